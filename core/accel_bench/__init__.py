@@ -13,11 +13,11 @@ import sys
 
 
 def _drop_working_folder() -> None:
-    """Take off the path what `python -m accel_bench` puts there first: the working folder.
+    """Remove the working folder, which `python -m accel_bench` puts first, from the import path.
 
-    A `random.py` or `yaml.py` in it is not ours. Where PYTHONPATH names the folder too, that entry
-    stays. Programs of plugins are named `accel_bench_*`; others that import this package keep
-    their path.
+    A `random.py` or `yaml.py` in it would hide the real module. An entry of PYTHONPATH for the same
+    folder stays. Programs of plugins are named `accel_bench_*`; others that import this package
+    keep their path.
     """
     safe = getattr(sys.flags, "safe_path", sys.flags.isolated)
     written = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get("-m", "")

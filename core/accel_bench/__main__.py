@@ -3,12 +3,12 @@
 import gc
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""How many objects are made before garbage is looked for: imports, half of the time of a short
-command, leave none."""
+"""Number of new objects after which Python's garbage collector runs: more than imports make, in
+which it would take half of the time of a short command."""
 
 
 def main() -> None:
-    """Run the program. Modules are not taken apart when it ends: the operating system does it."""
+    """Run the program, and leave the clean-up of its memory to the operating system."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     from accel_bench.cli.main import main as run
 

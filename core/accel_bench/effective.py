@@ -1,4 +1,4 @@
-"""The effective configuration: what really held when the clock started, read back from torch."""
+"""The effective configuration: the state of a run when the clock started, read back from torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from accel_bench.machine.scheduling import Scheduling
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 DROPOUT = "dropout"
-"""What a run draws at random that has dropout and nothing else."""
+"""Name of the source of randomness in a run whose only random operation is dropout."""
 
 WRAPPERS = re.compile(
     r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-"""Parts of a tensor's name that compiling or wrapping a module adds."""
+"""Parts of a tensor's name that compiling or wrapping a module adds, such as `_orig_mod`."""
 
 
 def plain_name(tensor: str) -> str:
@@ -27,17 +27,17 @@ def plain_name(tensor: str) -> str:
 
 
 class CheckpointedBlocks(Frozen):
-    """Decoder blocks whose activations are computed again."""
+    """Decoder blocks whose activations are recomputed in the backward pass."""
 
     checkpointed: int
     blocks: int
 
     policy: str | None = None
-    """Selective checkpointing's policy; null for torch's own, which computes whole blocks again."""
+    """Policy of selective activation checkpointing; null for torch's default, whole blocks."""
 
 
 class Compilation(Frozen):
-    """What torch's compiler did; null for a count that torch does not keep."""
+    """Counts of torch's compiler; null for a count that torch does not keep."""
 
     compile_seconds: float | None = None
     """Wall-clock seconds of tracing and compiling, forward and backward."""
@@ -45,25 +45,25 @@ class Compilation(Frozen):
     graphs: int | None = None
 
     graph_breaks: int | None = None
-    """Breaks between them."""
+    """Number of graph breaks."""
 
     graph_break_reasons: Texts = ()
-    """The first reasons for breaks."""
+    """Reasons for the first graph breaks."""
 
     uncompiled_frames: int | None = None
-    """Functions that were left to run as they are."""
+    """Functions that the compiler left to Python's interpreter."""
 
     recompiles: int | None = None
     """Compilations of a function that had been compiled before."""
 
     recompile_reasons: Texts = ()
-    """What had changed, the first few."""
+    """Reasons for the first recompilations, such as a changed shape."""
 
     graph_cache_hits: int | None = None
     """Graphs that inductor took from its cache on disk."""
 
     graph_cache_misses: int | None = None
-    """Graphs that it compiled."""
+    """Graphs that inductor compiled because its cache had none."""
 
 
 class GradientFlow(Frozen):
@@ -75,10 +75,10 @@ class GradientFlow(Frozen):
     """Trained tensors whose gradient is not zero."""
 
     modules_without_gradient: tuple[str, ...] = ()
-    """Trained modules that no gradient reached: the run is invalid."""
+    """Trained modules without any gradient, which make the run invalid."""
 
     experts_without_tokens: tuple[str, ...] = ()
-    """Modules of experts that got no tokens, and so rightly no gradient."""
+    """Modules of experts without a gradient, as expected since they got no tokens."""
 
     gradient_norms: dict[str, float | None] = Field(default_factory=dict)
     """L2 norm of each trained tensor's gradient; null without a gradient, or when not finite."""
@@ -88,7 +88,7 @@ class GradientFlow(Frozen):
 
 
 class OptimizerProgress(Frozen):
-    """What the optimizer did from the first step to the end of the window, read back after it."""
+    """Progress of the optimizer from the first step to the window's end, read back after it."""
 
     steps: int
     """Steps that the engine ended: warm-up, discarded windows and the window."""
@@ -113,13 +113,13 @@ class OptimizerProgress(Frozen):
 
 
 class EffectiveConfiguration(Frozen):
-    """What really held on one rank. Null or empty for what is not known, as without torch."""
+    """Effective configuration of one rank; null or empty for values that are not known."""
 
     python: str | None = None
-    """Version of the Python that ran it."""
+    """Version of Python in the rank's process."""
 
     torch: str | None = None
-    """Version of the torch that computed."""
+    """Version of torch in the rank's process."""
 
     model_class: str | None = None
 
@@ -162,7 +162,7 @@ class EffectiveConfiguration(Frozen):
     every rank holds. Empty where nothing is divided."""
 
     held_elements: int | None = None
-    """Elements of parameters that this rank holds itself."""
+    """Elements of parameters that lie in this rank's memory."""
 
     sharing_ranks: int | None = None
     """Most ranks that hold parts or copies of one parameter; null where nothing is divided."""
@@ -184,44 +184,44 @@ class EffectiveConfiguration(Frozen):
     """Priority, policy and CPUs of the thread that trains, read after the window."""
 
     libraries: tuple[str, ...] = ()
-    """Imported modules that can change how a model runs."""
+    """Imported modules that can change a model's speed or results."""
 
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of the environment that change how fast something runs."""
+    """Environment variables that change a run's speed."""
 
     environment_changes: dict[str, tuple[str | None, str | None]] = Field(default_factory=dict)
-    """Variables that the worker has changed, each before and after."""
+    """Environment variables that the worker changed, each with its value before and after."""
 
     matmul_dtype: str | None = None
-    """Dtype in which the output projection answered; null where it could not be seen."""
+    """Dtype of the output projection's result; null if it could not be seen."""
 
     matmul_dtypes: dict[str, int] = Field(default_factory=dict)
-    """Linear layers by the dtype of their matmul in the first forward, quantized ones and adapters
-    left out; empty where that could not be seen."""
+    """Number of linear layers by the dtype of their matmul in the first forward pass, without
+    quantized layers and adapters; empty if it could not be seen."""
 
     dropout: dict[str, int] = Field(default_factory=dict)
-    """Modules by their probability of dropout, where that is not 0."""
+    """Number of modules by dropout probability, without those of probability 0."""
 
     random_operations: str = ""
-    """What steps draw at random beside dropout, as the task says."""
+    """Random operations of a step beside dropout, as the task declares them."""
 
     optimizer_progress: OptimizerProgress | None = None
     """Steps taken and rates in force; null when the window was not reached."""
 
     padding_free: bool | None = None
-    """True if several sequences lay in one row of the first forward."""
+    """True if the first forward pass packed several sequences into one row."""
 
     attention_kernels: dict[str, int] | None = None
-    """Attention kernels of the first forward, with their number; null where none is seen."""
+    """Number of attention kernels in the first forward pass by name; null if none is seen."""
 
     gradient_flow: GradientFlow | None = None
     """Gradients of the first step; null when no optimizer took one."""
 
     synchronizations_per_step: int | None = None
-    """How often the work waited for the GPU in the last warm-up step; null on a CPU."""
+    """Number of device synchronizations of the work in the last warm-up step; null on a CPU."""
 
     @property
     def drawn(self) -> str:
-        """What steps draw at random, such as `dropout`; empty if nothing."""
+        """Random operations of a step, such as `dropout`; empty if there are none."""
         parts = [DROPOUT if self.dropout else "", self.random_operations]
         return " and ".join(filter(None, parts))

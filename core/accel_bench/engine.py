@@ -1,4 +1,4 @@
-"""The protocol between an engine and the stopwatch, without torch: `null` follows it too."""
+"""The protocol between an engine and the stopwatch; it needs no torch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 PhaseName: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
-"""Parts of an optimizer step. A part that comes several times, by accumulation, adds up."""
+"""Name of a part of an optimizer step; the times of a part that occurs several times add up."""
 
 FOLLOWING: Mapping[PhaseName, PhaseName] = {
     "data": "forward",
     "forward": "backward",
     "backward": "optimizer",
 }
-"""The phase that begins where an engine marks the end of another."""
+"""Phase that follows each phase of an optimizer step."""
 
 
 IGNORED_LABEL = -100
@@ -23,8 +23,8 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of a batch or a step, or what else the task counts, counted on the host by the
-    collator."""
+    """Numbers of tokens, or of the task's other unit, in a batch or a step; the collator counts
+    them on the host."""
 
     processed: int
     """Tokens that go through the model, padding included."""
@@ -33,15 +33,15 @@ class TokenCounts:
     """Tokens that are not padding."""
 
     supervised: int
-    """Tokens that the loss is computed on: label != -100 after the shift of a causal model."""
+    """Tokens that the loss is computed on, after the shift of a causal model: label != -100."""
 
     real_pairs: int | None = None
-    """Pairs of tokens of one sequence, without padding: the sum over sequences of their squared
-    lengths, by which attention's FLOPs grow. None where they were not counted."""
+    """Sum over sequences of their squared lengths without padding, by which attention's FLOPs grow;
+    None if not counted."""
 
     processed_pairs: int | None = None
-    """Pairs that attention computes, padding included: of padded rows the sum of their squared
-    widths. None where they were not counted."""
+    """Sum over rows of their squared widths with padding: the pairs of tokens that attention
+    computes; None if not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Batch:
     length)."""
 
     sequences: int
-    """Sequences in it."""
+    """Number of sequences in the micro-batch."""
 
     tokens: TokenCounts
-    """Its tokens, on this rank."""
+    """Token counts of the micro-batch."""
 
     supervised_in_step: int
     """Supervised tokens of the whole optimizer step, over its micro-batches and all ranks.
@@ -66,35 +66,34 @@ class Batch:
 
 
 Loss: TypeAlias = Callable[[Any, Mapping[str, Any], int], Any]
-"""Takes the model, the inputs of a micro-batch on the device, and the supervised elements of the
-whole optimizer step; returns a tensor of shape (): the sum of the losses divided by that number, so
-that micro-batches and ranks add up."""
+"""Function of the model, the inputs of a micro-batch on the device, and the supervised elements of
+the whole optimizer step; returns a tensor of shape (): the sum of the losses divided by that
+number, so that micro-batches and ranks add up."""
 
 
 def own_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the loss that the model computes itself: a fused one makes no logits for another."""
+    """Return the loss that the model computes itself: a fused loss needs no logits."""
     return model(**inputs, num_items_in_batch=supervised_in_step).loss
 
 
 class Stopwatch(Protocol):
-    """What an engine sees of the measurement."""
+    """Interface of the measurement that an engine calls."""
 
     running: bool
     """True while the engine shall take another optimizer step."""
 
     def mark(self, phase: PhaseName) -> None:
-        """Mark the end of a part of a step.
+        """Mark the end of a phase of the step.
 
-        The time since the last mark, or since the last lap, is this phase's. Only a few steps after
-        the window are split so; otherwise nothing happens here. An engine that marks nothing gets
-        no split.
+        The time since the last mark, or since the last lap, counts as this phase's. Marks have an
+        effect in a few steps after the window only. An engine without marks gets no split by phase.
         """
 
     def resume(self) -> None:
-        """Leave the time since the last lap out of the step that follows, as of what is prepared.
+        """Exclude the time since the last lap, such as that of preparing input, from the next step.
 
-        Only for engines that answer requests or call an operation. A run that trains is ended by it
-        as `invalid`: all of its time is that of steps.
+        Only for engines that answer requests or call an operation. A training run that calls this
+        ends as `invalid`: all of its time belongs to its steps.
         """
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
@@ -107,8 +106,8 @@ class Stopwatch(Protocol):
 
 
 class Engine(Protocol):
-    """What drives the optimizer steps."""
+    """Loop over the optimizer steps, written by a plugin."""
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """While `stopwatch.running`: take one optimizer step, then call `stopwatch.lap(batches,
-        loss)`."""
+        """Take optimizer steps while `stopwatch.running`, and call `stopwatch.lap(batches, loss)`
+        after each."""

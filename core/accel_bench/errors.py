@@ -1,4 +1,4 @@
-"""Every error that a user can meet: each names the culprit and the way out."""
+"""Errors for users: each names the culprit and the way out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-"""Folder of our plugins in a checkout; there is none where a wheel was installed."""
+"""Folder of this project's plugins in a checkout; it does not exist beside an installed wheel."""
 
 
 class AccelBenchError(Exception):
@@ -45,7 +45,7 @@ class ImportFileError(AccelBenchError):
 
 
 class BundleError(AccelBenchError):
-    """A bundle cannot be made, or is not as it was made."""
+    """A bundle cannot be made, or differs from what its manifest states."""
 
 
 class StoreError(AccelBenchError):
@@ -53,25 +53,25 @@ class StoreError(AccelBenchError):
 
 
 class NoResultsError(StoreError):
-    """Nothing was ever stored there."""
+    """The results folder holds no results."""
 
 
 class UnreadableResultError(StoreError):
-    """A result could not be read again if it were stored."""
+    """A result would be stored in a form that cannot be read back."""
 
 
 class ResultTooLargeError(UnreadableResultError):
-    """A result is larger than a row that can be read again."""
+    """A result is larger than the largest row that can be read back."""
 
 
 class StoreUnavailableError(StoreError):
-    """The disk or another process is in the way: nothing in the user's input is wrong."""
+    """The disk or another process prevents access to the store."""
 
     exit_code = 1
 
 
 class WorkerError(AccelBenchError):
-    """Something inside the measured process went wrong in a way that has a name."""
+    """A known kind of failure inside the measured process."""
 
     exit_code = 1
 
@@ -79,12 +79,11 @@ class WorkerError(AccelBenchError):
 class HookError(WorkerError):
     """A plugin's hook raised, or returned something of the wrong type.
 
-    `plugin`, `distribution` and `hook` say whose fault it is; `__cause__` is the original
-    exception.
+    `plugin`, `distribution` and `hook` name the culprit; `__cause__` is the original exception.
     """
 
     exit_code = 2
-    """Only what is called before anything starts reaches the program."""
+    """Exit code of the program for a hook that fails before any run has started."""
 
     def __init__(self, plugin: str, distribution: str, hook: str, problem: str) -> None:
         super().__init__(f"plugin {plugin!r} ({distribution}) failed in {hook}: {problem}")
@@ -95,7 +94,7 @@ class HookError(WorkerError):
 
 
 class InvalidRunError(WorkerError):
-    """The run cannot mean what its numbers would say; `reasons` are stored with the result."""
+    """A run's numbers would not mean what they seem to; `reasons` are stored with the result."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
@@ -103,16 +102,15 @@ class InvalidRunError(WorkerError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that brings an extra of accel-bench, as it works today."""
+    """Return the shell command that installs an extra of accel-bench in this environment."""
     package = install_package(extra)
     where = " in a checkout of accel-bench" if package.startswith("./") else ""
     return f"pip install {package}{where}"
 
 
 def install_package(extra: str) -> str:
-    """Return what pip installs for an extra of accel-bench: in a checkout the folder of a plugin of
-    ours, elsewhere, and where it brings libraries alone, the extra itself.
-    """
+    """Return pip's argument for an extra of accel-bench: the plugin's folder in a checkout, else
+    the extra itself."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -125,7 +123,7 @@ def install_package(extra: str) -> str:
 
 
 FEW = 8
-"""Names that are all listed where none is near."""
+"""Largest number of known names that a message lists in full."""
 
 
 FORMER_NAMES = {
@@ -136,11 +134,11 @@ FORMER_NAMES = {
     "samples": "sequences",
     "sitting": "session",
 }
-"""Names that were called otherwise, keys, fields and functions, with the names of today."""
+"""Former names of keys, fields and functions, with today's names."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`, or which names are known if none is near, or nothing at all.
+    """Return `; did you mean 'x'?`, else `; known: ...` if no name is near, or an empty text.
 
     Of more than FEW names, the nearest three are listed: `; known: 71 names, the nearest a, b, c`.
     """

@@ -44,10 +44,10 @@ _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _FunctionT]:
-    """Mark the specification of a hook: all active plugins answer it, or one plugin does.
+    """Mark a function as a hook's specification: all active plugins answer it, or one plugin does.
 
-    `one_answer` is the slot whose plugin answers where the stack's do not, or `stack`. `only` names
-    who is called alone.
+    `one_answer` is the slot whose plugin answers if no plugin of the stack does, or `stack`. `only`
+    names the single kind of plugin that is called.
     """
 
     def mark(function: _FunctionT) -> _FunctionT:
@@ -58,13 +58,13 @@ def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _Fu
 
 
 OF_SIZES = frozenset({"sample_lengths", "simulate_batch"})
-"""Hooks that are called only where sizes are worked out or estimated."""
+"""Hooks that are called only to work out or to estimate sizes."""
 
 OF_EVALUATION = frozenset({"build_evaluation_batches"})
-"""Hooks that need an answer only where a scenario evaluates."""
+"""Hooks that must be answered only in a scenario with an evaluation."""
 
 LIMITED = frozenset({"check_scenario"})
-"""Hooks that get seconds: nothing else watches over them."""
+"""Hooks with a time limit of seconds, since no supervisor watches them."""
 
 # In the parent, before anything starts.
 
@@ -75,10 +75,10 @@ def allocate_ranks(
 ) -> Allocation | None:
     """Return the processes that all runs of a session share, for `launch_ranks`.
 
-    It is called once, before anything is planned. `scenarios` are those of all points, with
-    `resources.device` as it is written. Where another process does the work of this command, as in
-    the ranks other than 0 of torchrun, wait for it and return what has an `exit_code`. What has
-    `places` runs sweep points on them at once.
+    Called once, before planning. `scenarios` belong to all sweep points, with `resources.device` as
+    written. If another process does the work of this command, as in the ranks other than 0 of
+    torchrun, wait for it and return an allocation with an `exit_code`. An allocation with `places`
+    runs sweep points on them at the same time.
     """
 
 
@@ -86,9 +86,9 @@ def allocate_ranks(
 def check_scenario(
     experiment: Experiment, machine: Machine, task: Task[Any] | None
 ) -> Iterable[str]:
-    """Return reasons why this cannot run on the machine of the ranks. Imports nothing heavy.
+    """Return reasons why an experiment cannot run on its ranks' machine; import nothing heavy.
 
-    `task` is the plugin that fills that slot; None in a scenario without one.
+    `task` is the plugin of the slot `task`; None in a scenario without one.
     """
 
 
@@ -102,20 +102,20 @@ def launch_ranks(job: Job, allocation: Allocation | None) -> Sequence[RankProces
 
 @hookspec()
 def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
-    """Return what watches the ranks from outside until its `finish`, or None.
+    """Return an observer of the ranks from outside, or None.
 
-    It is called once the ranks have been started.
+    Called once the ranks have been started.
     """
 
 
 @hookspec(only="trackers")
 def record_result(result: Result | None, summary: Summary | None, results_folder: Path) -> None:
-    """Log `result` somewhere else; `describe_run` has its settings, figures and steps by name.
+    """Log `result` in another system; `describe_run` returns its settings, figures and steps by
+    name.
 
-    It is called after each run has been stored. An error of it is a warning, and loses no row. A
-    method that takes `summary` is called once more when the session has ended, however it did, with
-    the comparison and without a result. `results_folder` is where to leave files unless an option
-    says otherwise.
+    Called after each run has been stored. An error is a warning, and loses no row. A method that
+    takes `summary` is called once more when the session has ended, however it did, with the
+    comparison and without a result. `results_folder` is the default folder for files.
     """
 
 
@@ -124,9 +124,9 @@ def record_result(result: Result | None, summary: Summary | None, results_folder
 
 @hookspec(one_answer="data")
 def sample_lengths(run: Run) -> Sequence[int]:
-    """Return the tokens of each sample before it is cut.
+    """Return the length of each sample in tokens before truncation.
 
-    It is called where `data.sequence_length` is `auto`, in a process of its own.
+    Called if `data.sequence_length` is `auto`, in a process of its own.
     """
 
 
@@ -138,8 +138,8 @@ def simulate_batch(run: Run, micro_batch_size: int, sequence_length: int) -> Bat
     """Return the largest micro-batch that `build_batches` may yield, to estimate memory and speed.
 
     The values of its tensors do not matter. `run.task`, `run.model` and `run.unwrapped_model` are
-    there, and no dataset. `sequence_length` takes the place of the scenario's, for data that has a
-    sequence length. Without an answer a sample is so many tokens, each of them supervised.
+    set, and no dataset. `sequence_length` replaces the scenario's, for data that has a sequence
+    length. The default is samples of that many tokens, all supervised.
     """
 
 
@@ -156,12 +156,12 @@ def prepare_experiment(run: Run) -> None:
 
 @hookspec()
 def prepare_process(run: Run) -> None:
-    """Set environment variables, and import what must come before other imports."""
+    """Set environment variables, and import modules that must precede other imports."""
 
 
 @hookspec(one_answer="data")
 def load_data(run: Run) -> Any:
-    """Return the dataset; it comes before the model, which may need it to calibrate."""
+    """Return the dataset; called before `load_model`, which may calibrate with it."""
 
 
 @hookspec(one_answer="model")
@@ -171,7 +171,7 @@ def load_model(run: Run) -> Any:
 
 @hookspec(one_answer="adapter")
 def add_adapter(run: Run) -> Any:
-    """Return the model with its adapter; only called when the scenario has one."""
+    """Return the model with its adapter; called only in a scenario with an adapter."""
 
 
 # Core enables gradient checkpointing here, once, for every stack in the same way.
@@ -179,12 +179,12 @@ def add_adapter(run: Run) -> Any:
 
 @hookspec()
 def accelerate_model(run: Run) -> Any:
-    """Return the new model, or None when it was changed in place."""
+    """Return the new model, or None if it was changed in place."""
 
 
 @hookspec(one_answer="stack")
 def compile_model(run: Run) -> None:
-    """Compile in place, after all accelerations and before wrapping."""
+    """Compile the model in place, after all accelerations and before wrapping."""
 
 
 @hookspec(one_answer="parallel")
@@ -194,7 +194,7 @@ def parallelize_model(run: Run) -> Any:
 
 @hookspec(one_answer="task")
 def build_loss(run: Run) -> Loss:
-    """Return what computes the loss of a micro-batch.
+    """Return the function that computes the loss of a micro-batch.
 
     Engines call it as `run.loss(model, inputs, supervised_in_step)`.
     """
@@ -212,17 +212,17 @@ def build_batches(run: Run) -> Iterator[Batch]:
 
 @hookspec(one_answer="data")
 def build_evaluation_batches(run: Run) -> Iterable[Batch]:
-    """Return this rank's batches of an evaluation, which can be iterated over again and again.
+    """Return this rank's batches of an evaluation, to be iterated over repeatedly.
 
-    They are as many as on every other rank, of the same samples for every stack.
-    `supervised_in_step` of each counts all batches of all ranks, so that their losses add up to the
-    mean. It is called where `data.held_out` holds samples out, which `build_batches` leaves out.
+    Every rank has as many, and every stack has the same samples. `supervised_in_step` of each
+    counts all batches of all ranks, so that their losses add up to the mean. Called if
+    `data.held_out` holds samples out, which `build_batches` leaves out.
     """
 
 
 @hookspec(one_answer="engine")
 def build_engine(run: Run) -> Engine:
-    """Return what drives the steps."""
+    """Return the engine, which drives the optimizer steps."""
 
 
 # Around the measured window. No hook is called inside it.
@@ -230,12 +230,12 @@ def build_engine(run: Run) -> Engine:
 
 @hookspec()
 def start_metrics(run: Run) -> None:
-    """Begin to measure: after the last warm-up step, before the clock starts."""
+    """Start measuring, after the last warm-up step and before the clock starts."""
 
 
 @hookspec()
 def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
-    """Return what was measured, after the last measured step.
+    """Return the metrics of the window, after its last step.
 
     Functions that other hooks registered by `run.on_metrics` are called at the same time.
     """
@@ -243,11 +243,11 @@ def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
 
 @hookspec()
 def observe_steps(run: Run) -> StepObserver | None:
-    """Return what observes further steps, after the last one that core needs, or None.
+    """Return an observer of further steps, after the last step that core needs, or None.
 
-    Whatever would disturb the measured window has its place here: profilers, counters, traces. Each
-    observer gets steps of its own, one after the other, that are in no figure but its own. Return
-    the same number of steps on every rank: ranks wait for one another.
+    Profilers, counters and traces belong here: they would disturb the measured window. Each
+    observer gets steps of its own, one observer after the other, that are in no figure but its own.
+    Return the same number of steps on every rank: ranks wait for one another.
     """
 
 
@@ -255,25 +255,25 @@ def observe_steps(run: Run) -> StepObserver | None:
 def report_evidence(run: Run) -> dict[str, JsonValue]:
     """Return JSON that shows that the plugin acted, after the window.
 
-    The key `summary`, one line of text, is also printed under the table of `run`: what decides
-    whether the figures are what they look like, such as bytes of weights or kernels seen.
-    An engine that answers requests at a rate says in `load` whether they pile up: `saturated`.
-    What another hook gives to `run.on_evidence` is called here too, and needs no state of its own.
-    What could not be read back is an error: a number of 1e100 or of more than 40 digits, half a
-    character, more than 100 levels.
+    The key `summary`, one line of text, is also printed under the table of `run`: facts that decide
+    how to read the figures, such as bytes of weights or kernels seen. An engine that answers
+    requests at a rate states in `load` whether they pile up: `saturated`. Functions that other
+    hooks registered by `run.on_evidence` are called at the same time. JSON that could not be read
+    back is an error: a number of 1e100 or of more than 40 digits, half a character, more than 100
+    levels.
     """
 
 
 @hookspec()
 def close_run(run: Run) -> None:
-    """Undo what was changed outside the model. It is called whatever happened.
+    """Undo changes outside the model; called however the run ended.
 
-    What another hook gives to `run.on_close` is called afterwards, the last one first.
+    Functions registered by `run.on_close` are called afterwards, the last one first.
     """
 
 
 def _marked(word: str) -> dict[str, str]:
-    """Return the hooks that are marked so, in call order, with what stands in the mark."""
+    """Return the marks of all hooks that have a mark of this name, by hook in call order."""
     marks = ((name, getattr(one, word, "")) for name, one in globals().items())
     return {name: mark for name, mark in marks if isinstance(mark, str) and mark}
 
@@ -281,8 +281,8 @@ def _marked(word: str) -> dict[str, str]:
 ONE_ANSWER: dict[str, str | None] = {
     hook: None if slot == "stack" else slot for hook, slot in _marked("one_answer").items()
 }
-"""Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
-"""
+"""One-answer hooks, each with the slot whose plugin answers if no plugin of the stack does; None if
+only a plugin of the stack may."""
 
 ONLY = _marked("only")
-"""Hooks that are called on the launcher or on trackers alone, by these words."""
+"""Hooks called on a single kind of plugin, each with that kind: `launcher` or `trackers`."""

@@ -18,25 +18,25 @@ from typing import Any
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.files import as_text, read_bytes
 from accel_bench.errors import ImportFileError
-from accel_bench.plugins.doors import Entry, find_entries, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 from accel_bench.result import Metric, Result, Status
 
 GROUP, KIND = "accel_bench.formats", "format"
-"""Group of the entry points, and what each of them is."""
+"""Group of the entry points, and the word for one of them in messages."""
 
 MAXIMUM_BYTES = 32 * 1024 * 1024
-"""A larger file is not read."""
+"""Size in bytes above which a file is refused."""
 
 MAXIMUM_VALUES = 1_000_000
-"""Values of a JSON file, each of which may take a hundred bytes of memory."""
+"""Largest number of values in a JSON file; each may take a hundred bytes of memory."""
 
 UNKNOWN = "unknown"
-"""Model, scenario or stack that a file does not name."""
+"""Name for a model, scenario or stack that a file does not state."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file, read once."""
+    """A file of another program, read into memory once."""
 
     path: Path
     text: str
@@ -45,11 +45,11 @@ class SourceFile:
     """Hex digest of the bytes that were read, as `sha256sum` prints it."""
 
     others: dict[str, str] = field(default_factory=dict, compare=False)
-    """Digests of other files of its folder that were read for it, by name."""
+    """SHA-256 digests of the other files of the folder that the reader has used, by name."""
 
     @cached_property
     def json(self) -> Any:
-        """Parsed JSON; None for a file that is none, or whose top level is no mapping.
+        """Parsed JSON; None for a file that is not JSON or whose top level is no mapping.
 
         Raises ImportFileError for too many values.
         """
@@ -62,14 +62,14 @@ class SourceFile:
             return None
 
     def check_values(self) -> None:
-        """Raise ImportFileError for so many values, or lines, that they would fill the memory."""
+        """Raise ImportFileError for more values, or lines, than memory should hold."""
         if max(sum(map(self.text.count, ",[{")), self.text.count("\n")) > MAXIMUM_VALUES:
             raise ImportFileError(
                 f"{self.path}: more than {MAXIMUM_VALUES:,} values, the limit of an import"
             )
 
     def beside(self, name: str) -> SourceFile | None:
-        """Return another file of the same folder, None where there is none."""
+        """Return another file of the same folder, or None if it does not exist."""
         path = self.path.with_name(name)
         if not path.is_file():
             return None
@@ -80,10 +80,10 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedRow:
-    """One run as a file states it."""
+    """One run, as a file of another program states it."""
 
     key: str
-    """Text that tells the row from others of its file."""
+    """Text that identifies the row within its file."""
 
     scenario: str = UNKNOWN
     """Name of the scenario."""
@@ -98,7 +98,7 @@ class ImportedRow:
     """Figures of the run, in units of the core."""
 
     status: Status = Status.OK
-    """Ending of the run."""
+    """Status with which the run ended."""
 
     reasons: Sequence[str] = ()
     """Reasons for a status that is not `ok`, a sentence each."""
@@ -107,7 +107,7 @@ class ImportedRow:
     """Corrections of units or scopes that the reader made, a sentence each."""
 
     series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Values of each step or sample, by the name of what was measured."""
+    """Values of each step or sample, by the name of the quantity."""
 
     machine: str = ""
     """Description of the machine in the file's words; empty where it has none."""
@@ -121,23 +121,23 @@ class ImportedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A kind of file of another program, which is read, written, or both."""
+    """A file format of another program, with functions to read it, write it, or both."""
 
     description: str
-    """Kind of file, as an error names it: `log of MLPerf`."""
+    """Name of the format in error messages, such as `log of MLPerf`."""
 
     recognizes: Callable[[SourceFile], bool] = lambda source: False
-    """Return whether a file is one, by what no other format has."""
+    """Return whether a file has this format, by a trait that no other format has."""
 
     read: Callable[[SourceFile], Iterable[ImportedRow]] | None = None
-    """Yield the runs of a file that was recognized; what it lacks is left out. AttributeError,
+    """Yield the runs of a recognized file, without values that it lacks. AttributeError,
     LookupError, TypeError, ValueError and csv.Error mean that the file is damaged."""
 
     write: Callable[[Iterable[Result]], Iterable[str]] | None = None
-    """Yield the text of runs piece by piece: a run is loaded when it is asked for."""
+    """Yield the text of runs piece by piece; a run is loaded when its text is asked for."""
 
     repeats: Callable[[SourceFile], str] = lambda source: ""
-    """Return why a file of a folder is left out; empty where it is not."""
+    """Return the reason to leave a file of a folder out; empty for a file to read."""
 
 
 def read_source(path: Path) -> SourceFile:
@@ -148,11 +148,11 @@ def read_source(path: Path) -> SourceFile:
 
 
 def format_names() -> list[str]:
-    """Return the names of all formats that are installed; nothing is imported."""
+    """Return the names of all installed formats, without importing them."""
     return [*find_entries(GROUP, KIND)]
 
 
-def load_format(entry: Entry) -> Format:
+def load_format(entry: DoorEntry) -> Format:
     """Import a format. Raises PluginError that names its distribution."""
     found = entry.load()
     if not isinstance(found, Format):
@@ -161,7 +161,7 @@ def load_format(entry: Entry) -> Format:
 
 
 def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
-    """Return the text of runs in a format; a run is read when its text is.
+    """Yield the text of runs in a format; each run is loaded when its text is asked for.
 
     Raises ImportFileError for a format that is not written, and PluginError.
     """
@@ -172,9 +172,9 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
 
 
 def _written(
-    entry: Entry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
+    entry: DoorEntry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
 ) -> Iterator[str]:
-    """Yield what a format writes. Raises PluginError that names it where it fails."""
+    """Yield the text that a format writes. Raises PluginError with its name if it fails."""
     with entry.blamed():
         for text in write(results):
             if not isinstance(text, str):

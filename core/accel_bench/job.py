@@ -12,13 +12,13 @@ from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.uses import Use
 
 WRITES_RESULT = "write_result"
-"""The phase in which a worker's core writes the result."""
+"""Name of the phase in which a worker's core writes the result."""
 
 PURPOSES = "accel_bench.purposes"
-"""Group of the entry points of what a worker does beside measuring."""
+"""Entry-point group of further purposes of a worker: programs that use a built run."""
 
 OWN_PURPOSES = PREPARE, MEASURE = "prepare", "measure"
-"""The core's own: filling caches, which is not timed, and a run."""
+"""Purposes of a worker that the core implements: filling caches, untimed, and measuring a run."""
 
 PHASES = (
     "start",
@@ -51,40 +51,40 @@ PHASES = (
     "close_run",
     WRITES_RESULT,
 )
-"""Phases of a worker, in order; a heartbeat page holds the index."""
+"""Phases of a worker, in order; a heartbeat page holds an index into them."""
 
 STEP_PHASES = ("warm-up", "window", "phases", "check", "communication", "observe_steps")
-"""Phases in which the engine takes steps."""
+"""Phases in which the engine takes optimizer steps."""
 
 HEARTBEAT_STEP, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN, HEARTBEAT_PASSES = 0, 1, 2, 3
-"""Places in a rank's heartbeat page: optimizer steps ended so far, index of the phase, number of
-the active plugin whose code is being called, from 1; 0 for none, and forward passes outside of
-steps."""
+"""Indices of the numbers in a rank's heartbeat page: optimizer steps ended so far; index of the
+phase; number of the active plugin whose code is being called, from 1, or 0 for none; forward passes
+outside of steps."""
 
 HEARTBEAT_BYTES = 32
-"""Size of the page: four unsigned 64-bit numbers in the machine's byte order."""
+"""Size of the heartbeat page: four unsigned 64-bit numbers in the machine's byte order."""
 
 UPDATE_FILE = "rank0.update"
-"""Name of the file in which a run keeps the change of its trained weights until it is compared."""
+"""Name of the file with the change of a run's trained weights, kept until it is compared."""
 
 BYTES_OF_A_CHANGE = 4
 """Bytes of one number in the file of the weights' change: float32, little-endian."""
 
 SPARE_DISK_BYTES = 1 << 30
-"""Room that is left on a disk on which such a file is written."""
+"""Bytes that must stay free on a disk after such a file is written."""
 
 
 class Job(Frozen):
-    """One process group's work: everything that its ranks need to know."""
+    """A job: the input of all ranks of one attempt."""
 
     schema_version: int = SCHEMA_VERSION
 
     purpose: str = MEASURE
-    """`prepare` fills caches and is not timed; `measure` is a run; another one is the name of an
-    entry point of the group `PURPOSES`."""
+    """Work of the ranks: `prepare` fills caches untimed, `measure` measures a run, any other value
+    names an entry point of the group `PURPOSES`."""
 
     one_process: bool = False
-    """True if one process does it, whatever the number of ranks: nothing is built."""
+    """True if a single process does the work, whatever the number of ranks, and builds no model."""
 
     run_id: str
     """Unique name of this attempt."""
@@ -116,16 +116,16 @@ class Job(Frozen):
     """Largest file of the trained weights' change that rank 0 may leave; 0: none."""
 
     observers: tuple[Use, ...] = ()
-    """Plugins that observe steps after the measured window, and are no part of the experiment."""
+    """Plugins that observe steps after the measured window, outside of the experiment."""
 
     @property
     def world_size(self) -> int:
-        """Ranks to start."""
+        """Number of ranks to start."""
         alone = self.one_process or self.purpose == PREPARE
         return 1 if alone else self.experiment.scenario.world_size
 
     def python_command(self, *arguments: str) -> list[str]:
-        """Return a command of the Python that runs the ranks."""
+        """Return the command of the Python interpreter that runs the ranks."""
         return [*self.interpreter, *arguments] if self.interpreter else python_command(*arguments)
 
     def path(self) -> Path:
@@ -137,15 +137,15 @@ class Job(Frozen):
         return Path(self.folder) / f"rank{rank}.json"
 
     def answer_path(self, rank: int) -> Path:
-        """Return the path of what a purpose has returned on a rank, as JSON."""
+        """Return the path of the JSON that the job's purpose returned on a rank."""
         return Path(self.folder) / f"rank{rank}.answer.json"
 
     def log_path(self, rank: int) -> Path:
-        """Return the path of the log that gets everything a rank prints."""
+        """Return the path of a rank's log, which holds everything that the rank prints."""
         return Path(self.folder) / f"rank{rank}.log"
 
     def update_path(self) -> Path:
-        """Return the path of the trained weights' change, which the parent takes away."""
+        """Return the path of the file with the trained weights' change."""
         return Path(self.folder) / UPDATE_FILE
 
     def heartbeat_path(self, rank: int) -> Path:

@@ -1,4 +1,4 @@
-"""The handles that a launcher returns, one for each rank; and what observes ranks from outside."""
+"""The interface of launchers: handles of ranks, allocations, and observers of ranks."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from accel_bench.result import Metric, RankResult
 
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals by which a user, a system or a terminal that closes ends a session and its ranks."""
+"""Signals that end a session and its ranks: from the user, the system or a terminal that closes."""
 
 
 class RankProcess(Protocol):
-    """A rank that has been started. Signals reach it and every process that it has started.
+    """Handle of a rank's process; signals reach it and every process that it has started.
 
-    One that is observed by way of another process, whose heartbeat page may lag behind, also has
-    its `node`, and in `lost` why it can no longer be observed, with the name of its node; empty
-    while it can be.
+    The handle of a rank on another node, whose heartbeat page may lag behind, also has its `node`,
+    and in `lost` the reason why the rank can no longer be observed, with the name of its node;
+    empty while it can be.
     """
 
     rank: int
     """Global rank."""
 
     pid: int | None
-    """Its process id on this machine; None where it runs on another."""
+    """Process id on this machine; None for a process on another machine."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until the process has ended, at most that many seconds."""
+        """Wait until the process has ended, at most the given seconds."""
 
     def poll(self) -> int | None:
         """Return the exit code, negative for the signal that ended it; None while it runs."""
@@ -40,59 +40,58 @@ class RankProcess(Protocol):
         """Send a signal to the process and to everything that it has started."""
 
     def sweep(self) -> None:
-        """End whatever the process has left behind."""
+        """End every process that the rank's process has left behind."""
 
 
 class Allocation(Protocol):
     """Processes on one or several nodes that are kept for all runs of a session."""
 
     exit_code: int | None
-    """What the command ends with at once, since another process has done its work; None where this
-    process goes on as the parent."""
+    """Exit code of the command if another process does its work; None if this process is the
+    parent."""
 
     @property
     def cores(self) -> int | None:
         """Return the cores that the processes of a node may use together, on the smallest node.
 
-        None where they are those that the parent may use.
+        None stands for the cores that the parent may use.
         """
 
     def close(self) -> None:
-        """Give the processes back; called once, however the session ends."""
+        """Release the processes; called once, however the session ends."""
 
 
-class Place(Allocation, Protocol):
-    """A part of an allocation, on devices that no other part has."""
+class AllocationPart(Allocation, Protocol):
+    """Part of an allocation, with devices of its own, on which one sweep point runs."""
 
     def is_ready(self) -> bool:
-        """Return whether all its processes are there, after waiting for what replaces lost ones."""
+        """Return whether all processes of this part run, after waiting for replaced ones."""
 
     def node_names(self) -> Sequence[str]:
-        """Return the names of its nodes; of other ones once a lost node is replaced."""
+        """Return the names of this part's nodes, which change when a lost node is replaced."""
 
 
 class DividedAllocation(Allocation, Protocol):
-    """Processes of which some run one sweep point while others run another."""
+    """Allocation in parts, which run different sweep points at the same time."""
 
-    places: Sequence[Place]
-    """Its parts; each sweep point has all its rounds on one of them, while that is there."""
+    places: Sequence[AllocationPart]
+    """Parts of the allocation; all rounds of a sweep point run on one part, while it lasts."""
 
     def interrupt(self) -> None:
-        """Wait for nothing any more: the session ends."""
+        """Stop all waiting, since the session ends."""
 
 
 class Observer(Protocol):
-    """Watches the ranks of one attempt from the parent, in threads or processes of its own.
+    """Observer of the ranks of one attempt from the parent, in threads or processes of its own.
 
-    One that shows something while the ranks run has a text `live`, a few words beside the step in
-    the progress line, such as `utilization.gpu 97 %`. It is read several times a second by what
-    watches over the ranks: keep the last reading at hand.
+    An observer that shows something while the ranks run has a text `live`, a few words beside the
+    step in the progress line, such as `utilization.gpu 97 %`. The supervising loop reads it several
+    times a second: keep the last reading at hand.
     """
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop, and return the metrics.
+        """Stop observing, and return the metrics.
 
         Called once after the last rank has gone, also when the run was stopped or has failed;
-        `results` holds what each rank has written, those that wrote nothing are missing. It gets
-        seconds, not minutes.
+        `results` holds the results of the ranks that wrote one. The call must end within seconds.
         """

@@ -1,4 +1,4 @@
-"""A rank on this machine: its process, its environment, and the end of all that it has started."""
+"""A rank on this machine: its process, its environment, and the end of all it has started."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ ELSEWHERE = (
     "ROLE_WORLD_SIZE",
     "TORCHELASTIC_",
 )
-"""Beginnings of variables of a launcher that has started our parent: a library that reads them in
-a rank would join another process group, or take settings that no scenario has made."""
+"""Prefixes of environment variables of a launcher that has started the parent: a library that reads
+them in a rank would join another process group, or take settings that no scenario has made."""
 
 SWEEP_SECONDS = 10.0
-"""How long a reaper may take to end what a rank has left behind."""
+"""Seconds that a reaper may take to end the processes that a rank has left behind."""
 
 
 class LocalProcess:
-    """One rank, the leader of a session and process group of its own.
+    """Process of one rank on this machine, the leader of a session and process group of its own.
 
-    On Linux it is run by a reaper, which ends with it, in the same way, and then has ended whatever
-    the rank has started.
+    On Linux a reaper runs it, which exits with the same status, after every process that the rank
+    has started has ended.
     """
 
     MARK = "ACCEL_BENCH_RUN_ID"
-    """Environment variable by which what a run has started is recognised: run and rank."""
+    """Environment variable that marks every process of a rank with its run and rank."""
 
     def __init__(self, job: Job, rank: int, environment: Mapping[str, str] | None = None) -> None:
-        """Start it; `environment` is that of `rank_environment`, which holds its local rank."""
+        """Start the process with the environment that `rank_environment` returns."""
         self.rank = rank
         self.pid: int | None = None
         self.node: Node | None = None
@@ -85,7 +85,7 @@ class LocalProcess:
                 raise
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the process ends, without waking up to look."""
+        """Sleep until the process ends, without polling."""
         if hasattr(os, "pidfd_open") and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(self._process.pid)
@@ -110,14 +110,14 @@ class LocalProcess:
                 os.kill(self.pid, signal.SIGUSR1)
 
     def signal(self, number: int) -> None:
-        """Signal the group; a stopped process is continued, so that it can act on it."""
+        """Signal the process group; a stopped process is continued so that it can react."""
         for which in (number, signal.SIGCONT):
             if self.pid and self.poll() is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, which)
 
     def sweep(self) -> None:
-        """Wait until the reaper has ended what the rank has left behind, as SIGTERM has it do."""
+        """Wait until the reaper has ended, after SIGTERM, all that the rank has left behind."""
         if sys.platform != "linux":
             self.signal(signal.SIGKILL)
             return
@@ -130,19 +130,19 @@ class LocalProcess:
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Place of a rank among those of its node."""
+    """Position of a rank on its node: its device and its share of the threads."""
 
     local_rank: int
-    """Its number on the node, or the index of its device where it sees only some of the node's."""
+    """Number of the rank on its node, or index of its device if it sees only some of them."""
 
     local_size: int
 
     threads: int
-    """Its threads where the scenario does not say."""
+    """Number of CPU threads of the rank if the scenario sets none."""
 
 
 def rank_environment(job: Job, rank: int, place: NodePlace | None = None) -> dict[str, str]:
-    """Return the parent's environment, the scenario's changes, and what all stacks get alike.
+    """Return a rank's environment: the parent's, with the scenario's changes and defaults.
 
     Without a `place` all ranks are on this machine.
     """

@@ -1,4 +1,4 @@
-"""What a run leaves behind: samples, metrics, status. Every number says its unit and scope."""
+"""Results of a run: samples, metrics, status. Every number states its unit and scope."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from accel_bench.machine.state import MachineState
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
 EARLIEST = "1970-01-01T00:00:00Z"
-"""Time of an imported run whose file has none."""
+"""Start time of imported runs whose file states none."""
 
 
 class Status(str, Enum):
-    """How an attempt, or an experiment, ended: exactly one of these."""
+    """Status with which an attempt, or an experiment, ended."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -41,24 +41,24 @@ class Status(str, Enum):
 
     @property
     def completed(self) -> bool:
-        """True if the numbers may be used."""
+        """True if the attempt completed, so that its numbers may be used."""
         return self in (Status.OK, Status.DEGRADED)
 
     @property
     def repeatable(self) -> bool:
-        """True if a retry would most likely end the same way."""
+        """True if a retry would most likely end with the same status."""
         return self in (Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.SKIPPED)
 
 
 class Sample(Frozen):
-    """One optimizer step of one rank; it counts what `TokenCounts` does, on this rank."""
+    """One optimizer step of one rank, with the token counts of `TokenCounts` on this rank."""
 
     step: int
     """Step number from 0, warm-up included."""
 
     seconds: float
-    """Seconds since the end of the step before: between device events where the device has them,
-    else on the wall clock of the host."""
+    """Seconds since the end of the step before, by device events if the device has them, else by
+    the host's clock."""
 
     device_seconds: float | None = None
     """Seconds between device events; null where the device has none."""
@@ -87,24 +87,24 @@ Figure: TypeAlias = Literal[
     "saved_for_backward",
     "matmul_seconds",
 ]
-"""Figures that tables and checks are made of, whichever plugin measures them.
+"""Name of a figure that tables and checks use, whichever plugin measures it.
 
-Peaks are those of the window, or with `run_` of the whole run, in bytes: `memory` is the one that
-tables show (of tensors on a GPU, else of the process), `reserved` is what torch's allocator holds,
-`driver` what the driver counts, `rss` what is resident on the host. `fragmentation` is reserved and
-not allocated, `saved_for_backward` what autograd keeps of a forward pass. `matmul_seconds` is what
-the matmuls of a step take when nothing else runs.
+Peaks are those of the window, or with `run_` of the whole run, in bytes: `memory` is the peak that
+tables show (of tensors on a GPU, else of the process), `reserved` is held by torch's allocator,
+`driver` is counted by the driver, `rss` is resident on the host. `fragmentation` is reserved and
+not allocated, `saved_for_backward` is kept by autograd from a forward pass. `matmul_seconds` is the
+time of a step's matmuls when nothing else runs.
 """
 
 
 class TimeSeries(Frozen):
-    """Readings of one figure over time; each holds until the next."""
+    """Readings of one figure over time; each value holds until the next reading."""
 
     times: tuple[float, ...]
-    """time.monotonic() of the machine in seconds, as `Window.started`."""
+    """Times of the readings by time.monotonic() in seconds, like `Window.started`."""
 
     values: tuple[float, ...]
-    """In the unit of the metric that it belongs to."""
+    """Values of the readings, in the unit of the metric."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> TimeSeries:
@@ -130,25 +130,25 @@ class Metric(Frozen):
     better: Literal["lower", "higher", "neither"] = "neither"
 
     plugin: str = ""
-    """Plugin that measured it, which core fills in."""
+    """Plugin that measured the metric, filled in by core."""
 
     figure: Figure | None = None
-    """Which of the figures that analysis knows this is; null for any other."""
+    """Figure that the metric measures, for tables and checks; null for any other."""
 
     kind: str = ""
-    """How it was measured, where there is more than one way."""
+    """Method of measurement, for figures that have several."""
 
     rank: int | None = None
-    """The rank that it belongs to, in what was measured from outside; null for all of them."""
+    """Rank of a metric that was measured from outside; null for all ranks together."""
 
     reason: str = ""
-    """Why there is no number, or what is wrong with it."""
+    """Reason why there is no number, or defect of the number."""
 
     degrades: bool = False
-    """True if the reason makes a result that is `ok` a `degraded` one."""
+    """True if the reason turns the result's status `ok` into `degraded`."""
 
     series: TimeSeries | None = None
-    """The readings behind the number, where it was read more than once."""
+    """Readings behind the number, if there were several."""
 
 
 class Window(Frozen):
@@ -167,46 +167,46 @@ class Window(Frozen):
     """Steps of unstable windows, which were measured again."""
 
     instabilities: tuple[str, ...] = ()
-    """What disturbed each discarded window, and the kept one where that was unstable too."""
+    """Disturbances of each discarded window, and of the kept window if that was unstable too."""
 
     warmup: tuple[Sample, ...] = ()
-    """Steps before the window; the first holds what happens once."""
+    """Warm-up steps before the window; the first step holds one-time work."""
 
     left_out_seconds: float = 0.0
-    """Seconds between the steps that the engine left out of them, by `Stopwatch.resume`; 0 where a
-    model is trained."""
+    """Seconds between steps that the engine excluded from them by `Stopwatch.resume`; 0 if a model
+    is trained."""
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of the window that are those of its steps."""
+        """Wall-clock seconds of the window without `left_out_seconds`."""
         return self.ended - self.started - self.left_out_seconds
 
     @property
     def all_steps(self) -> tuple[Sample, ...]:
-        """All steps, those of the warm-up and of discarded windows too: they train the model."""
+        """All training steps: warm-up, discarded windows and the window."""
         return (*self.warmup, *self.discarded, *self.samples)
 
 
 class PhaseSplit(Frozen):
     """Time of a step by phase, measured in a few steps after the window.
 
-    Marking waits for nothing, but it is work: the window itself is never split. On a device with
+    Marking waits for nothing but takes time, so the window itself is never split. On a device with
     events the seconds are those of the device, in which work overlapping on the host is hidden.
     """
 
     steps: int
 
     step_seconds: float
-    """Seconds of the step of median duration among them."""
+    """Seconds of the split step of median duration."""
 
     seconds: dict[str, float]
-    """Seconds of that step by `PhaseName`."""
+    """Seconds of that median step by `PhaseName`."""
 
 
 class Failure(Frozen):
-    """The exception that ended a rank.
+    """Exception that ended a rank.
 
-    Bytes are null but for an out-of-memory error whose text, or the allocator, gives them.
+    Numbers of bytes are null unless an out-of-memory error states them.
     """
 
     type: str
@@ -214,31 +214,31 @@ class Failure(Frozen):
     traceback: str
 
     message_suffices: bool = False
-    """True if the message says all, as that of an error made for users: no traceback adds to it."""
+    """True if the message suffices without a traceback, as for errors made for users."""
 
     step_part: Literal["forward", "backward", "optimizer"] | None = None
-    """The part of a step in which it was raised; null outside of steps, and in a hook."""
+    """Part of the step that raised; null outside of steps, and in a hook."""
 
     plugin: str | None = None
     distribution: str | None = None
     hook: str | None = None
-    """The hook that raised it; null where core did."""
+    """Hook that raised; null if core raised."""
 
     bytes_asked: int | None = None
-    """Bytes that could not be allocated."""
+    """Bytes of the allocation that failed."""
 
     bytes_free: int | None = None
     bytes_total: int | None = None
     bytes_in_use: int | None = None
-    """Bytes that this process used."""
+    """Bytes in use by this process."""
 
     bytes_allocated: int | None = None
     bytes_reserved_unallocated: int | None = None
-    """Bytes that torch's allocator held for no tensor."""
+    """Bytes that torch's allocator had reserved and not allocated to a tensor."""
 
 
 SKETCH_BUCKETS = 31
-"""Numbers of a sketch; the distance of two sketches has a relative standard error of 25 %."""
+"""Sums in a sketch; the distance of two sketches has a relative standard error of 25 %."""
 
 
 class TensorUpdate(Frozen):
@@ -248,18 +248,18 @@ class TensorUpdate(Frozen):
 
     sketch: tuple[float, ...]
     """Sums of the change's elements in 31 buckets, each element with a random sign: the sum of
-    squares estimates the square of its L2 norm, and the differences of two runs' that of their
-    distance."""
+    squares estimates the squared L2 norm of the change, and the difference of two runs' sketches
+    estimates their distance."""
 
     norm: float | None = None
-    """L2 norm of the change; null where only the sketch was kept."""
+    """Exact L2 norm of the change; null if only the sketch was kept."""
 
 
 class WeightUpdate(Frozen):
-    """How training changed the weights, from before the first step to the end of the window."""
+    """Change of the trained weights, from before the first step to the end of the window."""
 
     steps: int
-    """Optimizer steps in between."""
+    """Number of optimizer steps in which the weights changed."""
 
     trained_tensors: int
     """Tensors that required a gradient before the first step."""
@@ -267,55 +267,55 @@ class WeightUpdate(Frozen):
     trained_elements: int
 
     tensors: dict[str, TensorUpdate] = Field(default_factory=dict)
-    """The change of each of them by name; empty but on rank 0."""
+    """Change of each trained tensor by name; empty on all ranks but 0."""
 
     weights: tuple[float, ...]
-    """Sketch of all of them together after the last step: that of replicas must agree."""
+    """Sketch of all trained weights after the last step, which must agree among replicas."""
 
     weights_before: tuple[float, ...] = ()
-    """The same before the first step: ranks that hold parts of a model differ there already."""
+    """Sketch of all trained weights before the first step; it differs among sharded ranks."""
 
     seconds: float
-    """What the sketches and the file took, outside of all windows."""
+    """Seconds spent on the sketches and the file, outside of all windows."""
 
     kept_bytes: int = 0
-    """Size of the file with the exact change, until it was compared; 0 where none was kept."""
+    """Bytes of the file with the exact change, kept until it is compared; 0 for no file."""
 
     kept_reason: str = ""
-    """Why none was kept that was asked for."""
+    """Reason why no file was kept although one was asked for."""
 
     @property
     def norm(self) -> float:
-        """L2 norm of the change of all tensors, as their sketches estimate it."""
+        """Estimated L2 norm of the change of all tensors together, by their sketches."""
         return math.hypot(*(value for one in self.tensors.values() for value in one.sketch))
 
 
 class Answers(Frozen):
-    """What a rank has generated for its requests, in their order, warm-up included.
+    """Answers that a rank generated for its requests, in their order, warm-up included.
 
     The k-th request is the same in every run of a round of a scenario.
     """
 
     tokens: tuple[tuple[int, ...], ...] = ()
-    """Token ids of each of the first requests, the prompt left out."""
+    """Token ids of the first answers, one tuple for each request, without the prompt."""
 
     digests: tuple[str, ...] = ()
-    """SHA-256 of the ids of each of the others, cut to 16 hexadecimal digits: beyond 65,536 ids
-    they are not kept."""
+    """SHA-256 digests of the further answers, cut to 16 hexadecimal digits: only 65,536 ids are
+    kept in full."""
 
     near_ties: tuple[tuple[int, ...], ...] | None = None
-    """For each of the first requests, the positions (from 0) where the two likeliest tokens are
-    closer than rounding can resolve; null where unknown."""
+    """Positions (from 0) in each of the first answers at which the two likeliest tokens are closer
+    than rounding can resolve; null if unknown."""
 
     first_prompt: str = ""
-    """Digest of the first prompt: other requests were answered if it differs; empty if unknown."""
+    """Digest of the first prompt, to tell other requests; empty if unknown."""
 
     unit: Literal["tokens", "letters"] = "tokens"
-    """What the ids are: those of tokens, or code points where a server told its text alone."""
+    """Kind of the ids: token ids, or code points if a server returned text only."""
 
     @property
     def requests(self) -> int:
-        """Requests that were answered."""
+        """Number of answered requests."""
         return len(self.tokens) + len(self.digests)
 
     def digest(self, request: int) -> str:
@@ -326,37 +326,37 @@ class Answers(Frozen):
 
 
 def digest_of(answer: Sequence[int]) -> str:
-    """Return 16 hexadecimal digits that differ for other token ids."""
+    """Return a digest of token ids, 16 hexadecimal digits."""
     return hashlib.sha256(",".join(map(str, answer)).encode()).hexdigest()[:16]
 
 
 class Collective(Frozen):
-    """One kind of collective on one rank in a step: means of counts, medians of seconds."""
+    """One kind of collective of one rank in a step: mean counts, median seconds."""
 
     calls: float
-    """How often."""
+    """Number of calls in a step."""
 
     bytes: float
     """The larger of input and output, summed over the calls: the size that NCCL's tests state."""
 
     seconds: float
-    """From the moment when all ranks of the group are there to its end."""
+    """Seconds in a step from the arrival of the group's last rank to the collective's end."""
 
     waiting_seconds: float
-    """Until the last rank of the group was there."""
+    """Seconds in a step that the rank waits for the last rank of the group."""
 
 
 class Communication(Frozen):
-    """Collectives of one rank in a few steps of their own, where nothing overlaps."""
+    """Collectives of one rank, measured in a few extra steps without overlap."""
 
     steps: int
-    """Steps that were taken; the first is part of no figure where there are more."""
+    """Number of extra steps; the first of several is part of no figure."""
 
     step_seconds: float
-    """Median; longer than in the window, where collectives overlap with computation."""
+    """Median seconds of an extra step, longer than in the window for lack of overlap."""
 
     collectives: dict[str, Collective]
-    """By kind, such as `all_reduce`."""
+    """Collectives by kind, such as `all_reduce`."""
 
     @property
     def seconds(self) -> float:
@@ -373,7 +373,7 @@ class Evaluation(Frozen):
     """One evaluation of the model on held-out samples, on one rank."""
 
     step: int
-    """Optimizer steps before it."""
+    """Number of optimizer steps before the evaluation."""
 
     loss: float | None
     """This rank's part of the mean loss of supervised tokens: the sum over ranks is the loss. Null
@@ -392,7 +392,7 @@ class MemoryReading(Frozen):
     """Memory of one rank at the end of a step."""
 
     step: int
-    """Optimizer steps until then."""
+    """Number of optimizer steps before the reading."""
 
     host_bytes: int | None = None
     """Resident memory of the process; null where it cannot be read."""
@@ -402,65 +402,65 @@ class MemoryReading(Frozen):
 
 
 class LearningCurve(Frozen):
-    """How one rank's model learned, read outside of what is measured."""
+    """Learning curve of one rank, from evaluations and steps outside the measured window."""
 
     evaluations: tuple[Evaluation, ...] = ()
-    """On held-out samples: before training, after the measured window, then between `steps`."""
+    """Evaluations on held-out samples: before training, after the window, between `steps`."""
 
     steps: tuple[Sample, ...] = ()
-    """Steps after the measured window; evaluations are not in their seconds."""
+    """Optimizer steps after the measured window; evaluations are not in their seconds."""
 
     memory: tuple[MemoryReading, ...] = ()
-    """At the end of each of these steps."""
+    """Memory at the end of each step of `steps`."""
 
 
 class SeenWindow(Frozen):
-    """How long a rank's window can have lasted by the parent's clock, in seconds."""
+    """Bounds of a rank's window by the parent's clock, in seconds."""
 
     rank: int
     """Global rank."""
 
     at_least: float
-    """0 for a window that was over before the parent looked twice."""
+    """Lower bound of the window's duration; 0 if the parent could not time it."""
 
     at_most: float | None = None
-    """Null where the parent did not look before it or after it."""
+    """Upper bound of the window's duration; null if the parent could not time it."""
 
 
 class Node(Frozen):
-    """The machine of a rank that an agent has started, as the agent describes it."""
+    """Machine of a rank, as the agent that started the rank describes it."""
 
     rank: int
     """Global rank."""
 
     name: str
-    """Name by which the launcher, or else the machine, calls it."""
+    """Name of the machine given by the launcher, else its own."""
 
     address: str
-    """Address by which it reached the parent."""
+    """Address by which the machine reached the parent."""
 
     interface: str | None = None
-    """Network interface that has the address; null where none has."""
+    """Network interface with that address; null if there is none."""
 
     link_megabits_per_second: int | None = None
-    """Speed of that interface's link; null where the system does not say."""
+    """Link speed of that interface in Mbit/s; null if the system does not state it."""
 
     cores: int
     """Cores that the agent may use."""
 
     affinity: tuple[int, ...] = ()
-    """Numbers of those that the system lets it run on; empty where it does not say."""
+    """Numbers of the cores that the agent may use; empty if the system does not state them."""
 
     memory_bytes: int
     gpus: tuple[str, ...] = ()
-    """Names of its GPUs, by index."""
+    """Names of the machine's GPUs, by index."""
 
     port: int | None = None
-    """Port at which the ranks of this run have met, on the node of rank 0."""
+    """Port on rank 0's machine at which the ranks of this run met."""
 
 
 class RankResult(Frozen):
-    """What one rank writes as `rank<N>.json`."""
+    """Result of one rank, the content of `rank<N>.json`."""
 
     schema_version: int = SCHEMA_VERSION
 
@@ -470,25 +470,25 @@ class RankResult(Frozen):
     status: Status
 
     reasons: tuple[str, ...] = ()
-    """Why the status is not `ok`, each a sentence."""
+    """Reasons for a status other than `ok`, a sentence each."""
 
     phase: str = ""
-    """What the rank was doing when it ended badly."""
+    """Phase in which the rank ended, if it ended badly."""
 
     error: Failure | None = None
 
     device: Device | None = None
-    """The device that this rank really used; null when it did not get that far."""
+    """Device that the rank used; null if the rank ended before it had one."""
 
     window: Window | None = None
-    """What was measured; null when the window was not reached."""
+    """Measured window; null if the run ended before it."""
 
     learning: LearningCurve | None = None
-    """Evaluations on held-out data, and steps after the window; null without either."""
+    """Evaluations on held-out data, and steps after the window; null without both."""
 
     steps_after: tuple[Sample, ...] = ()
-    """Whole steps after the window and the learning curve, each waited for, numbered from 0: those
-    of the window take about as long. Empty where nothing is trained, and without torch."""
+    """Whole steps after the window and the learning curve, each synchronized, numbered from 0: a
+    check of the window's. Empty if nothing is trained, and without torch."""
 
     phases: PhaseSplit | None = None
     """Time of a step by phase; null when the engine marks no phases."""
@@ -497,81 +497,81 @@ class RankResult(Frozen):
     """Collectives of a step; null with one rank, and without torch."""
 
     profiled_steps: int = 0
-    """Steps that were taken after all others for what is no part of the experiment, such as a
-    profile; no figure here is made of them."""
+    """Number of final steps for plugins outside the experiment, such as a profile; no figure here
+    includes them."""
 
     checked_steps: int = 0
-    """Steps after the window in which the model was read again; no figure here is made of them."""
+    """Steps after the window in which the model was read back again, in no figure here."""
 
     observed_steps: int = 0
-    """Steps that plugins observed after all others; no figure but their metrics is made of them."""
+    """Number of final steps that plugins observed; only their metrics include them."""
 
     workload: Workload | None = None
-    """What the model's matmuls and attention compute for a token; null without torch."""
+    """Matmuls and attention of the model for a token; null without torch."""
 
     workload_reason: str = ""
-    """Why the workload is not known, or why it is a plugin's declaration."""
+    """Reason why the workload is not known, or why a plugin declared it."""
 
     metrics: tuple[Metric, ...] = ()
     effective: EffectiveConfiguration = EffectiveConfiguration()
 
     update: WeightUpdate | None = None
-    """How training changed the weights; null without torch, or when the window was not reached."""
+    """Change of the trained weights; null without torch, or if the window was not reached."""
 
     answers: Answers | None = None
-    """What it has generated; null where it was trained."""
+    """Generated answers; null if the model was trained."""
 
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
-    """What each plugin shows for having acted, by its name."""
+    """JSON by which each plugin shows that it acted, by plugin."""
 
     stages: tuple[Stage, ...] = ()
 
 
 class PluginVersion(Frozen):
-    """A plugin that was active, and where it came from."""
+    """An active plugin, with its distribution and version."""
 
     name: str
     distribution: str
 
     version: str
-    """The distribution's version; with commit and dirty hash when installed from a checkout."""
+    """Version of the plugin's distribution; with commit and dirty hash in a checkout."""
 
 
 class Provenance(Frozen):
     """Origin of a row: measured by this program, or imported from a file of another one."""
 
     origin: Literal["measured", "exported", "imported"] = "measured"
-    """`exported`: it came with an export of another store, which says that it was measured there.
-    """
+    """Kind of origin; `exported` rows come from an export of another store, which states that it
+    measured them."""
 
     format: str = ""
-    """Format of the file that it was imported from."""
+    """Format of the imported file."""
 
     file: str = ""
-    """File of the other program, as it was named; of a measured run the bundle that it repeats."""
+    """Name of the imported file; for a measured run, the bundle that it repeats."""
 
     sha256: str = ""
-    """Hex digest of the file's content; of a bundle the one that its manifest states."""
+    """SHA-256 of the file's content in hex; for a bundle, the digest in its manifest."""
 
     imported_at: str = ""
-    """UTC time, ISO 8601."""
+    """Time of the import: UTC, ISO 8601."""
 
     machine: str = ""
-    """The machine or device, as the file describes it."""
+    """Description of the machine or device in the file."""
 
     stated: tuple[str, ...] = ()
-    """Dotted keys of the scenario that the file states; all others are unknown, whatever the
-    scenario holds there."""
+    """Dotted scenario keys that the file states; the other settings of the stored scenario are
+    unknown."""
 
     corrections: tuple[str, ...] = ()
-    """What was changed or computed on the way in, each a sentence."""
+    """Values that the import changed or computed, a sentence each."""
 
     series: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)
     """Raw numbers of the file by name, such as `seconds_per_call` or `loss`."""
 
 
 class Result(Frozen):
-    """One attempt of one run: the row that is stored, and that nothing overwrites."""
+    """Result of one attempt of one run: the stored row, which is never overwritten."""
 
     schema_version: int = Field(SCHEMA_VERSION, ge=0, lt=2**31)
 
@@ -579,28 +579,28 @@ class Result(Frozen):
     """Unique name of the attempt."""
 
     session: str
-    """The `accel-bench run` that it belongs to; only runs of one session are paired."""
+    """Id of the session, one `accel-bench run`; only runs of one session are paired."""
 
     experiment: Experiment
 
     round: int = Field(ge=0, lt=2**63)
-    """Round, from 0; runs of one round are pairs. A database holds integers below 2**63."""
+    """Round, from 0; runs of one round are paired. A database holds integers below 2**63."""
 
     position: int = Field(ge=0, lt=2**63)
-    """Place within the round, from 0."""
+    """Position within the round, from 0."""
 
     attempt: int = Field(0, ge=0, lt=2**63)
-    """Retry, from 0; only the last attempt counts."""
+    """Number of the attempt, from 0; only the last attempt counts."""
 
     replaces: str = ""
-    """Session whose round of this number this run measures again; that one no longer counts."""
+    """Session whose round of this number this run replaces; the replaced no longer counts."""
 
     status: Status
     reasons: tuple[str, ...] = ()
     phase: str = ""
 
     started_at: str
-    """UTC time, ISO 8601."""
+    """Start time: UTC, ISO 8601."""
 
     seconds: float
     """Wall-clock seconds of the whole attempt."""
@@ -608,67 +608,66 @@ class Result(Frozen):
     ranks: tuple[RankResult, ...] = ()
 
     metrics: tuple[Metric, ...] = ()
-    """What observers measured from outside, in the parent."""
+    """Metrics that observers measured from outside, in the parent."""
 
     seen_windows: tuple[SeenWindow, ...] = ()
-    """The parent's clock beside that of each rank; empty for rows of earlier versions."""
+    """Bounds of each rank's window by the parent's clock; empty for rows of earlier versions."""
 
     exits: tuple[str, ...] = ()
-    """How each rank's process ended: `exit 0`, `SIGKILL` ..."""
+    """Ending of each rank's process: `exit 0`, `SIGKILL` ..."""
 
     plugins: tuple[PluginVersion, ...] = ()
 
     loss_tolerances: dict[str, float] = Field(default_factory=dict)
-    """Loss difference that each plugin allows by design, of those that declare one."""
+    """Loss difference that each plugin of the stack declares to allow by design."""
 
     loss_tolerance: float | None = None
-    """The largest of them: all that rows of earlier versions have."""
+    """Largest value of `loss_tolerances`; rows of earlier versions have it alone."""
 
     update_tolerances: dict[str, float] = Field(default_factory=dict)
-    """Distance of the weights' change from the baseline's that each plugin allows by design, of
-    those that declare one."""
+    """Distance from the baseline's update that each plugin allows by design, without plugins that
+    declare none."""
 
     other_optimizers: tuple[str, ...] = ()
     """Plugins whose optimizer differs from the scenario's by design."""
 
     output_tolerances: dict[str, float] = Field(default_factory=dict)
-    """Share of generated tokens that may differ from the baseline's by each plugin's design, of
-    those that declare one."""
+    """Share of generated tokens that each plugin lets differ from the baseline's by design, without
+    plugins that declare none."""
 
     update_distances: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """Exact L2 norms of the difference between this run's change of each tensor and that of a run
-    of the same round, by that run's id: a stack's from the baseline's, stored with the later one.
-    """
+    """Exact L2 norms of the difference between each tensor's change in this run and in another run
+    of the round, by that run's id; stored with the later of stack and baseline."""
 
     machine: Machine | None = None
     nodes: tuple[Node, ...] = ()
-    """Node of each rank that an agent has started; none for ranks of the parent's machine."""
+    """Node of each rank that an agent started; empty for ranks on the parent's machine."""
 
     state_before: MachineState | None = None
     state_after: MachineState | None = None
-    """State after the last rank had ended; that before is read just before they start."""
+    """State of the machine after the last rank had ended."""
 
     command: tuple[str, ...] = ()
-    """Arguments that repeat this run."""
+    """Command line that repeats this run."""
 
     folder: str = ""
     """Folder of the attempt, relative to the results folder."""
 
     log_tail: str = ""
-    """Last lines of the guilty rank's log, when it did not end well."""
+    """Last lines of the log of the rank that failed."""
 
     provenance: Provenance = Provenance()
-    """Program that measured it; figures of an imported row are `metrics`, and it has no ranks."""
+    """Origin of the row; an imported row has its figures in `metrics`, and no ranks."""
 
     @property
     def imported(self) -> bool:
-        """True if another program measured it: such a row is in no verdict, rank or cost."""
+        """True if another program measured the row, which then enters no verdict, rank or cost."""
         return self.provenance.origin == "imported"
 
     @property
     def data_ranks(self) -> tuple[RankResult, ...]:
-        """The first rank of each group that computes the same batches: their samples, tokens and
-        losses add up to those of the run. All ranks, where each takes batches of its own."""
+        """First rank of each group that computes the same batches; their samples, tokens and losses
+        add up to the run's. All ranks if each takes batches of its own."""
         scenario = self.experiment.scenario
         size = scenario.world_size // scenario.data_parallel
         return tuple(rank for rank in self.ranks if rank.rank % size == 0)

@@ -1,4 +1,4 @@
-"""Run: the one object that hooks share."""
+"""The object `Run` that all hooks share."""
 
 from __future__ import annotations
 
@@ -34,124 +34,123 @@ class Run:
     return."""
 
     experiment: Experiment
-    """What is run."""
+    """Experiment of this run."""
 
     device: Device
     """Device on which this rank computes."""
 
     folder: Path
-    """Folder of this attempt; what a plugin leaves here stays with the run."""
+    """Folder of this attempt; files that a plugin writes here stay with the run."""
 
     cache_folder: Path
-    """Folder of content-keyed caches; use `cache`."""
+    """Folder of content-keyed caches, for the method `cache`."""
 
     rank: int = 0
     """Global rank."""
 
     local_rank: int = 0
-    """Rank on this node."""
+    """Number of this rank on its node."""
 
     world_size: int = 1
-    """Ranks in all."""
+    """Number of ranks."""
 
     round: int = 0
-    """Round, from 0: what is drawn anew in each round is the same for all stacks of it."""
+    """Round, from 0; all stacks of a round draw the same random values."""
 
     trust_remote_code: bool = False
     """True if a model may bring code of its own."""
 
     rehearsal: bool = False
-    """Set by `prepare_experiment` to have a few untimed steps taken, so that compile caches fill.
-    """
+    """True if a few untimed steps fill compile caches; set by `prepare_experiment`."""
 
     task: Any = None
-    """The plugin that fills the slot `task`, an `accel_bench.Task`."""
+    """Plugin of the slot `task`, an `accel_bench.Task`."""
 
     loss: Loss = own_loss
-    """What `build_loss` returned: engines call it with a model, the inputs of a micro-batch on the
-    device and `supervised_in_step`."""
+    """Result of `build_loss`: a function that engines call with a model, the inputs of a
+    micro-batch on the device and `supervised_in_step`."""
 
     dataset: Any = None
-    """What `load_data` returned."""
+    """Result of `load_data`."""
 
     model: Any = None
-    """The model as the steps will call it."""
+    """Model as the optimizer steps call it, accelerated and wrapped."""
 
     weights_fingerprint: str = ""
     """Digest of the weights that were loaded, before anything quantized them; `load_base_model`
     sets it."""
 
     unwrapped_model: Any = None
-    """The model before `parallelize_model`."""
+    """Model before `parallelize_model`."""
 
     recomputes_last_matmul: bool | None = None
     """True if activation checkpointing computes the last matmul of a decoder block again, as core
-    observed in the first step; None where it could not observe that."""
+    observed in the first step; None if it could not."""
 
     workload: Workload | None = None
-    """Matmuls and attentions for a token, as core traced them in the model that trains; set before
-    `start_metrics`, None where they are not known. A plugin that loads a model which core cannot
-    trace may declare them here: that is used in its place."""
+    """Matmuls and attentions for a token, as core traced them in the model that trains; None if
+    unknown. Set before `start_metrics`. A plugin whose model core cannot trace may declare it here,
+    which replaces core's."""
 
     workload_reason: str = ""
-    """Why the workload is not known, or why it is a plugin's declaration."""
+    """Reason why the workload is not known, or why a plugin declared it."""
 
     optimizer: Any = None
-    """What `build_optimizer` returned."""
+    """Result of `build_optimizer`."""
 
     trains_from: int = 0
-    """Number of warm-up steps in which part of the model is still frozen; set by the task. The
-    checks of the first step are made on the first step after them."""
+    """Number of warm-up steps in which part of the model is still frozen, set by the task; the
+    checks of the first step are made on the step after them."""
 
     batches: Any = None
-    """What `build_batches` returned: an endless iterator of `Batch`."""
+    """Result of `build_batches`: an endless iterator of `Batch`."""
 
     evaluation_batches: Any = None
-    """What `build_evaluation_batches` returned; None where nothing is evaluated."""
+    """Result of `build_evaluation_batches`; None if nothing is evaluated."""
 
     answers: list[Sequence[int]] = field(default_factory=list)
-    """Token ids that were generated for each request so far, in the order of the requests; the
-    engine of `mode: inference` adds them, outside of its steps."""
+    """Token ids generated for each request so far, in the order of the requests; the engine of
+    `mode: inference` adds them between its steps."""
 
     prompts: list[Any] = field(default_factory=list)
-    """Prompts of those answers, tensors of shape (length,) on the host, by which core finds where
-    rounding alone may choose another token: one for each answer, in the same order. An engine whose
-    model core cannot call adds none."""
+    """Prompt of each answer, in the same order: tensors of shape (length,) on the host, by which
+    core finds where rounding alone may choose another token. Empty if core cannot call the engine's
+    model."""
 
     first_prompt: str = ""
-    """Digest of the first prompt, which seeds and round decide; empty before it is taken."""
+    """Digest of the first prompt, determined by seeds and round; empty before the first prompt."""
 
     answer_unit: Literal["tokens", "letters"] = "tokens"
-    """What the numbers in `answers` are: token ids, or code points where only text is known."""
+    """Kind of the numbers in `answers`: token ids, or code points if only text is known."""
 
     trace: Trace = field(default_factory=Trace)
-    """Stages passed so far."""
+    """Stages of the run that have been passed so far."""
 
     active_plugin: Any = None
-    """The plugin whose hook core is calling, to which `on_close`, `on_evidence` and
-    `on_metrics` attribute."""
+    """Plugin whose hook core is calling; `on_close`, `on_evidence` and `on_metrics` attribute to
+    it."""
 
     on_calling: Callable[[Any], None] = field(default=lambda plugin: None)
-    """Is called with the plugin whose code is called from here on; None for none."""
+    """Function called with the plugin whose code runs from here on, or with None."""
 
     undo_callbacks: list[tuple[Any, Callable[[], object]]] = field(default_factory=list)
-    """What `on_close` has registered, each with its plugin; core calls them."""
+    """Functions registered by `on_close`, each with its plugin."""
 
     evidence_callbacks: list[tuple[Any, Callable[[], dict[str, JsonValue]]]] = field(
         default_factory=list
     )
-    """What `on_evidence` has registered, each with its plugin; core calls them."""
+    """Functions registered by `on_evidence`, each with its plugin."""
 
     metric_callbacks: list[tuple[Any, Callable[[Window], Iterable[Metric]]]] = field(
         default_factory=list
     )
-    """What `on_metrics` has registered, each with its plugin; core calls them."""
+    """Functions registered by `on_metrics`, each with its plugin."""
 
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("accel_bench"))
-    """Writes to the log of the rank."""
+    """Logger that writes to the log of the rank."""
 
     barrier: Callable[[], None] = field(default=lambda: None)
-    """Waits for all ranks; does nothing with one rank."""
+    """Function that waits for all ranks; it does nothing with one rank."""
 
     @property
     def scenario(self) -> Scenario:
@@ -165,19 +164,19 @@ class Run:
 
     @property
     def device_type(self) -> DeviceType:
-        """What is known of the kind of device that this rank computes on."""
+        """Properties of the type of device that this rank computes on."""
         return of_torch_type(self.device.type, self.scenario.resources.device)
 
     @property
     def data_parallel(self) -> int:
-        """Groups of ranks that each take batches of their own; a rehearsal is one."""
+        """Number of groups of ranks that each take batches of their own; 1 in a rehearsal."""
         alone = self.world_size != self.scenario.world_size
         return self.world_size if alone else self.scenario.data_parallel
 
     @property
     def data_rank(self) -> int:
-        """Number of this rank's group among them: ranks of one group, which follow one another,
-        compute the same batches together."""
+        """Number of this rank's group; the ranks of a group follow one another and compute the same
+        batches together."""
         return self.rank * self.data_parallel // self.world_size
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -193,24 +192,24 @@ class Run:
         return context
 
     def on_close(self, undo: Callable[[], object]) -> None:
-        """Register a call that undoes what the calling plugin has changed outside the model.
+        """Register a function that undoes a change of the calling plugin outside the model.
 
         Call this within a hook. However the run ends, core calls `undo` after all `close_run`
         hooks, the last registered first. An error is logged and attributed to the plugin; the other
-        calls are still made.
+        functions are still called.
         """
         self.undo_callbacks.append((self.active_plugin, undo))
 
     def on_evidence(self, report: Callable[[], dict[str, JsonValue]]) -> None:
-        """Register a call that returns JSON that shows that the calling plugin acted.
+        """Register a function that returns JSON by which the calling plugin shows that it acted.
 
         Call this within a hook. Core calls `report` together with `report_evidence`, after the
-        window; what a plugin's calls and its hook return is stored as one mapping.
+        window, and stores both as one mapping.
         """
         self.evidence_callbacks.append((self.active_plugin, report))
 
     def on_metrics(self, report: Callable[[Window], Iterable[Metric]]) -> None:
-        """Register a call that returns metrics of the measured window.
+        """Register a function that returns metrics of the measured window.
 
         Call this within a hook. Core calls `report` with the window together with `finish_metrics`.
         """
@@ -218,7 +217,7 @@ class Run:
 
     @contextlib.contextmanager
     def calling(self, plugin: Any) -> Iterator[None]:
-        """Attribute to `plugin` what is registered within the block; core enters it."""
+        """Attribute to `plugin` all callbacks registered within the block, which core enters."""
         before, self.active_plugin = self.active_plugin, plugin
         self.on_calling(plugin)
         try:
@@ -228,11 +227,11 @@ class Run:
             self.on_calling(before)
 
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
-        """Return the folder with the content of `key`, calling `fill(folder)` when it is not there
-        yet.
+        """Return the folder with the content of `key`, filled by `fill(folder)` if it does not
+        exist.
 
-        `key` is everything that the content depends on, as JSON. One process fills while others
-        wait; a fill that fails leaves nothing behind. Raises what `fill` raises.
+        `key` holds all that the content depends on, as JSON. One process fills while others wait; a
+        fill that fails leaves nothing behind. Raises what `fill` raises.
         """
         target = self.cache_folder / kind / digest(key, 24)
         with locked(target.with_suffix(".lock")):
@@ -242,27 +241,27 @@ class Run:
 
 
 class StepObserver(Protocol):
-    """Observes optimizer steps that are taken for it alone, after the measured window.
+    """Observer of optimizer steps that are taken for it alone, after the measured window.
 
-    Where a step fails, `fail(error)` is called in the place of `finish`, if there is such a method.
-    `mark(phase)`, if there is such a method, is called where an engine ends a part of a step.
+    If a step fails, an optional method `fail(error)` is called in place of `finish`. An optional
+    method `mark(phase)` is called at the end of each phase that the engine marks.
     """
 
     steps: int
-    """How many steps it needs, at least 1."""
+    """Number of steps to observe, at least 1."""
 
     def start(self) -> None:
-        """Begin before the first step, when the device has finished all work."""
+        """Start observing, before the first step, when the device has finished all work."""
 
     def end_step(self, batches: Sequence[Batch]) -> None:
-        """End a step of these micro-batches of this rank; the device may still be at work."""
+        """Handle the end of a step with these micro-batches; the device may still be at work."""
 
     def finish(self) -> Iterable[Metric]:
-        """Stop when the device has finished the last step, and return what was measured."""
+        """Stop when the device has finished the last step, and return the metrics."""
 
 
 def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a temporary folder and rename it, so that a half-filled one is never seen."""
+    """Fill a temporary folder, then rename it, so that a half-filled one is never seen."""
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         fill(aside)

@@ -1,4 +1,4 @@
-"""What the author of a task subclasses: `Task`, and what a batch holds of what it counts."""
+"""The base class of a task's author: `Task`, and the counts of a batch's tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from accel_bench.run_context import Run
 
 Labels: TypeAlias = Callable[[Any, int], tuple[Any, Any]]
-"""Takes the token ids of a sample, shape (its length,), and its place in the endless order of
-samples; returns inputs and labels of that shape. The place alone decides, so that each rank knows
-the labels of a whole step."""
+"""Function of a sample's token ids, shape (length,), and its position in the endless order of
+samples; returns inputs and labels of that shape. The result depends on the position alone, so that
+each rank knows the labels of a whole step."""
 
 
 class Held(NamedTuple):
-    """What the tensors of a batch hold: the fewest and the most that may be counted."""
+    """Bounds of a batch's counts: the fewest and the most that its tensors can hold."""
 
     processed: tuple[int, int]
     real: tuple[int, int]
@@ -27,89 +27,89 @@ class Held(NamedTuple):
 
 
 class Task(Plugin[OptionsT]):
-    """Base of plugins that fill the slot `task`: which models are trained, by which loss.
+    """Base of plugins that fill the slot `task`: the class of model to train, and its loss.
 
-    The loss of a micro-batch is its sum over supervised elements divided by those of the whole
-    optimizer step, so that micro-batches and ranks add up.
+    The loss of a micro-batch is its sum over supervised elements divided by their number in the
+    whole optimizer step, so that micro-batches and ranks add up.
     """
 
     counts: ClassVar[str] = TOKENS
-    """What `Batch.tokens` counts, such as `images`: its speed is the stack's speed."""
+    """Plural noun for the elements of `Batch.tokens`, such as `images`; speed is in them."""
 
     model_class: ClassVar[str] = "AutoModelForCausalLM"
-    """Class of transformers that loads its models."""
+    """Class of transformers that loads the task's models."""
 
     families: ClassVar[frozenset[str] | None] = None
-    """Families of the catalog whose models it trains; None means any."""
+    """Families of the catalog whose models the task trains; None means any."""
 
     pairs: ClassVar[Literal["labels", "stacked", "preferred"] | None] = None
-    """How it reads data of pairs: the second of a pair as `labels`, or all firsts above all seconds
-    in one batch of inputs, or as answers of which one is `preferred`; None: not at all."""
+    """Layout of data of pairs: the second of a pair as `labels`, all firsts above all seconds in
+    one batch of inputs (`stacked`), or two answers of which one is `preferred`; None: no pairs."""
 
     batch_dependent: ClassVar[bool] = False
-    """True if the loss of a sample depends on the others of its micro-batch, as where they are what
-    it is told apart from; then smaller micro-batches are another training."""
+    """True if the loss of a sample depends on the other samples of its micro-batch, as in
+    contrastive training; then smaller micro-batches are another training."""
 
     loss_sensitivity: ClassVar[float] = 1.0
-    """Factor by which approximated weights change this loss more than a mean over tokens; the loss
-    tolerances that plugins declare are multiplied by it."""
+    """Factor by which approximated weights change this loss more than a mean over tokens; it
+    multiplies the loss tolerances of plugins."""
 
     update_sensitivity: ClassVar[float] = 1.0
     """Factor by which approximated weights change this task's updates more than those of a mean
-    over tokens; the update tolerances that plugins declare are multiplied by it, up to 0.95."""
+    over tokens; it multiplies the update tolerances of plugins, up to 0.95."""
 
     loss_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "shift_labels"})
-    """Inputs of a batch that the loss reads: a prediction does without them."""
+    """Inputs of a batch that only the loss reads, and a prediction does not need."""
 
     def model_class_of(self, model: ModelUse) -> str:
-        """Return the `model_class` of one model, by its id or the options."""
+        """Return the transformers class of one model, given its id or the options of `model`."""
         return self.model_class
 
     def uses_loss_of_model(self) -> bool:
         """Return whether the model computes the loss itself, so that a fused kernel may do it.
 
-        It does where `build_loss` is not overridden. Override this where another `build_loss` calls
-        the loss of the model too.
+        True if `build_loss` is not overridden. Override this if another `build_loss` calls the loss
+        of the model too.
         """
         return type(self).build_loss is Task.build_loss
 
     def random_operations(self, model: Any) -> str:
-        """Return what the steps of a model draw at random beside dropout, such as `Gumbel noise`;
-        empty if nothing.
+        """Return the random operations of a model's steps beside dropout, such as `Gumbel noise`,
+        or an empty text.
 
-        A stack that draws it in another order has another loss and another update by chance.
+        A stack that draws random numbers in another order differs in loss and update by chance.
         """
         return ""
 
     def adjust_model(self, model: Any) -> None:
-        """Change a model just loaded, such as to take off what the loss does not use."""
+        """Change a model just loaded, such as by removing parts that the loss does not use."""
 
     def held(self, batch: Batch) -> Held | None:
-        """Return what a batch's tensors hold of what is counted; None where they do not tell.
+        """Return bounds of the counted elements in a batch's tensors; None if unknown.
 
-        The first step is invalid where `Batch.tokens` says something else. Here they are tokens of
-        `input_ids`, and each that has a label is supervised.
+        The first step is invalid if `Batch.tokens` lies outside. By default elements are tokens of
+        `input_ids`, and each token with a label is supervised.
         """
         return held_tokens(batch)
 
     def labels_of(self, run: Run) -> Labels | None:
-        """Return what makes inputs and labels of a sample of tokens; None where both are the
+        """Return the function that makes inputs and labels of a sample; None if both are the
         tokens.
 
-        For data of tokens, which calls it when it builds batches.
+        Data plugins of tokens call this when they build batches.
         """
         return None
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the loss that the model computes itself."""
+        """Return the function that computes the loss, by default the model's own."""
         return own_loss
 
 
 def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
-    """Return how many tokens `input_ids` and `labels` of a batch hold; None without ids.
+    """Return bounds of the tokens in `input_ids` and `labels` of a batch; None without ids.
 
-    Without a mask any of them may be padding. A model that `shifts` its labels leaves the first of
+    Without a mask any token may be padding. A model that `shifts` its labels leaves the first of
     each row out, unless they were shifted before.
     """
     ids, mask = batch.inputs.get("input_ids"), token_mask(batch)
@@ -127,7 +127,7 @@ def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
 
 
 def token_mask(batch: Batch) -> Any:
-    """Return where `input_ids` are real; None where no mask of their shape says it."""
+    """Return a mask of the real tokens in `input_ids`; None if the batch has no such mask."""
     mask, ids = batch.inputs.get("attention_mask"), batch.inputs.get("input_ids")
     if mask is None or ids is None or mask.shape != ids.shape:
         return None
@@ -135,5 +135,5 @@ def token_mask(batch: Batch) -> Any:
 
 
 def labelled(labels: Any) -> int:
-    """Return the number of labels that the loss is computed on."""
+    """Return the number of labels that enter the loss."""
     return int((labels != IGNORED_LABEL).sum())

@@ -14,7 +14,7 @@ from fault_plugins.distribution import install
 
 from accel_bench.cli.plugins import list_plugins
 from accel_bench.plugins import describe, registry
-from accel_bench.plugins.registry import Installed, installed
+from accel_bench.plugins.registry import InstalledPlugin, installed
 from accel_bench.plugins.shipped import extras, shipped
 from accel_bench.report.views.plugins import ABSENT, NOT_INSTALLED
 
@@ -321,7 +321,7 @@ def test_a_check_of_all_imports_each_and_ends_with_0_whatever_it_finds(
     assert "has no attribute 'It'" in rows["accel-bench-rival:lora"]["reasons"][0]
 
 
-def without(distributions: Collection[str]) -> tuple[Installed, ...]:
+def without(distributions: Collection[str]) -> tuple[InstalledPlugin, ...]:
     """Return the installed plugins but those of some distributions."""
     return tuple(one for one in installed() if one.distribution not in distributions)
 

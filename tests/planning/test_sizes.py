@@ -14,7 +14,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning import sizes
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.planning.sizes import GROUP, plan_with_sizes
-from accel_bench.plugins.doors import Entry, find_entries
+from accel_bench.plugins.doors import DoorEntry, find_entries
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.sweep import LENGTH, STAND_INS
 
@@ -46,7 +46,9 @@ def plan_with(
     (folder / "a_stranger_s_sizes.py").write_text(STRANGER)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "a_stranger_s_sizes", raising=False)
-    found = {name: Entry("size", name, EntryPoint(name, value, GROUP)) for name in names if value}
+    found = {
+        name: DoorEntry("size", name, EntryPoint(name, value, GROUP)) for name in names if value
+    }
     monkeypatch.setattr(sizes, "find_entries", lambda group, kind: found)
     draft = read_draft(write_nulls(folder, data="{use: null, sequence_length: auto}"))
     plan = plan_with_sizes(draft, read_machine(), PlanRequest())

@@ -17,7 +17,7 @@ from typing import Any
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.schema import Summary
 from accel_bench.errors import AccelBenchError
-from accel_bench.plugins.doors import Entry, find_entries, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 
 GROUP = "accel_bench.sections"
 """Group of the entry points."""
@@ -47,7 +47,7 @@ def with_sections(
     return summary.model_copy(update=update)
 
 
-def call_section(entry: Entry, name: str, *arguments: Any) -> Any:
+def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:
     """Return what a function of a section returns. Raises PluginError that names the section."""
     function = getattr(entry.load(), name, None)
     if function is None:
@@ -56,7 +56,7 @@ def call_section(entry: Entry, name: str, *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def _check(entry: Entry, document: Any) -> None:
+def _check(entry: DoorEntry, document: Any) -> None:
     """Raise PluginError for a document that nothing can print."""
     rows = isinstance(document, Sequence) and all(isinstance(row, Mapping) for row in document)
     if not rows and not hasattr(entry.load(), "tables"):

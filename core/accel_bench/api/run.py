@@ -26,7 +26,7 @@ from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.runner.session import Reporter
-from accel_bench.scenario.find import Source, find_drafts, to_plain
+from accel_bench.scenario.find import ScenarioSource, find_drafts, to_plain
 from accel_bench.store.listing import run_columns
 from accel_bench.store.schema import RUNS
 
@@ -88,7 +88,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def run(  # noqa: PLR0913 - the options that most calls need
-    scenario: Source,
+    scenario: ScenarioSource,
     *,
     stacks: Sequence[str] | Mapping[str, Any] | None = None,
     plugins: Sequence[str] = (),
@@ -152,7 +152,7 @@ def run(  # noqa: PLR0913 - the options that most calls need
 
 def run_purpose(
     purpose: str,
-    scenario: Source,
+    scenario: ScenarioSource,
     *,
     stack: str | None = None,
     overrides: Mapping[str, Any] | None = None,

@@ -1,1 +1,1 @@
-"""Plugins in the box; they use the same hooks as everybody else."""
+"""Plugins in the box, written with the same hooks as any other plugin."""

@@ -1,1 +1,1 @@
-"""Look up shipped facts: models, hardware peaks, prices."""
+"""Shipped facts: models, peaks of hardware, prices."""

@@ -1,4 +1,4 @@
-"""Estimate a model's parameters from its configuration alone, for a plan: without torch."""
+"""Estimate of a model's parameters from its configuration alone, for a plan: without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
 }
-"""Sizes, and the keys that transformers' configurations have for each."""
+"""Sizes of a model, with the keys that transformers' configurations use for each."""
 
 UNEVEN = (
     "decoder_sparse_step",
@@ -36,27 +36,25 @@ UNEVEN = (
     "moe_layer_freq",
     "num_hidden_groups",
 )
-"""Keys by which some layers have no experts, or share their weights: what follows counts every
-layer alike."""
+"""Keys of models whose layers differ in experts, or share weights; if one is set, nothing is
+estimated."""
 
 GATED = ("silu", "swish")
-"""Activations that come with a third matrix in all published architectures."""
+"""Activations with a third matrix (gated) in all published architectures."""
 
 GATED_WITH_RMS_NORM = "gelu_pytorch_tanh"
-"""One that comes with a third matrix beside RMS norms, as Gemma has it, and without one beside
-layer norms."""
+"""Activation that is gated beside RMS norms, as in Gemma, and not beside layer norms."""
 
 
 DECODERS = "text-generation"
-"""The family whose models are counted: others have other parts."""
+"""Family whose models are estimated: others have other parts."""
 
 
 def parameters_of(model: ModelUse) -> int | None:
-    """Return a decoder's number of parameters; None where its configuration is not at hand, or has
-    other keys.
+    """Return a decoder's number of parameters; None for an unavailable or unknown configuration.
 
-    Of the catalog's where the model is one of it, scaled where overrides change its sizes; else of
-    the matrices alone, without norms, biases and learned positions. Nothing is downloaded.
+    A catalog model's published number, scaled if overrides change its sizes; else that of the
+    matrices alone, without norms, biases and learned positions. Nothing is downloaded.
     """
     if model.id in find_presets("models"):
         card = read_card(model.id)
@@ -70,7 +68,7 @@ def parameters_of(model: ModelUse) -> int | None:
 
 
 def _parameters(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | None:
-    """Return the weights of the matrices that a configuration with its overrides describes."""
+    """Return the number of matrix elements that a configuration with overrides describes."""
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
     sizes = {name: _size(config, overrides, keys) for name, keys in ALIASES.items()}
@@ -92,7 +90,7 @@ def _parameters(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> int 
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:
-    """Return whether the blocks' MLPs have a third matrix, by which the activations are scaled."""
+    """Return whether the MLPs have a third matrix, by which activations are scaled."""
     activation = config.get("hidden_activation") or config.get("hidden_act")
     return activation in GATED or (
         activation == GATED_WITH_RMS_NORM and config.get("rms_norm_eps") is not None
@@ -100,7 +98,7 @@ def _is_gated(config: Mapping[str, Any]) -> bool:
 
 
 def _size(config: Mapping[str, Any], overrides: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    """Return the first of a configuration's keys that is set, overrides first; 0 where none is."""
+    """Return the first size set among a configuration's keys, overrides first; 0 without any."""
     for source in (overrides, config):
         for key in keys:
             value = source.get(key)

@@ -1,4 +1,4 @@
-"""Find a device by its name, and its peak FLOP/s and bandwidth."""
+"""Devices by name, with their peak FLOP/s and bandwidth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import HardwareError, did_you_mean
 
 PeakDtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
-"""Columns of the table of peaks."""
+"""Column of the table of peaks."""
 
 DTYPES: dict[PeakDtype, tuple[str, ...]] = {
     "bf16": ("bfloat16", "bf16"),
@@ -26,14 +26,14 @@ DTYPES: dict[PeakDtype, tuple[str, ...]] = {
     "tf32": ("tf32",),
     "fp32": ("float32", "float", "fp32"),
 }
-"""Names of dtypes, torch's and the table's own, by the column that they mean."""
+"""Names of dtypes, torch's and the table's own, by column."""
 
 
 class PeakFlops(Frozen):
-    """Dense floating-point operations per second of matrix products, by the dtype of operands.
+    """Dense peak FLOP/s of matrix products, by the dtype of operands.
 
-    A multiplication and an addition are two operations; products are accumulated in fp32, as torch
-    does. Null where the device has no unit for the dtype.
+    A multiplication and an addition are two operations; products are accumulated in fp32, as by
+    torch. Null for a device without units for the dtype.
     """
 
     bf16: float | None = Field(gt=0)
@@ -53,16 +53,16 @@ class PeakFlops(Frozen):
 
 
 class Hardware(Frozen):
-    """One device of the table: `sample_configurations/hardware/<name>.yaml`."""
+    """A device of the table: `sample_configurations/hardware/<name>.yaml`."""
 
     description: str = Field(min_length=1)
-    """What the device is, in a sentence."""
+    """Description of the device, in a sentence."""
 
     vendor: Literal["nvidia", "amd"]
-    """Who makes it."""
+    """Manufacturer of the device."""
 
     names: tuple[str, ...] = Field(min_length=1)
-    """Regular expressions of the names under which torch shows it: the whole name, in any case."""
+    """Regular expressions of torch's names for the device: the whole name, in any case."""
 
     also_called: tuple[str, ...] = ()
     """Names in price catalogs; several devices can share one."""
@@ -71,19 +71,19 @@ class Hardware(Frozen):
     """Memory in bytes: the gigabytes of data sheets are powers of 1024."""
 
     memory_bandwidth_bytes_per_second: float = Field(gt=0)
-    """Bytes read or written per second at most."""
+    """Peak memory bandwidth, in bytes per second."""
 
     peak_flops: PeakFlops
-    """Operations per second at most."""
+    """Peak FLOP/s by dtype."""
 
     source: str = Field(min_length=1)
-    """Address or title under which the figures are published."""
+    """Address or title of the publication of the figures."""
 
     date: str = Field(pattern=r"^\d{4}-\d{2}$")
     """Year and month of that publication."""
 
     note: str = ""
-    """What one must know to read the figures."""
+    """Caveats on the figures."""
 
     @field_validator("names")
     @classmethod
@@ -96,16 +96,16 @@ class Hardware(Frozen):
         return names
 
     def fits(self, device_name: str) -> bool:
-        """Return whether torch can show the device under this name."""
+        """Return whether torch may show the device under a name."""
         name = " ".join(device_name.split())
         return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
 
     def is_called(self, name: str) -> bool:
-        """Return whether price catalogs call the device so, in any case."""
+        """Return whether price catalogs use a name for the device, in any case."""
         return name.lower() in map(str.lower, self.also_called)
 
     def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
-        """Return the peak for operands of a dtype; see `peak_flops`."""
+        """Return the peak FLOP/s for operands of a dtype; see `peak_flops`."""
         name = dtype.removeprefix("torch.")
         column = next((column for column, names in DTYPES.items() if name in names), None)
         if column is None:
@@ -118,7 +118,7 @@ class Hardware(Frozen):
 
 
 class NamedHardware(NamedTuple):
-    """A device of the table with its short name, which is that of its file."""
+    """A device of the table with its short name, its file's name."""
 
     name: str
     hardware: Hardware
@@ -126,10 +126,10 @@ class NamedHardware(NamedTuple):
 
 @cache
 def list_hardware() -> dict[str, Hardware]:
-    """Read the whole table, by short name; plugins can add files of their own.
+    """Return the whole table by short name, with files of plugins.
 
-    Raises HardwareError (or ScenarioError, for what is no YAML) for the first file that is wrong,
-    with file, line and key.
+    Raises HardwareError (or ScenarioError, for invalid YAML) for the first wrong file, with file,
+    line and key.
     """
     found = {}
     for name, path in sorted(find_presets("hardware").items()):
@@ -139,10 +139,10 @@ def list_hardware() -> dict[str, Hardware]:
 
 
 def find_hardware(device_name: str) -> NamedHardware | None:
-    """Return the device that torch or NVML show under this name, or whose short name it is.
+    """Return the device of a torch, NVML or short name.
 
-    None for a name that no device fits, or more than one: parts of a device (MIG), relatives with
-    other clocks and names of two products have no row, and get no other's.
+    None for a name of no device, or of several: parts of a device (MIG), relatives with other
+    clocks and names of two products have no row, and get no other's.
     """
     table = list_hardware()
     fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
@@ -150,7 +150,7 @@ def find_hardware(device_name: str) -> NamedHardware | None:
 
 
 def named_hardware(name: str) -> NamedHardware:
-    """Return the device of a short name, of torch's name or of another one that it is called by.
+    """Return the device of a short name, torch's name or a catalog's name.
 
     Raises HardwareError for a name of none, and of several.
     """
@@ -175,8 +175,8 @@ def named_hardware(name: str) -> NamedHardware:
 
 
 def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
-    """Return the nearest name of a price catalog where one is near, else the names of the table
-    that share a word with a digit with `name`; all if none does."""
+    """Return the nearest name of a price catalog, else the table's names that share a word with a
+    digit with `name`, else all names."""
     aliases = {alias.lower() for one in table.values() for alias in one.also_called}
     if near := get_close_matches(name.lower(), aliases - {*table}, n=1, cutoff=0.9):
         return near
@@ -189,7 +189,7 @@ def peak_flops(device_name: str, dtype: str, matmul_precision: str = "highest") 
 
     `dtype` is torch's name (`bfloat16`) or the table's (`bf16`). Float32 operands are rounded to
     tf32 on NVIDIA devices that have it, unless `matmul_precision` is `highest` (torch's own meaning
-    of `high` and `medium`). None where device or dtype are unknown, or the device lacks the dtype;
+    of `high` and `medium`). None for an unknown device or dtype, or a device without the dtype;
     never a default.
     """
     found = find_hardware(device_name)

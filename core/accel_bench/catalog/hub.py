@@ -1,4 +1,4 @@
-"""Look a model up on its hub while a run is planned: whether it is there, and its architecture."""
+"""Look-up of a model on its hub while a run is planned: its existence and architecture."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import NamedTuple
 from accel_bench.scenario.uses import ModelUse
 
 SECONDS = 3.0
-"""How long the hub may take; a plan goes on without its answer."""
+"""Time limit of the hub's answer in seconds; a plan continues without it."""
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Variables by which people say that the hub is not to be asked."""
+"""Environment variables that forbid requests to the hub."""
 
 ENDPOINT = "HF_ENDPOINT"
-"""Variable that names another hub than the public one."""
+"""Environment variable that names another hub than the public one."""
 
 
 USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
-"""User and password of an address."""
+"""Pattern of user and password in an address."""
 
 
 class HubModel(NamedTuple):
-    """What a hub says of a model."""
+    """Facts about a model on a hub."""
 
     architecture: str | None = None
-    """Its class in transformers; None where the hub does not say it."""
+    """Class of the model in transformers; None if the hub does not state it."""
 
     problem: str = ""
-    """Why there is no such model to be loaded; empty where there is."""
+    """Reason why the model cannot be loaded; empty if it can."""
 
     unknown: str = ""
-    """Why the hub could not be asked; empty where it was."""
+    """Reason why the hub could not be reached; empty if it was."""
 
     is_gated: bool = False
-    """True if its files are only for those to whom its owners give access."""
+    """True if the owners restrict access to the files."""
 
     has_safetensors: bool = True
-    """True if there is a file of weights that can be loaded."""
+    """True if there is a safetensors file of weights."""
 
 
 _FOUND: dict[tuple[str, str | None, str | None], HubModel] = {}
 
 _UNREACHED: dict[str | None, HubModel] = {}
-"""Hubs that did not answer at all, which are not asked for another model."""
+"""Hubs that did not respond, which are not contacted again."""
 
 
 def look_up(model: ModelUse) -> HubModel:
-    """Ask the hub for a model, once in a process; without a network the answer says so."""
+    """Return the hub's facts about a model, requested once in a process; also without a network."""
     key = _key(model)
     if key not in _FOUND:
         _FOUND[key] = _ask(model)
@@ -57,12 +57,12 @@ def look_up(model: ModelUse) -> HubModel:
 
 
 def looked_up(model: ModelUse) -> HubModel | None:
-    """Return what `look_up` has found before; None where nobody has asked."""
+    """Return the facts that `look_up` has stored; None before it."""
     return _FOUND.get(_key(model))
 
 
 def hub_notices(model: ModelUse) -> Iterator[str]:
-    """Yield what is to be known of a model of a hub that `look_up` has been asked for."""
+    """Yield messages about a hub's model that `look_up` has requested."""
     found = looked_up(model)
     if found is None:
         return
@@ -122,7 +122,7 @@ def _ask(model: ModelUse) -> HubModel:
 
 
 def _refused(model: ModelUse, error: Exception) -> HubModel:
-    """Return what an answer means that is no model."""
+    """Return the facts that follow from an error response."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, RevisionNotFoundError):
@@ -140,6 +140,6 @@ def _is_on(name: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """Return it without the user and password of an address."""
+    """Return an error's first line, without user and password of an address."""
     lines = str(error).strip().splitlines()
     return USER_OF_ADDRESS.sub("//", lines[0]) if lines else type(error).__name__

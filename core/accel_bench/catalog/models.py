@@ -1,4 +1,4 @@
-"""Read the catalog of models and their published figures, and resolve a model's id."""
+"""The catalog of models with their published figures, and the resolution of a model's id."""
 
 from __future__ import annotations
 
@@ -13,75 +13,75 @@ from pydantic import Field
 
 from accel_bench.catalog.hub import look_up, looked_up
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
-from accel_bench.documents.load import Document, load_file
+from accel_bench.documents.load import ParsedFile, load_file
 from accel_bench.documents.presets import find_presets, preset_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.uses import ModelUse, slot_defaults
 
 CONFIG_FILE = "config.json"
-"""The file of a model directory with its architecture, in transformers' layout."""
+"""File of a model directory that holds its architecture, in transformers' layout."""
 
 Family: TypeAlias = Literal[
     "text-generation", "text-encoder", "text-to-text", "vision", "audio", "multimodal"
 ]
-"""Kinds of models; `run --family` runs all cards of one."""
+"""Family of models; `run --family` runs all cards of one."""
 
 NEARLY = 0.9
-"""Similarity from which an override that no published key has is taken for a slip of the pen."""
+"""Similarity from which an override without a published key counts as a misspelling."""
 
 
 class ModelCard(Frozen):
-    """One model of the catalog: `sample_configurations/models/<name>.yaml`."""
+    """A model of the catalog: `sample_configurations/models/<name>.yaml`."""
 
     description: str = Field(min_length=1)
-    """What the model is, in a sentence."""
+    """Description of the model, in a sentence."""
 
     architecture: str = Field(min_length=1)
     """Class of the model in transformers, such as `LlamaForCausalLM`."""
 
     family: Family = "text-generation"
-    """What kind of model it is."""
+    """Family of the model."""
 
     task: str = Field(default_factory=lambda: slot_defaults().slots["task"], min_length=1)
-    """What it is trained to do, as its authors did: a plugin of the slot `task`."""
+    """Task of the model's training by its authors: a plugin of the slot `task`."""
 
     model_class: str = Field("AutoModelForCausalLM", min_length=1)
-    """Class of transformers that makes it from its configuration."""
+    """Class of transformers that creates the model from its configuration."""
 
     model_type: str = Field(min_length=1)
     """Name of the configuration class in transformers, such as `llama`."""
 
     parameters: PositiveInt
-    """Published number of distinct trainable parameters; tied ones are counted once."""
+    """Published number of distinct trainable parameters; tied ones count once."""
 
     source: str = Field(min_length=1)
-    """Address or title under which the figures are published."""
+    """Address or title of the publication of the figures."""
 
     config: dict[str, JsonValue] = Field(min_length=1)
     """Keyword arguments of the configuration class: the published architecture."""
 
     same_as: str = ""
-    """Name of the card of which this one has all that it does not say itself: the model that an
-    instruction-tuned one was made from."""
+    """Name of the card whose values this card inherits: the base model of an instruction-tuned
+    one."""
 
 
 def read_card(name: str) -> ModelCard:
     """Read one model of the catalog.
 
-    Raises ScenarioError when there is none of that name (with the nearest one), or when its file
-    cannot be used (with file, line and key).
+    Raises ScenarioError for an unknown name (with the nearest one), or an unusable file (with file,
+    line and key).
     """
     return _read(preset_path("models", name))
 
 
 def list_cards() -> dict[str, ModelCard]:
-    """Read the whole catalog, by name; raises ScenarioError for the first file that is wrong."""
+    """Return the whole catalog by name. Raises ScenarioError for the first wrong file."""
     return {name: _read(path) for name, path in sorted(find_presets("models").items())}
 
 
 def cards_of_family(family: str) -> dict[str, ModelCard]:
-    """Return the models of a family by name; raises ScenarioError for a family without any."""
+    """Return a family's models by name. Raises ScenarioError for a family without any."""
     cards = {name: card for name, card in list_cards().items() if card.family == family}
     if not cards:
         hint = did_you_mean(family, get_args(Family))
@@ -90,9 +90,9 @@ def cards_of_family(family: str) -> dict[str, ModelCard]:
 
 
 def model_problems(model: ModelUse) -> Iterator[str]:
-    """Yield what is wrong with a model's id, weights and overrides, as far as files tell.
+    """Yield problems of a model's id, weights and overrides, as far as files show.
 
-    A hub id is looked up, where there is a network.
+    A hub id is looked up, with a network.
     """
     catalog, directory = find_presets("models"), model_directory(model)
     if model.id in catalog:
@@ -111,8 +111,8 @@ def model_problems(model: ModelUse) -> Iterator[str]:
 
 
 def unquantizable(model: ModelUse, plugin: str) -> list[str]:
-    """Return why a plugin cannot quantize a model, as far as files tell; empty where it can, or
-    where only the loaded model says whether its blocks hold linear layers."""
+    """Return reasons why a plugin cannot quantize a model, as far as files show; empty if it can,
+    or if only the loaded model shows linear layers in its blocks."""
     directory = model_directory(model)
     if directory is None or "quantization_config" not in read_config(directory):
         return []
@@ -136,9 +136,8 @@ def model_directory(model: ModelUse) -> Path | None:
 def architecture_of(model: ModelUse) -> str | None:
     """Return the model's architecture, such as `LlamaForCausalLM`, without importing torch.
 
-    From the catalog, from `config.json` of a local directory, or for a hub id from what the hub
-    has said to `model_problems`; None when that does not say. Raises ScenarioError for a broken
-    file.
+    From the catalog, from `config.json` of a local directory, or for a hub id from the look-up of
+    `model_problems`; None if that does not state it. Raises ScenarioError for a broken file.
     """
     if model.id in find_presets("models"):
         return read_card(model.id).architecture
@@ -159,7 +158,7 @@ def model_type_of(model: ModelUse) -> str | None:
 
 
 def family_of(model: ModelUse) -> Family | None:
-    """Return the family of a model of the catalog; None for another."""
+    """Return the family of a catalog model; None for another model."""
     return read_card(model.id).family if model.id in find_presets("models") else None
 
 
@@ -176,7 +175,7 @@ def model_config(model: ModelUse) -> dict[str, JsonValue] | None:
 
 
 def read_config(directory: Path) -> dict[str, JsonValue]:
-    """Read a model directory's `config.json`; raises ScenarioError when it is missing or broken."""
+    """Return a model directory's `config.json`. Raises ScenarioError if missing or broken."""
     path = directory / CONFIG_FILE
     try:
         config = json.loads(path.read_text(encoding="utf8"))
@@ -194,8 +193,8 @@ def _read(path: Path) -> ModelCard:
     return validate(ModelCard, _completed(document), document.where, ScenarioError)
 
 
-def _completed(document: Document) -> dict[str, JsonValue]:
-    """Return a card's figures with those of the card that it is the same as."""
+def _completed(document: ParsedFile) -> dict[str, JsonValue]:
+    """Return a card's values completed by those of the card that it inherits from."""
     own = document.data
     name = own.get("same_as")
     if not isinstance(name, str) or not name:

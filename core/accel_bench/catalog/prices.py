@@ -1,4 +1,4 @@
-"""Read hourly prices of machines: the shipped table and the user's own, whose rows win."""
+"""Hourly prices of machines: the shipped table and the user's own, whose rows win."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import PriceError, did_you_mean
 
 STALE_DAYS = 90
-"""Days after which a price is marked: clouds change theirs several times a year."""
+"""Age in days from which a price is marked: clouds change theirs several times a year."""
 
 MAXIMUM_BYTES = 2 * 1024 * 1024
-"""Size of the user's table; some ten thousand rows."""
+"""Size limit of the user's table in bytes; some ten thousand rows."""
 
 TABLE_VARIABLE = "ACCEL_BENCH_PRICES"
-"""Names the user's table."""
+"""Environment variable with the path of the user's table."""
 
 
 class Price(Frozen):
-    """What one machine costs."""
+    """Price of one machine."""
 
     provider: str = Field(min_length=1)
-    """Who rents it out: `aws`, `gcp`, `azure` ..."""
+    """Cloud provider: `aws`, `gcp`, `azure` ..."""
 
     instance: str = Field(min_length=1)
-    """The provider's name for this kind of machine, such as `p4d.24xlarge`."""
+    """Provider's name for the kind of machine, such as `p4d.24xlarge`."""
 
     region: str
-    """Region in which the price holds; empty where it is the same everywhere."""
+    """Region of the price; empty if it is the same everywhere."""
 
     device: str = Field(min_length=1)
-    """Its accelerator: a name that `catalog devices` prints, or the catalog's own."""
+    """Accelerator of the machine: a name that `catalog devices` prints, or the catalog's own."""
 
     devices: PositiveInt
-    """Accelerators in one machine."""
+    """Number of accelerators in the machine."""
 
     usd_per_hour: float = Field(gt=0)
-    """US dollars for an hour of the machine on demand: no reservation, no tax, Linux."""
+    """Price of an hour on demand in US dollars: no reservation, no tax, Linux."""
 
     spot_usd_per_hour: float | None = Field(None, gt=0)
-    """The same for interruptible capacity; null where it is not known."""
+    """Price of an hour of interruptible (spot) capacity in US dollars; null if unknown."""
 
     source: str = Field(min_length=1)
     """Source of the price."""
 
     date: str
-    """Day on which it was the price, `YYYY-MM-DD`."""
+    """Day of the price, `YYYY-MM-DD`."""
 
     @field_validator("date")
     @classmethod
@@ -76,19 +76,19 @@ class Price(Frozen):
         return self.provider, self.instance, self.region
 
     def age_days(self, today: Date) -> int:
-        """Return the days since it was the price."""
+        """Return the age of the price in days."""
         return (today - Date.fromisoformat(self.date)).days
 
     def is_stale(self, today: Date) -> bool:
-        """Return whether it is older than `STALE_DAYS`."""
+        """Return whether the price is older than `STALE_DAYS`."""
         return self.age_days(today) > STALE_DAYS
 
 
 class PriceTable(Frozen):
-    """One file of prices: `sample_configurations/prices/<provider>.yaml`, or the user's own."""
+    """A file of prices: `sample_configurations/prices/<provider>.yaml`, or the user's own."""
 
     prices: tuple[Price, ...]
-    """Its rows; of one provider, instance and region there is one."""
+    """Rows of the table, one for each provider, instance and region."""
 
     @field_validator("prices")
     @classmethod
@@ -102,14 +102,14 @@ class PriceTable(Frozen):
 
 
 class PriceEntry(NamedTuple):
-    """A price, and whether it stands in the user's own table."""
+    """A price, with a mark for the user's own table."""
 
     price: Price
     own: bool
 
 
 def user_table_path() -> Path:
-    """Return the path of the user's table: ACCEL_BENCH_PRICES, else in the configuration folder."""
+    """Return the path of the user's table: ACCEL_BENCH_PRICES, or in the configuration folder."""
     if named := os.environ.get(TABLE_VARIABLE):
         return Path(os.path.expanduser(named))
     configured = os.environ.get("XDG_CONFIG_HOME", "")
@@ -119,9 +119,9 @@ def user_table_path() -> Path:
 
 
 def read_prices() -> list[PriceEntry]:
-    """Return both tables, sorted; a row of the user's replaces the shipped one of the same key.
+    """Return both tables, sorted; a user's row replaces the shipped row of the same key.
 
-    Raises PriceError (or ScenarioError, for what is no YAML) with file, line and key.
+    Raises PriceError (or ScenarioError, for invalid YAML) with file, line and key.
     """
     path = user_table_path()
     if TABLE_VARIABLE in os.environ and not path.exists():
@@ -135,7 +135,7 @@ def read_prices() -> list[PriceEntry]:
 
 
 def shipped_prices() -> list[Price]:
-    """Return the rows that ship with us or with plugins."""
+    """Return the rows that ship with accel-bench or with plugins."""
     rows: list[Price] = []
     for path in find_presets("prices").values():
         document = load_file(path)
@@ -144,7 +144,7 @@ def shipped_prices() -> list[Price]:
 
 
 def user_prices(path: Path) -> list[Price]:
-    """Return the rows of the user's table; none without a file, nor without a home folder."""
+    """Return the rows of the user's table; empty without a file, or without a home folder."""
     text = "" if str(path).startswith("~") else read_table_text(path)
     if not text.strip():
         return []
@@ -168,9 +168,9 @@ def find_price(
     provider: str | None = None,
     region: str | None = None,
 ) -> PriceEntry:
-    """Return the only price of an instance, in one region where it has several. Raises PriceError.
+    """Return the price of an instance, in the given region of several. Raises PriceError.
 
-    Where the user's table has the instance, the shipped one is ignored.
+    If the user's table has the instance, the shipped one is ignored.
     """
     named = [entry for entry in prices if entry.price.instance == instance]
     if not named:

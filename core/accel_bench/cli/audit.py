@@ -1,4 +1,4 @@
-"""`accel-bench results check`: rows that are corrupt, or whose figures disagree."""
+"""`accel-bench results check`: corrupt rows, and rows whose figures contradict one another."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count
 from accel_bench.cli import options
-from accel_bench.cli.output import Format, print_report
+from accel_bench.cli.output import OutputFormat, print_report
 from accel_bench.report.table import Report, Section, Table, paths
 from accel_bench.runner.interrupted import open_results
-from accel_bench.store.database import Row, Store
+from accel_bench.store.database import ListedRun, Store
 from accel_bench.store.fields import FIGURES_VERSION
 from accel_bench.store.queries import COMPLETED
 from accel_bench.store.schema import RUNS
@@ -27,7 +27,7 @@ COLUMNS = "run_id experiment_id stack invariant figures"
 
 
 class BrokenInvariant(Broken):
-    """A row that breaks an invariant: a name of `analysis.checks.audit`, or `checksum`."""
+    """Broken invariant of a row: a name of `analysis.checks.audit`, or `checksum`."""
 
     run_id: str
     """Unique name of the attempt."""
@@ -36,7 +36,7 @@ class BrokenInvariant(Broken):
     """Identity of the experiment."""
 
     session: str
-    """Session in which it ran."""
+    """Session of the run."""
 
     stack: str
     """Name of the stack."""
@@ -46,22 +46,21 @@ class AuditReport(Document):
     """The document of `accel-bench results check`."""
 
     rows: int
-    """Stored rows, whatever became of them."""
+    """Number of stored rows."""
 
     audited: int
-    """Completed runs among them whose numbers are used: imported ones are not, nor those that this
-    version cannot read."""
+    """Number of audited runs: completed, measured here, and readable by this version."""
 
     broken: tuple[BrokenInvariant, ...] = ()
-    """Every broken invariant of every row, in the order in which rows were stored."""
+    """Broken invariants of all rows, in the order of storing."""
 
 
 def check(
     folder: Annotated[
         str | None, typer.Argument(metavar="RESULTS", help="The results folder, as --results.")
     ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-    output: Format = "table",
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
+    output: OutputFormat = "table",
 ) -> None:
     """Check invariants in every stored row and list those that are broken.
 
@@ -83,10 +82,10 @@ def check(
 
 
 def audit_store(store: Store) -> AuditReport:
-    """Audit every row of an open store. Raises StoreError.
+    """Return the audit of every row of an open store. Raises StoreError.
 
-    What a row's own figures break was found when it was stored, and its checksum covers that; rows
-    that another version audited are audited anew.
+    The broken invariants of a row are stored with it, under its checksum; rows that another version
+    audited are audited anew.
     """
     rows = store.rows()
     stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)
@@ -101,8 +100,8 @@ def audit_store(store: Store) -> AuditReport:
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))
 
 
-def _broken(row: Row, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
-    """Return broken invariants of a row; of a corrupt one only its own columns are known."""
+def _broken(row: ListedRun, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
+    """Return broken invariants of a row; a corrupt row has only its readable columns."""
     if row.corrupt:
         again = [Broken(invariant=CHECKSUM, figures=row.problem)]
     elif again is None:

@@ -1,10 +1,10 @@
 """The door for commands: listed from metadata and a data file, imported when they are called.
 
 A distribution adds a command by an entry point of the group `accel_bench.commands`, whose value is
-a function with typer's annotations or a `typer.Typer`, and by a table of that name in the file
+a function with typer's annotations or a `typer.Typer`, and by a table of the same name in the file
 `commands.toml` among its presets (`accel_bench.samples`): the title under which `--help` lists it,
 and one line about it. The entry point `results.import` is the command `import` of the noun
-`results`, whoever brings either. Our own commands enter by this door too.
+`results`. Our own commands enter by this door too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.presets import preset_roots
-from accel_bench.plugins.doors import Entry, find_entries
+from accel_bench.plugins.doors import DoorEntry, find_entries
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,57 +25,57 @@ else:
     import tomli as tomllib
 
 GROUP = "accel_bench.commands"
-"""Group of the entry points."""
+"""Entry-point group of commands."""
 
 DESCRIPTIONS = "commands.toml"
-"""File beside the presets of a distribution that describes its commands."""
+"""File beside a distribution's presets that describes its commands."""
 
 RENAMED = "renamed.toml"
-"""File beside them with former names of commands and options, and what took their place."""
+"""File beside a distribution's presets with successors of former commands and options."""
 
 MAXIMUM_BYTES = 256 * 1024
-"""Size of such a file; nothing that describes commands is as large."""
+"""Size limit of such a file in bytes."""
 
 UNTITLED = "Of other distributions"
-"""Title above commands that no file describes."""
+"""Title in lists for commands without a description."""
 
 BELOW_A_NOUN = "Commands"
-"""Title above commands of a noun whose description has none."""
+"""Title in lists for commands of a noun whose description has none."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command as the list of all commands shows it."""
+    """A command in the list of all commands."""
 
     name: str
-    """Words that are typed, with a dot between noun and command."""
+    """Words of the command, with a dot between noun and command."""
 
-    entry: Entry | None
-    """What a distribution brings; None for a noun of which there are only the commands below it."""
+    entry: DoorEntry | None
+    """Entry point of the command; None for a noun that has only commands below it."""
 
     title: str
-    """Heading under which it is listed."""
+    """Title under which the command is listed."""
 
     line: str
-    """Description in one line; of a command that lacks a library, which one."""
+    """Description in one line; names the missing library of a command that lacks one."""
 
     more: bool = False
     """True if only `accel-bench help commands` lists it."""
 
 
 def find_commands() -> dict[str, Command]:
-    """Return all commands by name, in the order in which they are listed; nothing is imported."""
+    """Return all commands by name, in the order of lists, without importing any."""
     return _commands_on(tuple(sys.path))
 
 
 def commands_below(noun: str) -> dict[str, Command]:
-    """Return the commands of a noun by the word that follows it; those of the program for ""."""
+    """Return the commands of a noun by their last word; the program's own for ""."""
     found = find_commands().values()
     return {_parts(one.name)[1]: one for one in found if _parts(one.name)[0] == noun}
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return noun and command of a name; an address, `distribution:name`, is no noun's."""
+    """Return noun and command of a name; a name `distribution:name` has no noun."""
     if ":" in name or not all(name.split(".")):
         return "", name
     noun, _, word = name.rpartition(".")
@@ -83,14 +83,14 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _nouns_of(name: str) -> Iterator[str]:
-    """Yield the nouns above a command, the nearest first."""
+    """Yield the nouns above a command, innermost first."""
     while name := _parts(name)[0]:
         yield name
 
 
 @lru_cache(maxsize=1)
 def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
-    """Return the commands of this `sys.path`; ours keep their names, whoever has them too."""
+    """Return the commands of this `sys.path`; a core command wins over another of its name."""
     own_root, *roots = preset_roots()
     ours, others = _descriptions([own_root]), _descriptions(roots)
     entries = find_entries(GROUP, "command")
@@ -106,8 +106,8 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
     return {command.name: command for command in found}
 
 
-def _described(entry: Entry, described: Mapping[str, Mapping[str, Any]]) -> Command:
-    """Return a command; the line of one that lacks a library says so."""
+def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> Command:
+    """Return a command, whose line names a missing library, if any."""
     facts = described.get(entry.point.name, {})
     untitled = BELOW_A_NOUN if _parts(entry.name)[0] else UNTITLED
     title, line = str(facts.get("title") or untitled), str(facts.get("help", ""))
@@ -120,13 +120,13 @@ def _described(entry: Entry, described: Mapping[str, Mapping[str, Any]]) -> Comm
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the descriptions of commands in these folders; the first of a name counts."""
+    """Return the descriptions of commands in these folders; the first of a name wins."""
     tables = _tables(roots, DESCRIPTIONS)
     return {name: facts for name, facts in tables.items() if isinstance(facts, dict)}
 
 
 def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
-    """Return the tables of a file that may lie in each of these folders."""
+    """Return the tables of a file in each of these folders, if it exists."""
     found: dict[str, Any] = {}
     for path in (root / file for root in roots):
         try:
@@ -138,6 +138,6 @@ def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
 
 
 def successors(kind: str) -> dict[str, Any]:
-    """Return what took the place of former commands or options, by their former names."""
+    """Return the successors of former commands or options, by former name."""
     named: dict[str, Any] = _tables([preset_roots()[0]], RENAMED)[kind]
     return named

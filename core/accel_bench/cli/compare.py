@@ -20,7 +20,7 @@ class CompareOptions:
 
     a: Annotated[str, typer.Argument(metavar="A", help=f"What is compared with. {WORD}")]
     b: Annotated[str, typer.Argument(metavar="B", help=f"What is compared. {WORD}")]
-    results: options.Results = options.DEFAULT_RESULTS
+    results: options.ResultsOption = options.DEFAULT_RESULTS
     results_b: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
     ] = None

@@ -1,4 +1,4 @@
-"""What would run here: `run --dry-run`, and `plugins check --scenario`."""
+"""The plan of a run: `run --dry-run`, and `plugins check --scenario`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 
 
 def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
-    """Print every experiment, run or skipped, and how long it may take."""
+    """Print every experiment, run or skipped, with estimated times."""
     documents = [_document(plan, COLUMNS, **_estimate(plan, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
@@ -45,8 +45,8 @@ def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
 def print_skipped(file: str, plugin: str | None, output: str) -> None:
     """Print every stack at every sweep point: whether it runs here, or why not.
 
-    `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for what
-    the user must mend, and NothingToRunError when nothing is left.
+    `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for faulty
+    input, and NothingToRunError when nothing is left.
     """
     machine = read_machine()
     stacks, trackers = split_trackers((plugin,) if plugin else ())
@@ -109,7 +109,7 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
 
 
 def _estimate(plan: Plan, results: str) -> dict[str, Any]:
-    """Return the number of runs, their memory at least, and the time of all rounds."""
+    """Return the number of runs, their least memory, and the time of all rounds."""
     with ExitStack() as stack:
         store = None
         with suppress(StoreError):

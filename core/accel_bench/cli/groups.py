@@ -1,6 +1,6 @@
-"""What the program makes of its commands: they are imported when they are called.
+"""Groups of commands that import a command when it is called.
 
-Their help is in few lines, and whoever types a former name is told the new one.
+Their help is short, and an error for a former name states the new one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from accel_bench.cli.commands import BELOW_A_NOUN, Command, commands_below, succ
 from accel_bench.errors import ScenarioError, did_you_mean
 
 WIDEST = 24
-"""Columns that names of options may take in a list; longer ones have a line of their own."""
+"""Largest width of option names in a list, in columns; longer ones have a line of their own."""
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH", "Path": "PATH"}
 _KIND = re.compile("<([^>]+)>")
 _RANGE = re.compile(r"  \[x>=[\d.]+\]|; x>=[\d.]+|(?<=\[)x>=[\d.]+; ")
 
 VERBS = ("list", "show", "check", "new")
-"""Commands that stand first below every noun."""
+"""Commands that are listed first below every noun."""
 
 
 class PlainCommand(TyperCommand):
-    """Answers the former name of an option with the new one, and explains options in few lines."""
+    """A command with short explanations of options, and errors that give an option's new name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under their titles, those of the command alone first."""
+        """Write the options under their titles, the command's own options first."""
         titled: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for one in self.get_params(ctx):
             usual = "Options" if one.param_type_name == "option" else "Arguments"
@@ -43,7 +43,7 @@ class PlainCommand(TyperCommand):
                     formatter.write_dl(rows, col_max=WIDEST)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse arguments. Raises ScenarioError where an option has another name."""
+        """Return the parsed arguments. Raises ScenarioError for an option's former name."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -60,7 +60,7 @@ class PlainCommand(TyperCommand):
 def _short_record(parameter: Any, names: str, text: str) -> tuple[str, str]:
     """Return names and help of a parameter, with `N` for `<int range>` and without `[x>=1]`.
 
-    Words to choose from stand in the help.
+    The help lists the words to choose from.
     """
     text = _RANGE.sub("", text)
     found = _KIND.search(names)
@@ -78,29 +78,29 @@ def _short_record(parameter: Any, names: str, text: str) -> tuple[str, str]:
 
 
 class LazyCommands(TyperGroup):
-    """Lists all commands by their descriptions, and imports the one that is called."""
+    """A group that lists commands by their descriptions, and imports the called one."""
 
     noun = ""
-    """What stands before the commands; nothing before those of the program."""
+    """Noun of the group's commands; empty for the program's own."""
 
     def found(self) -> dict[str, Command]:
-        """Return what comes through the door, by the word that is typed."""
+        """Return the group's commands by the last word of their names."""
         return commands_below(self.noun)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, those that all nouns have first."""
+        """Return the names of all commands, with those common to all nouns first."""
         names = [*dict.fromkeys([*self.commands, *self.found()])]
         return sorted(names, key=lambda name: (*VERBS, name).index(name)) if self.noun else names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; None where there is none of that name. Raises PluginError."""
+        """Return the imported command; None for an unknown name. Raises PluginError."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         found = self.found().get(cmd_name)
         return None if found is None else _as_click(found, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse arguments; a noun without a command is its list, or else its help."""
+        """Return the parsed arguments; a noun without a command becomes its list, or its help."""
         own = self.invoke_without_command or ctx.resilient_parsing or not self.noun
         bare = not args or (args[0].startswith("-") and args[0] != "--help" and not self.params)
         if bare and not own:
@@ -109,7 +109,7 @@ class LazyCommands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called. Raises ScenarioError with the nearest name."""
+        """Return the called command. Raises ScenarioError with the nearest name."""
         known = self.list_commands(ctx)
         wrong = args and args[0] not in known and not args[0].startswith("-")
         if wrong and not ctx.resilient_parsing:  # A shell that completes is told nothing.
@@ -124,7 +124,7 @@ class LazyCommands(TyperGroup):
         return f" of {self.noun.replace('.', ' ')}" if self.noun else ""
 
     def lines(self, ctx: Any) -> dict[str, dict[str, str]]:
-        """Return the lines about commands by title and name, without importing those of others."""
+        """Return the lines about commands by title and name, without importing any."""
         titled: dict[str, dict[str, str]] = {}
         found = self.found()
         for name in self.list_commands(ctx):
@@ -143,7 +143,7 @@ class LazyCommands(TyperGroup):
                 formatter.write_dl([*lines.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete names of commands without importing them, and options as usual."""
+        """Return completions of commands' names without importing them, and of options as usual."""
         described: dict[str, Any] = {
             name: TyperCommand(name, short_help=line)
             for lines in self.lines(ctx).values()
@@ -162,7 +162,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _as_click(command: Command, word: str) -> Any:
-    """Return the command that typer makes of a function or of a group. Raises PluginError."""
+    """Return typer's command for a function or a group. Raises PluginError."""
     if command.entry is None:
         return _made_of(typer.Typer(), command, word)
     loaded = command.entry.load()
@@ -174,7 +174,7 @@ def _as_click(command: Command, word: str) -> Any:
 
 
 def _made_of(loaded: Any, command: Command, word: str) -> Any:
-    """Return what typer makes of a loaded function or group."""
+    """Return typer's command or group for a loaded function or group."""
     outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     outer.callback()(lambda: None)
     if isinstance(loaded, typer.Typer):
@@ -186,7 +186,7 @@ def _made_of(loaded: Any, command: Command, word: str) -> Any:
 
 
 def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str) -> Any:
-    """Return the group of a noun: its own commands, and those that others bring."""
+    """Return a noun's group: its own commands, and commands of other distributions."""
     from accel_bench.cli.output import with_wide
 
     for one in (*loaded.registered_commands, loaded.registered_callback):
@@ -202,6 +202,6 @@ def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str)
 
 
 def _made(outer: typer.Typer, word: str) -> Any:
-    """Return what typer makes of the only command of a program."""
+    """Return typer's command for a program with a single command."""
     group: Any = typer.main.get_group(outer)
     return group.commands[word]

@@ -1,4 +1,4 @@
-"""`accel-bench help`: a command, or what all commands share."""
+"""`accel-bench help`: a command, or topics common to all commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.documents.presets import preset_roots
 from accel_bench.errors import ScenarioError, did_you_mean
 
 COMMANDS = "commands"
-"""Topic that is made from the commands themselves."""
+"""Name of the topic that lists all commands."""
 
 
 def explain(
@@ -44,9 +44,9 @@ def explain(
 
 
 def find_topics() -> dict[str, str]:
-    """Return the texts of all topics by name: the files in folders `help` of presets, ours first.
+    """Return the texts of all topics by name: the files in folders `help` of presets, core first.
 
-    The first line of a text says what it is about. What cannot be read hides no other topic.
+    The first line of a text describes it. An unreadable topic is left out.
     """
     found: dict[str, str] = {}
     for root in preset_roots():
@@ -59,7 +59,7 @@ def find_topics() -> dict[str, str]:
 
 
 def _all_commands() -> dict[str, dict[str, str]]:
-    """Return the lines of all commands by title; those of a noun stand under its name."""
+    """Return the lines of all commands by title; a noun's commands stand under its name."""
     titled: dict[str, dict[str, str]] = {}
     for name, command in find_commands().items():
         noun = name.rpartition(".")[0] if ":" not in name else ""

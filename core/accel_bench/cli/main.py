@@ -1,4 +1,4 @@
-"""The program `accel-bench`: its commands and streams, and the place where errors are messages."""
+"""The program `accel-bench`: its commands and streams, and the messages of its errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; an error of ours is a message and an exit code, not a traceback."""
+    """Run the program; an AccelBenchError becomes a message and an exit code."""
     prepare_streams()
     _raised.clear()
     for number in INTERRUPTIONS:
@@ -81,14 +81,14 @@ def _print_error(error: Exception) -> None:
 
 
 QUICK_SECONDS = 2.0
-"""Signals within this time of one that ends the program change nothing: people press twice."""
+"""Seconds in which signals after the first are ignored: people press twice."""
 
 _raised: list[tuple[int, float]] = []
-"""Signals that were raised as KeyboardInterrupt, and when."""
+"""Signals that were raised as KeyboardInterrupt, with their times."""
 
 
 def _on_signal(number: int, frame: object) -> None:
-    """Raise KeyboardInterrupt for each of them, so that they end the program as Ctrl-C does."""
+    """Raise KeyboardInterrupt for a signal, so that it ends the program as Ctrl-C does."""
     now = time.monotonic()
     if not _raised or now - _raised[-1][1] >= QUICK_SECONDS:
         _raised.append((number, now))
@@ -96,7 +96,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _exit_code(otherwise: Any) -> Any:
-    """Return 128 + the signal that ends the program; later ones change nothing any more."""
+    """Return 128 + the terminating signal, and ignore later signals."""
     if not _raised:
         return otherwise
     for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.
@@ -105,14 +105,14 @@ def _exit_code(otherwise: Any) -> Any:
 
 
 ESCAPE = "accel_bench_escape"
-"""Name of the error handler that writes what an encoding lacks as JSON would."""
+"""Name of the error handler that escapes characters outside of an encoding as in JSON."""
 
 
 class LossyFile(io.FileIO):
-    """A file that drops what it cannot write: progress matters less than what it reports on."""
+    """File that drops unwritable output: progress matters less than the results."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or drop everything: on a full disk, a closed pipe, a terminal that is gone."""
+        """Write, or drop everything: on a full disk, a closed pipe, a lost terminal."""
         try:
             return super().write(data) or len(data)
         except OSError:
@@ -120,7 +120,7 @@ class LossyFile(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Open what the caller closed, let stderr drop what it cannot take, and escape characters."""
+    """Open streams that the caller closed, let stderr drop output, and escape characters."""
     # A file that is opened later would get the number of a closed stream, and what is printed.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -141,7 +141,7 @@ def prepare_streams() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters by escapes that are valid in JSON too; the lines of tables by hyphens."""
+    """Return JSON's escapes for unencodable characters; hyphens for the lines of tables."""
     import json
 
     if not isinstance(error, UnicodeEncodeError):

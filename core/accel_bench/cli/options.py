@@ -1,4 +1,4 @@
-"""Models of options, whose fields typer shows as parameters, and what commands have in common."""
+"""Models of options, whose fields typer shows as parameters, and options of several commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "MeasureOptions",
     "Names",
     "PlanOptions",
-    "Results",
+    "ResultsOption",
     "Where",
     "WorkOptions",
     "parse_fraction",
@@ -35,9 +35,9 @@ __all__ = [
 ]
 
 WORK, LIMITS, OUTPUT = "Work", "Limits", "Output"
-"""Titles above options that many commands share."""
+"""Titles above options of many commands."""
 
-Results: TypeAlias = Annotated[
+ResultsOption: TypeAlias = Annotated[
     str,
     typer.Option(
         envvar=RESULTS,
@@ -61,7 +61,7 @@ Where: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Options of commands that build a scenario's work, whether its runs are stored or not."""
+    """Options of commands that build a scenario's work."""
 
     plugin: Annotated[
         Names,
@@ -106,9 +106,9 @@ class WorkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(WorkOptions):
-    """Options of all commands that run experiments; each adds its own."""
+    """Options of all commands that run experiments."""
 
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
     retries: Annotated[
         int, typer.Option(min=0, help="Tries after a run that was lost.", rich_help_panel=LIMITS)
     ] = 0
@@ -138,7 +138,7 @@ class MeasureOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceOptions:
-    """Options that name the price of a machine, and the work that it is paid for."""
+    """Options that name the price of a machine, and the amount of work to price."""
 
     price: Annotated[float | None, typer.Option(help="US dollars for an hour of one machine.")] = (
         None
@@ -172,10 +172,10 @@ class ExperimentOptions:
             "all.",
         ),
     ] = None
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return the conditions on the chosen runs; none chooses all. Raises StoreError."""
+        """Return the conditions on the chosen runs; empty for all runs. Raises StoreError."""
         from accel_bench.store.schema import RUNS
 
         names = self.experiments or ()
@@ -198,7 +198,7 @@ class SelectionOptions(ExperimentOptions):
     where: Where = None
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return the conditions on the chosen runs; none chooses all. Raises StoreError."""
+        """Return the conditions on the chosen runs; empty for all runs. Raises StoreError."""
         from accel_bench.store.queries import condition_of
 
         given = [condition_of(store, self.where)] if self.where is not None else []
@@ -216,15 +216,15 @@ class SelectionOptions(ExperimentOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Options of commands that answer from a model and from stored runs, without running any."""
+    """Options of commands that compute from a model and from stored runs, without running any."""
 
     trust_remote_code: TrustRemoteCode = False
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
     output: AnyFormat = "table"
 
 
 def split_names(texts: Names) -> list[str]:
-    """Return names of an option that is given several times, or with commas between them."""
+    """Return the names of an option that is repeated, or has commas between names."""
     return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
 
 
@@ -234,7 +234,7 @@ OptionsT = TypeVar("OptionsT")
 def takes(
     model: type[OptionsT],
 ) -> Callable[[Callable[[OptionsT], int | None]], Callable[..., None]]:
-    """Make a typer command of a function that takes a model of options.
+    """Return a decorator that makes a typer command of a function of a model of options.
 
     The function returns the exit code; None is 0.
     """
@@ -251,7 +251,7 @@ def takes(
 
 
 def _signature(model: type[Any]) -> inspect.Signature:
-    """Return the fields as keyword parameters, the model's own before those that it inherits."""
+    """Return a signature of the fields as keyword parameters, inherited ones last."""
     hints = get_type_hints(model, include_extras=True)
     own = inspect.get_annotations(model)
     given = inspect.signature(model).parameters.values()
@@ -264,11 +264,11 @@ def _signature(model: type[Any]) -> inspect.Signature:
 
 
 SECONDS = {"s": 1, "min": 60, "h": 3600}
-"""Units of a time on the command line."""
+"""Seconds of each unit of time on the command line."""
 
 
 def parse_seconds(text: str, where: str) -> float:
-    """Parse `90s`, `3min` or `1.5 h` as seconds. Raises ScenarioError for anything else."""
+    """Return the seconds of `90s`, `3min` or `1.5 h`. Raises ScenarioError for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
     if found is None:
         raise ScenarioError(f"{where} {text!r} is no time; write it as 90s, 3min or 1.5h")
@@ -276,7 +276,7 @@ def parse_seconds(text: str, where: str) -> float:
 
 
 def parse_fraction(text: str, where: str) -> float:
-    """Parse `1%`, `1 %` or `0.01` as 0.01. Raises ScenarioError outside of 0 to 1."""
+    """Return 0.01 for `1%`, `1 %` or `0.01`. Raises ScenarioError outside of 0 to 1."""
     number, percent, rest = text.strip().partition("%")
     try:
         fraction = float(number) / (100 if percent else 1)

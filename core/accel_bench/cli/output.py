@@ -1,4 +1,4 @@
-"""Print lists and documents: tables for people, JSON for programs, with the same names."""
+"""Printing of lists and documents: tables for people, JSON for programs, with the same names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from accel_bench.report.table import Column, Report, Section, Table, listed
 
-Format = Annotated[
+OutputFormat = Annotated[
     Literal["table", "json"],
     typer.Option("--format", help="How to print.", rich_help_panel="Output"),
 ]
@@ -24,14 +24,14 @@ AnyFormat = Annotated[
 ]
 
 AT_ONCE = 1000
-"""Items of a list that are printed together."""
+"""Number of a list's items that are printed together."""
 
 _wide: ContextVar[bool] = ContextVar("wide", default=False)
-"""True while a command runs that was given `--wide`."""
+"""True while a command with `--wide` runs."""
 
 
 def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that prints tables the option `--wide`, once; return any other as it is."""
+    """Return a command that prints tables with an option `--wide`; any other command unchanged."""
     hints = get_type_hints(command, include_extras=True)
     parameters = [
         one.replace(annotation=hints[one.name]) if isinstance(one.annotation, str) else one
@@ -59,12 +59,12 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_of_output(form: str) -> str:
-    """Return the format in which a command prints: `--wide` makes tables wide."""
+    """Return the format of a command's output; `--wide` makes tables wide."""
     return "wide" if form == "table" and _wide.get() else form
 
 
 def print_report(report: Report, form: str) -> None:
-    """Print a report in a format; a list for programs part by part, since it may be very long."""
+    """Print a report in a format; a long list for programs in parts."""
     from accel_bench.report.formats import render_list, render_report
 
     if form == "json" and isinstance(report.document, list):
@@ -75,12 +75,12 @@ def print_report(report: Report, form: str) -> None:
 
 
 def print_text(text: str, end: str = "\n") -> None:
-    """Print in the encoding of stdout; typer would print UTF-8 where ASCII is requested."""
+    """Print in the encoding of stdout; typer would print UTF-8 even if ASCII is requested."""
     print(text, end=end, flush=True)
 
 
 def print_aside(text: str) -> None:
-    """Print what is no result on stderr; on a terminal its lines end at blanks."""
+    """Print a message that is no result on stderr; a terminal wraps it at blanks."""
     if sys.stderr.isatty():
         from accel_bench.report.render_terminal import wrapped
 
@@ -96,12 +96,12 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print a list of objects in a format; programs get the values of the columns as they are."""
+    """Print a list of objects in a format; programs get unformatted values."""
     document = [{column.key: row[column.key] for column in columns} for row in rows]
     print_report(Report([Section(tables=[Table(columns, rows)])], document), output)
 
 
 def print_fields(document: Any, fields: Iterable[tuple[str, Any]], output: str) -> None:
-    """Print one object: a row for each field for people, the document for programs."""
+    """Print one object: a table of its fields for people, the document for programs."""
     table = listed(("key", "value"), fields)
     print_report(Report([Section(tables=[table])], document), output)

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.output import Format, print_json, print_report, print_rows
+from accel_bench.cli.output import OutputFormat, print_json, print_report, print_rows
 from accel_bench.documents.escaping import plain
 
 app = typer.Typer(help="Plugins: what they do and need, and which are installed.")
 
 
 @app.command("list")
-def list_plugins(output: Format = "table") -> None:
+def list_plugins(output: OutputFormat = "table") -> None:
     """List what each plugin does and needs, and which are not installed."""
     from accel_bench.plugins.registry import overview
     from accel_bench.report.views.plugins import plugins_report
@@ -26,7 +26,7 @@ def list_plugins(output: Format = "table") -> None:
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A name that `accel-bench plugins` prints.")],
-    output: Format = "table",
+    output: OutputFormat = "table",
 ) -> None:
     """Show hooks, options and constraints of a plugin. Imports it, under an alarm."""
     from accel_bench.plugins.describe import describe
@@ -44,7 +44,7 @@ def check(
         str | None,
         typer.Option(metavar="FILE", help="List what of this scenario would be skipped here."),
     ] = None,
-    output: Format = "table",
+    output: OutputFormat = "table",
 ) -> None:
     """Check which plugins can be used here.
 

@@ -1,4 +1,4 @@
-"""Live progress on stderr: which stack, which round, step, tokens/s, time left."""
+"""Live progress on stderr: current stack, round and step, tokens/s, remaining time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench.runner.session import Reporter
 
 
 class LineReporter(Reporter):
-    """Prints one line for each run: for logs and for programs that read stderr."""
+    """Reporter that prints one line for each run: for logs and for programs that read stderr."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -46,7 +46,7 @@ class LineReporter(Reporter):
         self._ended, self._seconds = 0, 0.0
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Print its status, its speed and how long the rest may take."""
+        """Print the run's status and speed, and the estimated time of the rest."""
         speed = run_throughput(result)
         unit = f"{planned.experiment.scenario.counts}/s"
         pace = f"  {rate(speed.tokens_per_second)} {unit}" if speed else ""
@@ -62,12 +62,12 @@ class LineReporter(Reporter):
                 self._print("  " + "; ".join(result.reasons))
 
     def on_drop(self, planned: Planned, reason: str) -> None:
-        """Print why it runs no more rounds."""
+        """Print the reason why a stack runs no more rounds."""
         with self._lock:
             self._print(f"{planned.experiment.stack.name}: {reason}")
 
     def on_warning(self, text: str) -> None:
-        """Print it among the runs."""
+        """Print a warning among the runs."""
         self._print(f"warning: {text}")
 
     def _left(self) -> str:
@@ -85,7 +85,7 @@ class LineReporter(Reporter):
 
 
 class LiveReporter(LineReporter):
-    """Updates one line in place, above which finished runs stay."""
+    """Reporter that updates one line in place, above which finished runs stay."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -99,24 +99,24 @@ class LiveReporter(LineReporter):
         self._first: dict[str, tuple[int, float]] = {}
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
-        """Count down from what earlier runs took, until a run has ended."""
+        """Start the estimate of the remaining time from the durations of earlier runs."""
         super().on_plan(plan, runs, seconds)
         self._expect(seconds)
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Show that a process group starts."""
+        """Show the start of a process group."""
         self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Count down from what the rest takes at the pace of the runs so far."""
+        """Update the estimate of the remaining time from the durations of this session's runs."""
         super().on_result(planned, what, result)
         with self._lock:
             if self._ended:
                 self._expect(self._seconds_left())
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Show phase, step, speed, and what observers see of the devices."""
+        """Show phase, step, speed, and observers' texts about the devices."""
         name = planned.experiment.stack.name
         parts = [what, name, progress.phase, f"step {progress.step}"]
         pace, unit = self._rate(planned, progress), planned.experiment.scenario.counts
@@ -132,7 +132,7 @@ class LiveReporter(LineReporter):
         self._expected, self._since = seconds, time.monotonic()
 
     def _line(self) -> Text:
-        """Return what runs, and how long all of it still takes."""
+        """Return the current experiment, with the estimated remaining time of the session."""
         if not self._parts:
             return Text("")
         return Text(plain("  ".join([*self._parts, *self._left_of_all()])))
@@ -155,12 +155,12 @@ class LiveReporter(LineReporter):
 
 
 def _key(planned: Planned) -> str:
-    """Return what tells experiments apart: two stacks that do the same have one id."""
+    """Return a unique key of an experiment: two equivalent stacks have one id."""
     return planned.experiment.id + planned.experiment.stack.name
 
 
 def make_reporter(quiet: bool) -> Reporter:
-    """Return a live line on a terminal, plain lines elsewhere, nothing when quiet."""
+    """Return a live line on a terminal, plain lines elsewhere, nothing with `quiet`."""
     console = Console(stderr=True, highlight=False)
     if quiet:
         return Reporter()

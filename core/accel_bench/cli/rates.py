@@ -1,4 +1,4 @@
-"""The price of a machine by the hour, as options name it."""
+"""Hourly prices of machines, as options name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def warn_if_stale(rate: HourlyRate | None) -> None:
-    """Print where a newer price can be had, where this one is old."""
+    """Print the source of newer prices, if a price is old."""
     from accel_bench.analysis.wording import count
 
     if rate is not None and rate.stale:
@@ -23,7 +23,7 @@ def warn_if_stale(rate: HourlyRate | None) -> None:
 
 
 def hourly_rate(options: PriceOptions) -> HourlyRate | None:
-    """Return the price that the options name; None without one. Raises PriceError."""
+    """Return the price named by the options; None without one. Raises PriceError."""
     from datetime import date
 
     from accel_bench.analysis.metrics.cost import HourlyRate, table_tariff

@@ -1,4 +1,4 @@
-"""What commands that run experiments share: from their options to plans, sessions, an exit code."""
+"""Common parts of commands that run experiments: plans, sessions and exit codes from options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from accel_bench.store.database import Store
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call of a command: its options, this machine, and processes that its launcher keeps."""
+    """One call of a command: its options, this machine, and its launcher's allocation."""
 
     options: PlanOptions
     machine: Machine = field(default_factory=read_machine)
@@ -48,9 +48,9 @@ class Invocation:
 
     @contextmanager
     def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
-        """Yield the same with the processes that the launcher of these scenarios keeps.
+        """Yield this invocation with the allocation of the scenarios' launcher.
 
-        Raises typer.Exit where the launcher has run the program elsewhere, with its exit code.
+        Raises typer.Exit, with its exit code, if the launcher has run the program elsewhere.
         """
         dry_run = self.options.dry_run
         with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
@@ -60,24 +60,24 @@ class Invocation:
             yield replace(self, machine=machine, allocation=allocation)
 
     def plan(self, draft: Draft, request: PlanRequest) -> Plan:
-        """Return the plan; what a plugin prints is no part of the document."""
+        """Return the plan; plugins' own prints are kept out of the document on stdout."""
         with redirect_stdout(sys.stderr):
             return make_plan(draft, self.machine, request)
 
     def show(self, plans: Sequence[Plan]) -> None:
-        """Print what would run."""
+        """Print the plans."""
         print_plan(plans, self.options.results, self.options.output)
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress, and yield what makes sessions as `session_maker` says; stdout is stderr
-        meanwhile."""
+        """Show progress, and yield the function that runs sessions; stdout is redirected to
+        stderr."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)
 
     def benchmark(self) -> Benchmark:
-        """Return what plans are run with; stdout is stderr while they run."""
+        """Return the benchmark that runs plans; stdout is redirected to stderr meanwhile."""
         options = self.options
 
         @contextmanager
@@ -106,8 +106,8 @@ def run_plans(
 ) -> int:
     """Run the plans and show their summaries, or print the plans alone with `--dry-run`.
 
-    `show` prints what was measured, and `code` returns the exit code for it; `session` are settings
-    of the sessions. Raises NothingToRunError where everything is skipped.
+    `show` prints the results, and `code` returns their exit code; `session` are settings of the
+    sessions. Raises NothingToRunError if everything is skipped.
     """
     options = invoked.options
     nothing_runs = not any(plan.runnable for plan in plans)
@@ -138,8 +138,8 @@ def run_plans(
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
-    """Return the request to the planner; `short` are values of dotted keys that have options of
-    their own, and `command` is what one command alone requests."""
+    """Return the request to the planner; `short` are values of dotted keys with options of their
+    own, and `command` are requests of one command alone."""
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,
@@ -171,7 +171,7 @@ def one_draft(scenario: str, command: str) -> Draft:
 def parse_overrides(
     assignments: Sequence[str], short: Mapping[str, Any]
 ) -> tuple[tuple[str, Any], ...]:
-    """Parse `key=value` texts; the short forms come after them. Raises ScenarioError."""
+    """Return the assignments of `key=value` texts, then of `short`. Raises ScenarioError."""
     parsed = []
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -182,9 +182,9 @@ def parse_overrides(
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:
-    """Print of each failed run its log's path, and its last lines or the reasons that say all.
+    """Print each failed run's log path, and its last lines or its reasons.
 
-    A worker that was ended with the program has not failed, whatever it was doing.
+    A worker that ended with the program has not failed.
     """
     shown: set[str] = set()
     last: list[str] | None = None

@@ -1,4 +1,4 @@
-"""`accel-bench results`: list, show, export and compare the identities of what was stored."""
+"""`accel-bench results`: list, label, show, export and explain stored runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report, print_text
+from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report, print_text
 from accel_bench.documents.escaping import plain
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Identifier = Annotated[
     ),
 ]
 OWN_FORMATS = ("json", "csv", "parquet")
-"""Formats of an export that are ours."""
+"""Export formats of the core."""
 
 WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
 
@@ -40,7 +40,7 @@ app = typer.Typer(help="Results that were stored.")
 
 
 def _formats() -> list[str]:
-    """Return the names of formats: ours, then those that are installed."""
+    """Return the names of formats: the core's, then installed ones."""
     from accel_bench.interchange import format_names
 
     return [*OWN_FORMATS, *format_names()]
@@ -50,7 +50,7 @@ def _formats() -> list[str]:
 class ListOptions:
     """Options of `results list`."""
 
-    results: options.Results = options.DEFAULT_RESULTS
+    results: options.ResultsOption = options.DEFAULT_RESULTS
     tag: Annotated[
         str | None, typer.Option(help="Only runs of sweep points with this tag; * is any text.")
     ] = None
@@ -109,7 +109,7 @@ def tag_results(
     identifier: Identifier,
     tags: Annotated[list[str], typer.Argument(metavar="TAG", help="One or more words.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take them away instead.")] = False,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Give tags to a run, or to all of an experiment or session.
 
@@ -123,7 +123,7 @@ def note_results(
     identifier: Identifier,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be remembered of it.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take that note away.")] = False,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Write a note on a run, or on all of an experiment or session.
 
@@ -133,7 +133,7 @@ def note_results(
 
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
-    """Add labels to runs or remove them, and print how many runs that were."""
+    """Add labels to runs or remove them, and print the number of runs."""
     from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import add_labels, remove_labels
 
@@ -151,8 +151,8 @@ def show_results(
     whole: Annotated[
         bool, typer.Option("--all", help="All keys, plugins, machine, evidence and steps.")
     ] = False,
-    results: options.Results = options.DEFAULT_RESULTS,
-    output: Format = "table",
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
+    output: OutputFormat = "table",
 ) -> None:
     """Show a run, or all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
@@ -171,7 +171,7 @@ def export_results(
         list[str] | None,
         typer.Argument(metavar="ID", help="Runs, experiments or sessions. Without any, all."),
     ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
     output_format: Annotated[
         str,
         typer.Option(
@@ -217,7 +217,7 @@ def export_results(
 def _intact(
     store: Store, conditions: Sequence[ColumnElement[bool]], corrupt: list[str]
 ) -> Iterator[Result]:
-    """Yield the runs one by one, and add the ids of those that cannot be read to `corrupt`."""
+    """Yield the runs one by one, and append the ids of unreadable ones to `corrupt`."""
     for run_id, result in store.each(*conditions):
         if result is None:
             corrupt.append(run_id)
@@ -240,8 +240,8 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
 
 
 def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
-    """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
-    the folder."""
+    """Yield the text of an export, run by run, so that few are in memory; large intermediate text
+    lies in the folder."""
     from accel_bench import interchange
     from accel_bench.report.export import export_lines
     from accel_bench.report.formats import render_list
@@ -258,7 +258,7 @@ def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator
 def explain_difference(
     left: Annotated[str, typer.Argument(metavar="ID", help="A run or an experiment.")],
     right: Annotated[str, typer.Argument(metavar="ID", help="The other one.")],
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Print what makes two experiments different ones."""
     import json
@@ -279,7 +279,7 @@ def explain_difference(
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
-    """Return the only experiment that an id means."""
+    """Return the only experiment that an id names."""
     from accel_bench.analysis.wording import join_names
     from accel_bench.errors import StoreError
 

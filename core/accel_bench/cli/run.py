@@ -32,7 +32,7 @@ from accel_bench.scenario.sweep import is_excluded
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MeasureOptions):
+class RunCommandOptions(MeasureOptions):
     """Options of `run`."""
 
     files: Annotated[
@@ -90,8 +90,8 @@ class RunOptions(MeasureOptions):
     ] = False
 
 
-@takes(RunOptions)
-def run(options: RunOptions) -> int:
+@takes(RunCommandOptions)
+def run(options: RunCommandOptions) -> int:
     """Measure acceleration stacks side by side and compare them.
 
     Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
@@ -111,8 +111,8 @@ def run(options: RunOptions) -> int:
         return _plan_and_run(drafts, request, options, invoked, judge)
 
 
-def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
-    """Return what makes the exit code. Raises ScenarioError for options that do not fit."""
+def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
+    """Return the function of the exit code. Raises ScenarioError for options that do not fit."""
     if options.fail_if_slower is None:
         return exit_code
     if options.no_baseline:
@@ -121,7 +121,7 @@ def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
     return partial(_gated_code, floor=floor)
 
 
-def run_request(options: RunOptions) -> PlanRequest:
+def run_request(options: RunCommandOptions) -> PlanRequest:
     """Return the request of `accel-bench run` to the planner."""
     added, _ = split_trackers(options.plugin or ())
     return plan_request(
@@ -152,7 +152,7 @@ def _rounds(text: str | None) -> int | str | None:
 def _plan_and_run(
     drafts: Sequence[Draft],
     request: PlanRequest,
-    options: RunOptions,
+    options: RunCommandOptions,
     invoked: Invocation,
     judge: Callable[[Sequence[Summary]], int],
 ) -> int:
@@ -175,7 +175,7 @@ def _plan_and_run(
 
 
 def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
-    """Return the exit code with `--fail-if-slower`, and print why it is not 0."""
+    """Return the exit code with `--fail-if-slower`, and print the reason if it is not 0."""
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
@@ -189,7 +189,7 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
 
 
 def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
-    """Raise ScenarioError for a gate that nothing would have to pass."""
+    """Raise ScenarioError for a gate without any stack to compare."""
     stacks = ((one.experiment.stack.name, plan.baseline) for plan in plans for one in plan.planned)
     if all(name == baseline for name, baseline in stacks):
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""`accel-bench scenarios`: the shipped ones, and help with writing one."""
+"""`accel-bench scenarios`: list, check and write scenarios."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
+from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report
 from accel_bench.documents.escaping import printable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ app = typer.Typer(help="Scenario files: list, show, check, write.")
 
 
 @app.command("list")
-def list_scenarios(output: Format = "table") -> None:
+def list_scenarios(output: OutputFormat = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
     from accel_bench.documents.presets import find_presets
@@ -47,7 +47,7 @@ def list_scenarios(output: Format = "table") -> None:
 
 
 def _needs_of(file: ScenarioFile) -> list[str]:
-    """Return what a scenario needs that not every machine has, such as `1 GPU of 24 GB`.
+    """Return a scenario's requirements that not every machine meets, such as `1 GPU of 24 GB`.
 
     Extras are those of the plugins that its slots and stacks name.
     """

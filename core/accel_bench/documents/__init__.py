@@ -1,1 +1,1 @@
-"""Read and write documents: strict models, YAML, TOML, canonical JSON, files, redaction."""
+"""Documents: strict models, YAML, TOML, canonical JSON, files, redaction."""

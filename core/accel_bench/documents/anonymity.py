@@ -1,4 +1,4 @@
-"""Take names of people, hosts and folders out of what is given to others."""
+"""Anonymization: names of people, hosts and folders are removed from shared files."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from functools import cached_property
 from typing import Any
 
 USER, HOST, FOLDER = "USER", "HOST", "[path]"
-"""What stands in place of a name; the first two may be part of the name of a scenario."""
+"""Replacements of names; those of user and host are valid in the name of a scenario."""
 
 MINIMUM_NAME = 2
-"""Letters of the shortest name that is replaced where it stands as a word."""
+"""Shortest name in characters that is replaced where it stands as a word."""
 
 GENERIC = frozenset(
     "admin default guest jovyan localhost nobody root runner test ubuntu user users".split()
 )
-"""Names that tell nothing."""
+"""Names too common to identify anybody."""
 
 _HOME = re.compile(r"/(?:home|Users)/([^/\s\"':;,]+)")
 _PART = r"[^\s/\"'<>:;,()\[\]{}=|`]+"
 _START = r"(?<![\w.~\]\-/])"
 _FOLDERS = re.compile(rf"{_START}(?:(?:file://)?/(?!/)(?:{_PART}/)+|~[\w.\-]*/(?:{_PART}/)*)")
-"""The folders of an absolute path; the path of a URL follows its host, and is none."""
+"""Pattern of the folders in an absolute path, unlike the path of a URL."""
 
 _HOME_ITSELF = re.compile(rf"{_START}/(?:home|Users)/{_PART}")
 
 
 @dataclass(frozen=True)
 class Anonymizer:
-    """Replace names by words that tell nothing; equal names get equal words."""
+    """Replacement of names by neutral words; equal names get equal words."""
 
     users: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -42,9 +42,9 @@ class Anonymizer:
     def of_texts(
         cls, texts: Iterable[str], hosts: Iterable[str], keep: Collection[str] = ()
     ) -> Anonymizer:
-        """Know the user of this process, users whose homes the texts name, and these hosts.
+        """Return an anonymizer of this process's user, users with homes in the texts, and hosts.
 
-        A name in `keep`, such as the word of a schema, is left where it stands as a word.
+        A name in `keep`, such as the word of a schema, is not replaced as a word.
         """
         homes = {name for text in texts for name in _HOME.findall(text)}
         here = {socket.gethostname(), *hosts}
@@ -52,7 +52,7 @@ class Anonymizer:
         return cls(_telling({*homes, *_own_names()}, keep), _telling(here | shorts, keep))
 
     def text(self, text: str) -> str:
-        """Return a text without the names; a path keeps its last part alone."""
+        """Return a text without the names; a path keeps only its last part."""
         for name, pattern, word in self._patterns:
             if name in text:
                 text = pattern.sub(word, text)
@@ -61,11 +61,11 @@ class Anonymizer:
         return _FOLDERS.sub(f"{FOLDER}/", _HOME_ITSELF.sub(f"/home/{USER}", text))
 
     def host(self, name: str) -> str:
-        """Return what stands for a host, whatever its name is."""
+        """Return the replacement of a host's name."""
         return f"{HOST}{self.hosts.index(name) + 1}" if name in self.hosts else HOST
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with the names taken out of all texts in it, keys included."""
+        """Return a JSON value without the names in all its texts, keys included."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -76,7 +76,7 @@ class Anonymizer:
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str], str]]:
-        """Return names as words with what replaces them, the longest first."""
+        """Return patterns of names as words with their replacements, the longest first."""
         words = {name: f"{HOST}{number}" for number, name in enumerate(self.hosts, 1)}
         words |= dict.fromkeys(self.users, USER)
         return [
@@ -86,7 +86,7 @@ class Anonymizer:
 
 
 def names_within(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keys and words that a JSON schema knows: no name of a person may replace them."""
+    """Return the keys and words of a JSON schema, which no replacement may touch."""
     found: set[str] = set()
     below: list[Any] = [schema]
     while below:

@@ -1,4 +1,4 @@
-"""Bases of all our pydantic models: frozen, strict, no extra keys."""
+"""Bases of all pydantic models: frozen, strict, no extra keys."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Frozen(BaseModel):
     if not TYPE_CHECKING:  # For a type checker every attribute would exist.
 
         def __getattr__(self, name: str) -> Any:
-            """Name the field that has taken the place of a former one."""
+            """Raise an error for a former field that names its successor."""
             if (new := FORMER_NAMES.get(name)) in type(self).model_fields:
                 raise AttributeError(f"{type(self).__name__}.{name} is called {new!r} now")
             return super().__getattr__(name)
 
 
 class Described(Frozen):
-    """Base of a model whose fields' docstrings are shown, as descriptions in a schema.
+    """Base of a model whose schema has the fields' docstrings as descriptions.
 
-    To read them takes a fifth of the start of a program or a worker where all models do it.
+    Reading them for all models would take a fifth of the start of a program or a worker.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -1,4 +1,4 @@
-"""Canonical JSON: one text for equal values, its digest, and what JSON does not give back."""
+"""Canonical JSON, a unique text of a value, its digest, and values that JSON cannot preserve."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 MAXIMUM_NUMBER = 1e100
-"""Size of the largest number that figures are computed with."""
+"""Largest absolute value of a number in computations."""
 
 MAXIMUM_DIGITS = 40
-"""Length of the longest number in a JSON text."""
+"""Largest number of digits in a JSON text."""
 
 MAXIMUM_LEVELS = 100
-"""Levels of nesting; parsers of JSON stop at 200, and a stored value is a part of a document."""
+"""Largest depth of a stored value; parsers of JSON stop at 200."""
 
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
@@ -32,9 +32,9 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def unreadable_part(value: Any, *place: str | int) -> str:
-    """Return the place and the fault of a part that could not be read back; empty without one.
+    """Return path and fault of a part that could not be read back; empty without one.
 
-    `value` is one that JSON can hold, tuples included; `place` is where it stands.
+    `value` is a JSON value, tuples included; `place` is its path.
     """
     if len(place) > MAXIMUM_LEVELS:
         return f"{_dotted(place[:3])}... is nested deeper than {MAXIMUM_LEVELS} levels"
@@ -51,12 +51,12 @@ def unreadable_part(value: Any, *place: str | int) -> str:
 
 
 def whole_text(text: str) -> str:
-    r"""Return a text that UTF-8 can write: half a character becomes an escape such as `\ud800`."""
+    r"""Return a text that UTF-8 can encode: a lone surrogate becomes an escape such as `\ud800`."""
     return text.encode("utf8", "backslashreplace").decode("utf8")
 
 
 def _fault(value: Any) -> str:
-    """Return why a text or a number could not be read back; empty if it can."""
+    """Return the reason why a text or a number could not be read back; empty if it can."""
     if isinstance(value, str):
         if not value.isascii() and whole_text(value) != value:
             return f"holds half a character: {value[:30]!a}"

@@ -1,4 +1,4 @@
-"""Make text that came from elsewhere safe to print: what would act or hide is shown as an escape.
+"""Escaping of untrusted text: control and invisible characters are shown as escapes.
 
 Messages of workers, names of plugins and stacks, files and databases of other people hold escape
 sequences that move a terminal's cursor, direction overrides, and letters of no width.
@@ -14,18 +14,18 @@ from io import StringIO
 from typing import Any
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a text begins that spreadsheets would run; some take the wide forms of East Asia too."""
+"""Beginnings of texts that spreadsheets take for formulas, East Asia's wide forms too."""
 
 
 def plain(text: str) -> str:
-    r"""Return text on one line: `\x1b` for a control character, a space for what is space."""
+    r"""Return text on one line: escapes for control characters, spaces for white space."""
     return printable(text, kept=" ")
 
 
 def printable(text: str, kept: str = "\n\t ") -> str:
-    r"""Return text in which control and format characters are escapes such as `\x1b`, `\u202e`.
+    r"""Return text with escapes such as `\x1b`, `\u202e` for control and format characters.
 
-    Space of any kind that is not in `kept` becomes a blank.
+    White space that is not in `kept` becomes a blank.
     """
     if text.isprintable():
         return text
@@ -33,14 +33,14 @@ def printable(text: str, kept: str = "\n\t ") -> str:
 
 
 def printable_json(text: str) -> str:
-    """Return a JSON document with the same values, its control and format characters as escapes."""
+    """Return a JSON document of the same value with its control and format characters escaped."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """Return a number as it is, anything else as text that no spreadsheet takes for a formula."""
+    """Return a number unchanged, any other value as text that no spreadsheet runs as a formula."""
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def spreadsheet_cell(value: Any) -> Any:
 
 
 def csv_line(cells: Iterable[Any]) -> str:
-    """Return a line of a CSV, with its end; each cell as `spreadsheet_cell` has it."""
+    """Return a line of a CSV with its end, with cells made by `spreadsheet_cell`."""
     output = StringIO(newline="")
     csv.writer(output, lineterminator="\n").writerow(map(spreadsheet_cell, cells))
     return output.getvalue()

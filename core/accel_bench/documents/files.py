@@ -1,4 +1,4 @@
-"""Read text within a limit, write files whole (the old content or the new), and name them."""
+"""Files: read within a limit, written atomically, and named safely."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""Files that are no regular ones."""
+"""Names of kinds of files other than regular ones."""
 
 MAXIMUM_NAME = 100
-"""Characters of a file's name that fit every file system, with room for an ending."""
+"""Longest file name in characters that every file system takes, with room for an ending."""
 
 
 def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> str:
@@ -37,7 +37,7 @@ def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyo
 
 
 def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> bytes:
-    """Return the bytes of a file, as `read_text` does the text."""
+    """Return the bytes of a file, with limit and errors like `read_text`."""
     with open_regular(path, error) as handle:
         size = os.fstat(handle.fileno()).st_size
         try:
@@ -51,9 +51,9 @@ def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], bey
 
 
 def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
-    """Open a file for reading, at once. Raises `error` for all but a regular file, by its name.
+    """Open a regular file for reading, without waiting. Raises `error` for other kinds of files.
 
-    A named pipe would be waited for until somebody writes to it, and a device never ends.
+    Opening a named pipe would wait for a writer, and a device never ends.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -71,13 +71,13 @@ def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
 
 
 def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError], size: int) -> None:
-    """Raise `error` where a file has more bytes than it had: it is still written."""
+    """Raise `error` for a file that has grown since: it is still being written."""
     if os.fstat(handle.fileno()).st_size > size:
         raise error(f"{path}: grows while it is read; try again when it is complete")
 
 
 def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
-    """Return the UTF-8 text of a file's bytes. Raises `error`."""
+    """Return the text of UTF-8 bytes from a file. Raises `error`."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -85,15 +85,15 @@ def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
 
 
 PRIVATE = 0o600
-"""Mode of a file that may hold secrets until these are taken out of it."""
+"""Mode of a file that may hold secrets until they are redacted."""
 
 
 def write_atomically(path: Path, text: str | bytes | Iterable[str], *, mode: int = 0o666) -> None:
-    """Write a file aside, force it to the disk and rename it; names that are no UTF-8 stay bytes.
+    """Write a temporary file, flush it to the disk and rename it; invalid UTF-8 in names is kept.
 
-    The text may come in pieces; the umask takes its bits from `mode`. Raises StoreError for what
+    The text may come in pieces; the umask is applied to `mode`. Raises StoreError for a target that
     cannot be replaced, such as a folder or a device, and StoreUnavailableError with the reason,
-    such as a full disk; the old file is then still there.
+    such as a full disk; the old file then remains.
     """
     aside = aside_of(path)
     binary = isinstance(text, bytes)
@@ -123,9 +123,9 @@ def write_atomically(path: Path, text: str | bytes | Iterable[str], *, mode: int
 
 
 def aside_of(path: Path) -> Path:
-    """Return a new name in the folder of a file that is to be written and renamed to it.
+    """Return a new temporary name in a file's folder.
 
-    Raises StoreError where a folder, a device or a pipe has the file's place.
+    Raises StoreError if a folder, a device or a pipe has the file's name.
     """
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is {_kind(path.stat().st_mode)}; name a file to be written")
@@ -134,7 +134,7 @@ def aside_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file for the block, which is made with its folder; others wait."""
+    """Hold the lock file for the block, created with its folder; other processes wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -151,14 +151,14 @@ def naming_the_file(path: Path) -> Iterator[None]:
 
 
 def _kind(mode: int) -> str:
-    """Return in words what a file is that is no regular one, by its mode."""
+    """Return the name of a file's kind by its mode, for files other than regular ones."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 
 def slug(text: str) -> str:
-    """Make a file name of any text: letters, digits, `.`, `_`, `+` and `-`, at most 100 characters.
+    """Return a file name for any text: letters, digits, `.`, `_`, `+` and `-`, at most 100 of them.
 
-    A text that is such a name stays as it is. Any other gets a short hash at its end, so that
+    A text that is such a name stays unchanged. Any other gets a short hash at its end, so that
     different texts stay different.
     """
     plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", text)

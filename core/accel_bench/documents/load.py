@@ -1,4 +1,4 @@
-"""Read files safely: limits, no tags, aliases or duplicate keys, a place for every key."""
+"""Safe parsing of files: limits, no tags, aliases or duplicate keys, a location for every key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from accel_bench.documents.files import read_text
 from accel_bench.errors import ScenarioError
 
 MAXIMUM_BYTES = 256 * 1024
-"""A scenario is written by a person; nothing that large is one."""
+"""Size limit of a file in bytes; files are written by people."""
 
 MAXIMUM_DEPTH = 32
-"""Levels of nesting."""
+"""Largest depth of nesting."""
 
 MAXIMUM_DIGITS = 30
-"""Digits of an integer."""
+"""Largest number of digits of an integer."""
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
-"""Endings of the files that can be read."""
+"""Endings of readable files."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -38,24 +38,24 @@ _WORDS = {
 
 
 Location = tuple[str | int, ...]
-"""Path of a value: keys of mappings, indexes of lists."""
+"""Path of a value within a document: keys of mappings, indexes of lists."""
 
 
 @dataclass(frozen=True)
-class Document:
-    """A parsed file, with the line and column of every value."""
+class ParsedFile:
+    """Parsed file with the line and column of every value."""
 
     source: str
-    """The file's name, or what else the text came from."""
+    """Name of the file, or a description of the text's other origin."""
 
     data: dict[str, Any]
-    """Mappings, lists, strings, numbers, booleans and None."""
+    """Content: mappings, lists, strings, numbers, booleans and None."""
 
     marks: dict[Location, tuple[int, int]] = field(default_factory=dict)
     """Line and column, from 1, of each key or list item."""
 
     def where(self, location: Location) -> str:
-        """Return `file:line:column` of a value, or of the nearest enclosing one that is known."""
+        """Return `file:line:column` of a value, or of the nearest enclosing value."""
         for length in range(len(location), 0, -1):
             if mark := self.marks.get(tuple(location[:length])):
                 return f"{self.source}:{mark[0]}:{mark[1]}"
@@ -68,17 +68,15 @@ def place(text: str, position: int) -> tuple[int, int]:
 
 
 def kind(value: Any) -> str:
-    """Return the type of a value in words for a message."""
+    """Return the name of a value's type for a message."""
     return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
         type(value).__name__, f"a {type(value).__name__}"
     )
 
 
-def check_plain(document: Document, value: Any, location: Location) -> None:
-    """Refuse what TOML or JSON has and a scenario does not: dates, infinity, many digits or levels.
-
-    Raises ScenarioError with the place.
-    """
+def check_plain(document: ParsedFile, value: Any, location: Location) -> None:
+    """Raise ScenarioError, with the location, for values that TOML or JSON allow and a scenario
+    does not: dates, infinity, many digits, or deep nesting."""
     problem = None
     if len(location) > MAXIMUM_DEPTH:
         problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
@@ -103,8 +101,8 @@ def check_plain(document: Document, value: Any, location: Location) -> None:
         raise ScenarioError(f"{document.where(location)}: {problem}")
 
 
-def load_file(path: Path) -> Document:
-    """Parse a file of SUFFIXES whose top level is a mapping.
+def load_file(path: Path) -> ParsedFile:
+    """Return the parsed file, of SUFFIXES, whose top level is a mapping.
 
     Raises ScenarioError that names file, line and column.
     """
@@ -120,19 +118,19 @@ def load_file(path: Path) -> Document:
     return parse(text, str(path))
 
 
-def load_yaml(text: str, source: str) -> Document:
-    """Parse YAML text whose top level is a mapping; an empty one is an empty mapping."""
+def load_yaml(text: str, source: str) -> ParsedFile:
+    """Return the parsed YAML, whose top level is a mapping; an empty text is an empty mapping."""
     marks: dict[Location, tuple[int, int]] = {}
     data = _Builder(text, source, marks).build()
     if data is None:
         data = {}
     if not isinstance(data, dict):
         raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
-    return Document(source, data, marks)
+    return ParsedFile(source, data, marks)
 
 
-def load_json(text: str, source: str) -> Document:
-    """Parse JSON; the standard library gives no places, so the text is read as YAML for these."""
+def load_json(text: str, source: str) -> ParsedFile:
+    """Return the parsed JSON; the text is parsed as YAML too, for its locations."""
     try:
         data = json.loads(text if text.strip() else "{}", parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -144,7 +142,7 @@ def load_json(text: str, source: str) -> Document:
         raise ScenarioError(f"{source}: nested too deeply") from error
     if not isinstance(data, dict):
         raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
-    document = Document(source, data, load_yaml(_as_yaml(text), source).marks)
+    document = ParsedFile(source, data, load_yaml(_as_yaml(text), source).marks)
     check_plain(document, data, ())
     return document
 
@@ -155,19 +153,19 @@ def _integer(digits: str) -> int:
 
 
 def _as_yaml(text: str) -> str:
-    """Return valid JSON as YAML has it: no tabs, and no character as two escapes."""
+    """Return JSON as equivalent YAML: without tabs, and without surrogate pairs of escapes."""
     return _PAIR.sub(lambda found: str(json.loads(f'"{found[0]}"')), text.replace("\t", " "))
 
 
 def parse_value(text: str, source: str) -> Any:
-    """Parse one YAML value, as `--set key=value` gives it."""
+    """Return a parsed YAML value, as in `--set key=value`."""
     if len(text) > MAXIMUM_BYTES:
         raise ScenarioError(f"{source}: the value is longer than {MAXIMUM_BYTES} bytes")
     return _Builder(text, source, {}).build()
 
 
 class _Builder:
-    """Build plain values from YAML's events, each checked before its children are read."""
+    """Builder of plain values from YAML's events, each checked before its children are read."""
 
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -177,7 +175,7 @@ class _Builder:
         self._marks = marks
 
     def build(self) -> Any:
-        """Return the only document's value; None when there is none."""
+        """Return the value of the only document; None without one."""
         try:
             return self._document()
         except yaml.MarkedYAMLError as error:

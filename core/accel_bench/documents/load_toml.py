@@ -1,4 +1,4 @@
-"""Read TOML with the same limits as YAML, and find the line and column of its keys."""
+"""Parsing of TOML with the limits of YAML, and with the line and column of its keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from accel_bench.documents.load import (
     MAXIMUM_DEPTH,
-    Document,
     Location,
+    ParsedFile,
     check_plain,
     place,
 )
@@ -25,8 +25,8 @@ _HEADER = re.compile(rf"\s*(\[\[?)[ \t]*{_KEY}\]\]?\s*(?:#.*)?$")
 _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEPTH}}}")
 
 
-def load_toml(text: str, source: str) -> Document:
-    """Parse TOML; the standard library gives no places, so keys are looked up in the text."""
+def load_toml(text: str, source: str) -> ParsedFile:
+    """Return the parsed TOML; locations come from a search for the keys in the text."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -49,15 +49,15 @@ def load_toml(text: str, source: str) -> Document:
         raise ScenarioError(
             f"{source}: nested too deeply, or a number too long: {error}"
         ) from error
-    document = Document(source, data, _marks(text, data))
+    document = ParsedFile(source, data, _marks(text, data))
     check_plain(document, data, ())
     return document
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Find the place of each `[table]`, `[[table]]` and `key =`; inline tables are skipped.
+    """Return the location of each `[table]`, `[[table]]` and `key =`, without inline tables.
 
-    A line of a list can look like a header, so a header has to be in the data too.
+    A line of a list can look like a header, so a header must be in the data too.
     """
     marks: dict[Location, tuple[int, int]] = {}
     table: Location = ()

@@ -1,4 +1,4 @@
-"""Find presets: the sample configurations that ship with us, and those that plugins bring."""
+"""Presets: the sample configurations that ship with accel-bench, and those of plugins."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 from accel_bench.errors import ScenarioError, did_you_mean
 
 PRESETS_GROUP = "accel_bench.samples"
-"""Entry points whose value names a package with a folder `sample_configurations`; read, never
-imported."""
+"""Entry-point group of packages with a folder `sample_configurations`; they are never imported."""
 
 
 def presets_root() -> Path:
@@ -24,12 +23,12 @@ def presets_root() -> Path:
 
 
 def preset_roots() -> list[Path]:
-    """Return all folders of presets: the shipped one, then those of distributions by name."""
+    """Return all folders of presets: the shipped one, then others sorted by distribution."""
     return [presets_root(), *_roots_on(tuple(sys.path))]
 
 
 def entry_points(group: str) -> dict[metadata.EntryPoint, None]:
-    """Return the installed entry points of a group once each: a line may stand twice.
+    """Return the installed entry points of a group, without duplicates.
 
     The metadata of all distributions are read once for each `sys.path`.
     """
@@ -38,13 +37,13 @@ def entry_points(group: str) -> dict[metadata.EntryPoint, None]:
 
 @lru_cache(maxsize=1)
 def _points_on(_path: tuple[str, ...]) -> Any:
-    """Return all entry points, of which `select` takes a group."""
+    """Return all entry points, whose method `select` filters a group."""
     return metadata.entry_points()
 
 
 @lru_cache(maxsize=1)
 def _roots_on(_path: tuple[str, ...]) -> tuple[Path, ...]:
-    """Return the folders that distributions bring, which are read once for each `sys.path`."""
+    """Return the folders of distributions' presets, read once for each `sys.path`."""
     entries = sorted(entry_points(PRESETS_GROUP), key=lambda entry: entry.name)
     return tuple(root for entry in entries if (root := _root_of(entry)))
 
@@ -52,7 +51,7 @@ def _roots_on(_path: tuple[str, ...]) -> tuple[Path, ...]:
 def find_presets(kind: str) -> dict[str, Path]:
     """Return the presets of a kind (`scenarios`, `stacks`, `models`) by short name.
 
-    A shipped one wins over one of the same name that a plugin brings.
+    A shipped preset wins over a plugin's of the same name.
     """
     found: dict[str, Path] = {}
     for root in preset_roots():
@@ -70,7 +69,7 @@ def preset_path(kind: str, name: str) -> Path:
 
 
 def _root_of(entry: metadata.EntryPoint) -> Path | None:
-    """Return where a distribution's package keeps its presets, without importing it."""
+    """Return the folder of presets in a distribution's package, without importing it."""
     package, *inner = entry.value.partition(":")[0].split(".")
     places = [] if entry.dist is None else [str(entry.dist.locate_file(package))]
     if spec := find_spec(package):  # of a dotted name it would import the parent

@@ -1,4 +1,4 @@
-"""The program: its version, in one place, its command, and variables that set it."""
+"""The program: its version, its command, and its environment variables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __version__ = "0.1.0"
 MOST_SECONDS = 86_400.0
 
 DEFAULT_RESULTS = "accel_bench_results"
-"""The results folder where no other is named."""
+"""Default results folder."""
 
 RESULTS = "ACCEL_BENCH_RESULTS"
-"""Variable that names another one, or the address of a database."""
+"""Environment variable of the results folder, or the address of a database."""
 
 
 def python_command(*arguments: str) -> list[str]:
     """Return a command of this interpreter that imports nothing from the working folder.
 
-    Python 3.10 lacks the option; there `accel_bench` takes the folder off the path when it is
-    imported by `-m`.
+    Python 3.10 lacks the option; there `accel_bench` removes the folder from the path when imported
+    by `-m`.
     """
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe, *arguments]
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return a number of seconds of at most a day, or `default` where the variable is not set.
+    """Return a variable's seconds, at most a day, or `default` if it is not set.
 
     Raises AccelBenchError for anything else.
     """

@@ -1,4 +1,4 @@
-"""Redact secrets in everything that is written, and nothing else."""
+"""Redaction of secrets in all output."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from accel_bench.errors import AccelBenchError
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 REDACTED = "[redacted]"
-"""What stands in place of a secret."""
+"""Replacement of a secret."""
 
 SPOILED = (
     "a text holds the value of a secret environment variable where a name or a number must stand; "
     "unset variables such as PASSWORD=float32 and run again"
 )
-"""Why something cannot be shown or stored without secrets, and what to do."""
+"""Message for a value that cannot be shown or stored without secrets, with the way out."""
 
 MINIMUM_LENGTH = 8
-"""Characters of the shortest value taken for a secret; shorter ones are words such as `true`."""
+"""Shortest value in characters taken for a secret; shorter ones are words such as `true`."""
 
 MINIMUM_LINE_LENGTH = 16
-"""Characters of the shortest line of a many-lined secret that is looked for on its own."""
+"""Shortest line in characters of a multi-line secret that is redacted on its own."""
 
 _SECRET_WORDS = re.compile(
     r"pass(w(or)?ds?|phrases?|codes?)$|(^|_)(\w*secrets?|credentials?|creds?)(_|$)"
@@ -41,8 +41,8 @@ _SECRET_WORDS = re.compile(
 )
 _PASSWORD_WORD = re.compile(r"(?:^|_)(?P<before>[a-z0-9]+)_(?:pass|pwd)$")
 _CAPITAL_WORD = re.compile(r"^pat$|(?:^|_)(?P<before>[a-z0-9]+)_(?:keys?|pat)$")
-"""Words that are a secret's in the name of a variable, `STRIPE_KEY`, and often not in that of an
-option, `sort_key`."""
+"""Words that mark a secret in a variable's name, `STRIPE_KEY`, and often none in an option's,
+`sort_key`."""
 _TOKEN_WORD = re.compile(r"(?:^|_)(?:(?P<before>[a-z0-9]+)_)?[a-z0-9]*token$")
 _NUMBER = re.compile(r"_\d+$")
 _NAMES_A_PLACE = re.compile(r"_(path|file|dir|directory|folder)$")
@@ -52,13 +52,13 @@ _TOKENS_OF_TEXT = frozenset(
     "last mask max min new next pad per prefix sep skip soft special start stop suffix unk use "
     "video".split()
 )
-"""Words before `token` that speak of a tokenizer's or a model's tokens."""
+"""Words before `token` in names about a tokenizer's or a model's tokens."""
 
 _PASSES = frozenset("backward each first forward last multi old one per second single two".split())
-"""Words before `pass` that speak of passes over data, and before `pwd` of a folder."""
+"""Words before `pass` in names about passes over data, and before `pwd` about a folder."""
 
 _OPEN_KEYS = frozenset("cache foreign hot partition primary public sort".split())
-"""Words before `KEY` that speak of no secret."""
+"""Words before `KEY` in names of no secret."""
 
 _URL_PASSWORD = re.compile(r"://[^\s/?#:@]*:([^\s/?#]+)@")
 
@@ -87,7 +87,7 @@ _SHAPES = re.compile(
     r"|eyJ[\w\-]{10,}\.eyJ[\w\-]{10,}\.[\w\-]*"
     r")"
 )
-"""Tokens that are known by their shape: hubs, clouds, forges, JSON web tokens."""
+"""Patterns of well-known tokens: hubs, clouds, forges, JSON web tokens."""
 
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
@@ -114,21 +114,21 @@ def looks_secret(name: str) -> bool:
 
 
 SHORT_LETTERS = 100
-"""Letters of texts whose redaction is kept, since they come again."""
+"""Largest length of texts whose redaction is cached, in characters."""
 
 
 @dataclass(frozen=True)
 class Redactor:
-    """Replace secrets by `[redacted]`: known values, and texts of a known shape."""
+    """Replacement of secrets by `[redacted]`: known values, and texts of a known shape."""
 
     secrets: tuple[str, ...] = ()
-    """Every spelling of the known values, the longest first."""
+    """Known secret values in every spelling, the longest first."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
-        """Make a redactor of the values of all variables whose names look secret.
+        """Return a redactor of all variables whose names look secret.
 
-        The password in the address that any variable holds is known too.
+        Passwords in addresses in other variables are included.
         """
         values = [value for name, value in environ.items() if looks_secret(name)]
         values += (one for value in environ.values() for one in _URL_PASSWORD.findall(value))
@@ -136,17 +136,17 @@ class Redactor:
 
     @classmethod
     def of_this_process(cls, scenario: Mapping[str, str] | None = None) -> Redactor:
-        """Know the secrets of this process's environment, and of what a scenario adds to it."""
+        """Return a redactor of the secrets in this process's environment and in a scenario's."""
         return cls.from_environment({**os.environ, **(scenario or {})})
 
     def redact(self, text: str) -> str:
-        """Return the text without secrets; a text without any is returned unchanged."""
+        """Return the text without secrets; unchanged without any."""
         # The samples of a result repeat a few names a thousand times.
         short = len(text) <= SHORT_LETTERS
         return (_redacted_short if short else _redacted)(self.secrets, text)
 
     def redact_value(self, value: Any) -> Any:
-        """Return a JSON value with the texts in it redacted, keys included; the rest as it is."""
+        """Return a JSON value with all texts redacted, keys included."""
         if isinstance(value, str):
             redacted = self.redact(value)
             return value if redacted == value else redacted
@@ -158,7 +158,7 @@ class Redactor:
         return value
 
     def redact_model(self, model: ModelT) -> ModelT:
-        """Return a pydantic model with the texts in it redacted, validated again.
+        """Return a pydantic model with its texts redacted, validated again.
 
         Raises AccelBenchError for a secret that is a word of the model's own.
         """
@@ -168,7 +168,7 @@ class Redactor:
             raise AccelBenchError(f"{SPOILED}: {error}") from error
 
     def redact_arguments(self, arguments: Sequence[str]) -> list[str]:
-        """Return a command's arguments with the values of secret flags redacted too."""
+        """Return a command's arguments redacted, with the values of secret flags."""
         done: list[str] = []
         follows_secret_flag = False
         for argument in arguments:
@@ -180,7 +180,7 @@ class Redactor:
         return done
 
     def _argument(self, argument: str) -> str:
-        """Redact `--token=VALUE`, `plugin.token=VALUE`, or whatever else is in one argument."""
+        """Return an argument redacted, such as `--token=VALUE` or `plugin.token=VALUE`."""
         found = _OPTION.fullmatch(argument)
         if found and found[1].startswith("-") and _OPTION.fullmatch(found[2]):
             return f"{found[1]}={self._argument(found[2])}"  # such as --set=environment.TOKEN=VALUE
@@ -197,7 +197,7 @@ class Redactor:
 
 
 def _redacted(secrets: tuple[str, ...], text: str) -> str:
-    """Return the text without these secrets, and without texts of a known shape."""
+    """Return the text without the given secrets, and without texts of a known shape."""
     for secret in secrets:
         text = text.replace(secret, REDACTED)
     text = _PRIVATE_KEY.sub(REDACTED, text)
@@ -213,7 +213,7 @@ _redacted_short = lru_cache(maxsize=4096)(_redacted)
 
 
 def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
-    """Return whether a named text is a secret; `<pad>` and `[PAD]` are a tokenizer's."""
+    """Return whether a named text is a secret, unlike a tokenizer's `<pad>` and `[PAD]`."""
     return len(value) >= minimum and value[0] not in "<[" and looks_secret(name)
 
 
@@ -223,7 +223,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return values and their long lines as they are, and as URLs, JSON and Python write them."""
+    """Return values and their long lines in plain form, and as URLs, JSON and Python write them."""
     found: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:

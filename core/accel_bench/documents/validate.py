@@ -1,4 +1,4 @@
-"""Validate plain data with our models; an error names file, line and key."""
+"""Validation of plain data by pydantic models; an error names file, line and key."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class LocatedError(ValueError):
-    """A validator's complaint about a value below the model that it validates.
+    """Validator's error about a value below the validated model.
 
-    `location` is the path to that value.
+    `location` is the path to the value.
     """
 
     def __init__(self, location: Location, message: str) -> None:
@@ -34,8 +34,8 @@ def validate(
 ) -> ModelT:
     """Return the validated model, or raise `error` with a line for each problem.
 
-    Data goes through JSON, where pydantic's strict mode takes lists for tuples and nothing else
-    that was not meant. `where` turns a path into the place that the message begins with.
+    Data goes through JSON, in which pydantic's strict mode accepts lists for tuples and no other
+    conversion. `where` returns the location of a path, with which the message begins.
     """
     try:
         text = json.dumps(data, allow_nan=False)
@@ -54,7 +54,7 @@ def _line(
     where: Callable[[Location], str],
     context: str,
 ) -> str:
-    """Format one problem in one line: place, key, what is wrong, what was given."""
+    """Return one problem as a line: location, key, problem, given value."""
     location = _location(problem["loc"], data)
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
@@ -73,7 +73,7 @@ def _line(
 
 
 def _location(parts: Sequence[str | int], data: Any) -> Location:
-    """Return pydantic's path without the names of union members that it puts in."""
+    """Return pydantic's path without the names of union members."""
     kept: list[str | int] = []
     for part in parts:
         given = isinstance(data, dict) and part in data
@@ -91,7 +91,7 @@ def _is_internal(part: str | int) -> bool:
 
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Return the names of the fields of the model at a path, or of the nearest enclosing one."""
+    """Return the field names of the model at a path, or of the nearest enclosing model."""
     here = model
     for part in location:
         field = here.model_fields.get(str(part))

@@ -1,1 +1,1 @@
-"""Count the FLOPs of a model: its workload per token, and the formulas that turn it into FLOPs."""
+"""FLOPs of a model: its workload per token, and formulas that compute FLOPs from it."""

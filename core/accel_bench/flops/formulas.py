@@ -1,10 +1,10 @@
-"""Compute the FLOPs of one token from a workload; a multiplication and an addition are two.
+"""Formulas of the FLOPs of one token; a multiplication and an addition are two.
 
-A matrix costs 2 x rows x columns forward, as much again for the gradient of its input where
-something before it trains, and as much again for its own gradient where it trains itself: 6, 4 or 2
-FLOPs per weight. Attention is two products forward (scores and values) and up to four backward, one
-for each operand that needs a gradient. Norms, activations, softmax, biases, embeddings and the
-optimizer are left out, as is usual, since they are no matmuls.
+A matrix costs 2 x rows x columns forward, as much again for the gradient of its input if a module
+before it trains, and as much again for its own gradient if it trains itself: 6, 4 or 2 FLOPs per
+weight. Attention is two products forward (scores and values) and up to four backward, one for each
+operand that needs a gradient. Norms, activations, softmax, biases, embeddings and the optimizer are
+left out, as is usual, since they are no matmuls.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from accel_bench.flops.workload import Attention, Matmul, Workload
 
 
 class ByConvention(Frozen):
-    """One figure under both conventions about the half of attention that a causal mask hides."""
+    """A figure under both conventions about the half of attention that a causal mask hides."""
 
     causal: float
-    """Only what the mask lets through is counted, half of the scores: the primary figure."""
+    """Figure of unmasked scores only, half of all: the primary figure."""
 
     non_causal: float
-    """All scores are counted, as in older tables and in torch's own counter."""
+    """Figure of all scores, as in older tables and in torch's own counter."""
 
     def times(self, factor: float) -> ByConvention:
         """Return both figures multiplied by a factor."""
@@ -36,8 +36,8 @@ class ByConvention(Frozen):
 def model_flops(workload: Workload, length: float) -> ByConvention:
     """Return the FLOPs of one token of a sequence of `length` tokens: forward and backward once.
 
-    Where all trains, 12 x layers x heads x head size x length of them are attention's, non-causal,
-    and half of that causal.
+    If all weights train, attention takes 12 x layers x heads x head size x length of them
+    non-causal, and half of that causal.
     """
     products = sum(matmul_flops(matmul) for matmul in workload.matmuls)
     hidden = sum(matmul_flops(matmul) * matmul.hidden for matmul in workload.matmuls)
@@ -48,7 +48,7 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
     """Return the FLOPs that activation checkpointing adds for one token.
 
-    None where it is not known whether some product is recomputed.
+    None if the recomputation of some product is unknown.
     """
     again = [m.recomputed for m in workload.matmuls] + [a.recomputed for a in workload.attentions]
     if None in again:
@@ -61,8 +61,8 @@ def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
 def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
     """Return model FLOPs plus recomputation for one token, as HFU counts them.
 
-    Recomputation inside a fused attention kernel is not counted. None where it is not known what is
-    recomputed.
+    Recomputation inside a fused attention kernel is not counted. None if the recomputation is
+    unknown.
     """
     again = recomputed_flops(workload, length)
     return None if again is None else model_flops(workload, length).plus(again)
@@ -87,8 +87,8 @@ def attention_forward_flops(attention: Attention, length: float) -> float:
 def attention_flops(attention: Attention, length: float) -> float:
     """Return the forward and backward FLOPs of attention for one token of a sequence.
 
-    Backward, the gradient of the weights is a product with the values, needed where queries or keys
-    need a gradient; queries, keys and values are one product each.
+    Backward, the gradient of the attention weights is a product with the values, needed if queries
+    or keys need a gradient; queries, keys and values are one product each.
     """
     query, key = attention.query_needs_gradient, attention.key_needs_gradient
     backward = attention.query_size * (query + key) + attention.value_size * (
@@ -99,9 +99,9 @@ def attention_flops(attention: Attention, length: float) -> float:
 
 
 def visible(attention: Attention, length: float) -> float:
-    """Return the mean number of tokens that a token sees without the causal mask.
+    """Return the mean number of tokens that a token attends to without the causal mask.
 
-    Twice what it sees with the mask. A window of w tokens is a band of w on both sides of the
+    Twice the number with the mask. A window of w tokens is a band of w on both sides of the
     diagonal, so 2 w - w x w / length.
     """
     window = attention.window

@@ -1,4 +1,4 @@
-"""The workload of a model for one token: its matmuls and attention, and which of them train."""
+"""The workload of a model for one token: its matmuls and attention, and their gradients."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ class Matmul(Frozen):
     """Weight matrices of one kind, each multiplied once with every token that reaches it."""
 
     name: str
-    """Path of the weights, with the layer's number left out: `layers.mlp.up_proj`."""
+    """Path of the weights without the layer's number: `layers.mlp.up_proj`."""
 
     rows: int
-    """Features that come out."""
+    """Number of output features."""
 
     columns: int
-    """Features that go in; a matrix has rows x columns parameters."""
+    """Number of input features; a matrix has rows x columns parameters."""
 
     count: int = 1
-    """How many there are of this kind."""
+    """Number of matrices of this kind."""
 
     share: float = 1.0
-    """Share of the tokens that reaches each: 2 / 8 for experts of which a token uses 2 of 8."""
+    """Fraction of the tokens that reach each matrix: 2 / 8 if a token uses 2 of 8 experts."""
 
     trains: bool = True
     """True if the weights receive a gradient."""
 
     input_needs_gradient: bool = True
-    """True if something before them trains, so that the gradient flows on through them."""
+    """True if the input needs a gradient, since a module before this one trains."""
 
     recomputed: bool | None = False
-    """True if the forward product is computed once more in the backward pass; null: not known."""
+    """True if the backward pass computes the forward product again; null if unknown."""
 
     dtype: str = ""
-    """Dtype of the product, such as `bfloat16`; empty where only the architecture is known."""
+    """Dtype of the product, such as `bfloat16`; empty if only the architecture is known."""
 
     weight: bool = True
-    """True if it multiplies with weights; observed products of attention do not."""
+    """True for a product with weights; false for observed products of attention."""
 
     hidden: float = 0.0
-    """Fraction of the product that a causal mask hides, where it was observed."""
+    """Fraction of an observed product that a causal mask hides."""
 
 
 class Attention(Frozen):
@@ -51,52 +51,52 @@ class Attention(Frozen):
     """Query heads."""
 
     query_size: int
-    """Size of a head's queries and keys."""
+    """Size of an attention head's queries and keys."""
 
     value_size: int
-    """Size of a head's values."""
+    """Size of an attention head's values."""
 
     count: int = 1
-    """How many layers of this kind there are."""
+    """Number of layers of this kind."""
 
     window: int | None = None
-    """Tokens that one token sees at most, itself included; null is all of them."""
+    """Number of tokens that one token attends to at most, itself included; null is all."""
 
     query_needs_gradient: bool = True
-    """True if the queries come from something that trains."""
+    """True if the queries need a gradient."""
 
     key_needs_gradient: bool = True
-    """True if the keys come from something that trains."""
+    """True if the keys need a gradient."""
 
     value_needs_gradient: bool = True
-    """True if the values come from something that trains."""
+    """True if the values need a gradient."""
 
     recomputed: bool | None = False
-    """True if its layers are computed once more in the backward pass; null: not known."""
+    """True if the backward pass computes the layers again; null if unknown."""
 
 
 class Workload(Frozen):
-    """All of a model's matmuls and attention, the output projection included, look-ups not."""
+    """All matmuls and attention of a model, with the output projection and without embeddings."""
 
     matmuls: tuple[Matmul, ...]
-    """Every kind of weight matrix, adapters' included."""
+    """Every kind of weight matrix, adapters included."""
 
     attentions: tuple[Attention, ...] = ()
     """Every kind of attention layer."""
 
     flops_method: Literal["read", "observed"] = "read"
-    """`read` from the modules of a decoder, or `observed`: the products of one forward pass, those
-    of attention among the matmuls, for the shapes that its batch had."""
+    """Origin of the workload: `read` from a decoder's modules, or `observed` as the products of one
+    forward pass, attention among the matmuls, for the shapes of its batch."""
 
     observed_elements: int | None = None
-    """What the task counts, padding included, in the observed batch; other batches have other
-    FLOPs."""
+    """Number of elements that the task counts, with padding, in the observed batch; null if
+    `read`."""
 
     observed_samples: int | None = None
-    """Samples of the observed batch."""
+    """Number of samples in the observed batch."""
 
     observed_pairs: int | None = None
-    """Its pairs of tokens, padding included, where they were counted."""
+    """Number of token pairs in the observed batch, with padding, if they were counted."""
 
     @property
     def matmul_parameters(self) -> int:
@@ -105,6 +105,6 @@ class Workload(Frozen):
 
     @property
     def active_matmul_parameters(self) -> int:
-        """Number of those that one token is multiplied with: fewer with experts."""
+        """Number of weights in matmuls that one token is multiplied with: fewer with experts."""
         found = (m.rows * m.columns * m.count * m.share for m in self.matmuls if m.weight)
         return round(sum(found))

@@ -1,1 +1,1 @@
-"""Describe this machine: its devices and their state, process memory, libraries, provenance."""
+"""The machine: its devices and their state, process memory, libraries, provenance."""

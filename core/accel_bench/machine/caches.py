@@ -1,4 +1,4 @@
-"""The folder of caches: this user's own, since what lies in it is run or unpickled.
+"""The cache folder: this user's own, since its content is run or unpickled.
 
 It never lies in a results folder, which may have come from another person with a cache inside.
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 from accel_bench.errors import StoreError
 
 VARIABLE = "ACCEL_BENCH_CACHE"
-"""Variable that names another folder than `$XDG_CACHE_HOME/accel-bench`."""
+"""Environment variable of the cache folder, by default `$XDG_CACHE_HOME/accel-bench`."""
 
 
 def cache_folder() -> Path:
-    """Make the folder where it is missing, and return it.
+    """Create the cache folder if missing, and return it.
 
-    Raises StoreError for a link, another user's folder, one that others can enter, and an unknown
-    home.
+    Raises StoreError for a link, another user's folder, a folder that others can enter, and an
+    unknown home.
     """
     folder = _named_folder()
     is_new = not os.path.lexists(folder)
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def _problem(folder: Path, found: os.stat_result) -> str:
-    """Return why others could have put something into a folder; empty where they could not."""
+    """Return the reason why others could have written into a folder; empty if they could not."""
     if stat.S_ISLNK(found.st_mode):
         return "is a link; remove it"
     if found.st_uid != os.geteuid():
@@ -54,7 +54,7 @@ def _problem(folder: Path, found: os.stat_result) -> str:
 
 
 def _named_folder() -> Path:
-    """Return where the folder is to be. Raises StoreError for a `~` that stands for no home."""
+    """Return the configured path of the folder. Raises StoreError for a `~` without a home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # An XDG folder that is not absolute is to be ignored, says its specification.
     base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")

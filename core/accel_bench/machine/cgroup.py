@@ -1,4 +1,4 @@
-"""Read the limits of this process's control group: memory, with the kills for it, and CPUs.
+"""Limits of this process's control group: memory, with the kills by the kernel, and CPUs.
 
 Both versions of Linux's control groups are read: `memory.oom_control` and `cpu.cfs_quota_us` of
 version 1, `memory.events` and `cpu.max` of version 2, as the kernel's admin guide describes them.
@@ -10,28 +10,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 MEMBERSHIP = Path("/proc/self/cgroup")
-"""Lists the groups of this process: `4:memory:/group` in version 1, `0::/group` in version 2."""
+"""File that lists this process's control groups: `4:memory:/group`, or `0::/group`."""
 
 MOUNT = Path("/sys/fs/cgroup")
-"""Folder at which the groups are mounted; those of version 1 in a folder for each controller."""
+"""Folder at which control groups are mounted; in version 1 with a folder for each controller."""
 
 UNLIMITED_BYTES = 2**60
-"""Version 1 writes the largest number of pages where there is no limit."""
+"""Least limit that means none: version 1 writes the largest number of pages."""
 
 
 class MemoryGroup(NamedTuple):
-    """The memory of the control group that this process and its children are in."""
+    """Memory of the control group of this process and its children."""
 
     kills: int
-    """Processes of the group that the kernel has killed for want of memory; 0 where it does not
-    count them."""
+    """Number of the group's processes that the kernel killed for lack of memory; 0 if uncounted."""
 
     limit_bytes: int | None
-    """Smallest limit of the group and of those that it is in; None without one."""
+    """Smallest memory limit of the group and its ancestors, in bytes; None without one."""
 
 
 def read_memory_group() -> MemoryGroup | None:
-    """Return the group of this process; None where there is none."""
+    """Return the memory group of this process; None without one."""
     controlled = _groups("memory")
     if controlled is None:
         return None
@@ -47,9 +46,9 @@ def read_memory_group() -> MemoryGroup | None:
 
 
 def read_cpu_limit() -> float | None:
-    """Return how many CPUs this process and its children may use at once; None without a limit.
+    """Return the number of CPUs that this process and its children may use; None without a limit.
 
-    That is the smallest quota, divided by its period, of the group and of those that it is in.
+    The smallest quota, divided by its period, of the group and its ancestors.
     """
     version, groups = _groups("cpu") or (2, [])
     if version == 1:
@@ -64,7 +63,7 @@ def read_cpu_limit() -> float | None:
 
 
 def _groups(controller: str) -> tuple[int, list[Path]] | None:
-    """Return the version, and the folders of this process's group and of those that it is in.
+    """Return the version, and the folders of this process's group and its ancestors.
 
     In a container without a view of its own the mount itself is the group.
     """

@@ -1,6 +1,6 @@
-"""The clocks, taken by reference before any plugin is imported.
+"""The clocks, bound before any plugin is imported.
 
-What a plugin puts in their place in `time` later times nothing here.
+A plugin that later replaces functions of `time` has no effect on timings.
 """
 
 from time import monotonic, perf_counter_ns

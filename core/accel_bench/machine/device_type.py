@@ -1,4 +1,4 @@
-"""The contract of device types: what core has to know of devices on which torch computes."""
+"""The contract of device types on which torch computes."""
 
 from __future__ import annotations
 
@@ -17,71 +17,70 @@ READINGS = {
     "device_peak_reserved_bytes": "reserved_bytes.all.peak",
     "device_peak_inactive_split_bytes": "inactive_split_bytes.all.peak",
 }
-"""Readings of an allocator: their names here, and in the `memory_stats` of torch's modules."""
+"""Readings of an allocator, each with its name in the `memory_stats` of torch's modules."""
 
 
 class DeviceType:
-    """A kind of device, such as `cuda`, that `resources.device` names.
+    """Type of device, such as `cuda`, named by `resources.device`.
 
-    A distribution brings one by an entry point of the group `accel_bench.devices`, of that name.
-    What is not overridden asks torch's module of the device type, such as `torch.cuda`, which all
-    backends of torch have in common. The module of a description imports nothing heavy; torch is
-    imported by then where a method says that it is called in a worker.
+    A distribution adds one by an entry point of the group `accel_bench.devices`, of that name.
+    Methods that are not overridden call torch's module of the device type, such as `torch.cuda`,
+    with functions common to all backends of torch. The module of a description imports nothing
+    heavy; methods documented as called in a worker find torch imported.
     """
 
     torch_type: ClassVar[str]
-    """What `torch.device` takes, such as `cuda`."""
+    """Type name for `torch.device`, such as `cuda`."""
 
     label: ClassVar[str]
-    """What people call it, as in `2 CUDA devices`."""
+    """Name of the type for people, as in `2 CUDA devices`."""
 
     preference: ClassVar[int] = 10
-    """`resources.device: auto` means the type of highest preference that is here; a CPU has 0."""
+    """Rank for `resources.device: auto`, which selects the highest available type; a CPU has 0."""
 
     on_host: ClassVar[bool] = False
-    """True if it computes in the host's memory, before a call returns."""
+    """True for devices that compute synchronously in the host's memory."""
 
     process_group_backend: ClassVar[str] = "gloo"
-    """Backend of `torch.distributed` by which ranks send tensors that lie on such devices."""
+    """Backend of `torch.distributed` for tensors on such devices."""
 
     autocast_dtypes: ClassVar[frozenset[str]] = frozenset({"bfloat16", "float16"})
-    """Dtypes that autocast can compute in."""
+    """Dtypes that autocast supports on such devices."""
 
     pins_memory: ClassVar[bool] = False
-    """True if batches are copied to it from pinned memory of the host."""
+    """True if batches are copied to such devices from pinned host memory."""
 
     # In the parent, without torch.
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names of the devices of this type that are here, in their order; imports
-        nothing heavy."""
+        """Return the names of this machine's devices of this type, in order; import nothing
+        heavy."""
         raise NotImplementedError
 
     def driver(self, machine: Machine) -> str | None:
-        """Return the version of the driver, which is part of an experiment's id; None where it is
-        not known."""
+        """Return the driver's version, which is part of an experiment's id; None if unknown."""
         return None
 
     def lacks(self, torch_version: str) -> str:
-        """Return why a torch of this version cannot use such devices; empty where it can."""
+        """Return the reason why a torch version cannot use such devices; empty if it can."""
         return ""
 
     def peak_flops(self, name: str, dtype: str) -> float | None:
-        """Return the dense peak of a device in FLOP/s, by its maker's name, for operands of a dtype
-        of torch such as `bfloat16`; None where the table of devices is to be asked."""
+        """Return the dense peak of a device in FLOP/s, by its maker's name, for operands of a torch
+        dtype such as `bfloat16`; None to use the table of devices."""
         return None
 
     # In a worker, when torch has been imported.
 
     def prepare(self) -> None:
-        """Import what torch needs for such devices; called once, before anything uses them."""
+        """Import modules that torch needs for such devices; called once, before their first use."""
 
     def module(self) -> Any:
         """Return torch's module of this device type, such as `torch.cuda`."""
         return getattr(sys.modules["torch"], self.torch_type)
 
     def is_started(self) -> bool:
-        """Return whether this process has used such a device; starts nothing."""
+        """Return whether this process has used such a device, without starting one."""
         module = getattr(sys.modules["torch"], self.torch_type, None)
         started = getattr(module, "is_initialized", None)
         return started is not None and bool(started())
@@ -91,23 +90,23 @@ class DeviceType:
         self.module().set_device(index)
 
     def identify(self, index: int) -> tuple[str, str]:
-        """Return the maker's name of a device, and what tells it from others of that name."""
+        """Return the maker's name of a device, and its unique id."""
         properties = self.module().get_device_properties(index)
         return str(properties.name), str(getattr(properties, "uuid", ""))
 
     def synchronize(self) -> None:
-        """Wait until the current device has done all work that was given to it."""
+        """Wait until the current device has done all submitted work."""
         self.module().synchronize()
 
     def make_event(self) -> Any:
-        """Return an event that times: with `record()` and `elapsed_time(later)` in milliseconds.
+        """Return a timing event, with `record()` and `elapsed_time(later)` in milliseconds.
 
-        None where such devices have none: steps are then timed on the host's clock alone.
+        None for devices without events: steps are then timed by the host's clock alone.
         """
         return self._asked("Event", enable_timing=True)
 
     def memory(self) -> dict[str, int]:
-        """Return the readings of the allocator of the current device that it has, of `READINGS`.
+        """Return the available `READINGS` of the current device's allocator.
 
         Does not synchronise.
         """
@@ -115,31 +114,31 @@ class DeviceType:
         return {name: found[key] for name, key in READINGS.items() if key in found}
 
     def reset_peak_memory(self) -> None:
-        """Begin new peaks of the allocator of the current device, where it has peaks."""
+        """Reset the peak readings of the current device's allocator, if it has any."""
         self._asked("reset_peak_memory_stats")
 
     def empty_cache(self) -> None:
-        """Give free memory of the allocator back to the device, where it keeps any."""
+        """Return cached memory of the allocator to the device, if it has a cache."""
         self._asked("empty_cache")
 
     def free_memory(self) -> tuple[int, int] | None:
-        """Return the free and the total bytes of the current device; None where it says neither."""
+        """Return the free and the total bytes of the current device; None if unknown."""
         found: tuple[int, int] | None = self._asked("mem_get_info")
         return found
 
     def allocation_retries(self) -> int:
-        """Return how often the allocator has given its free memory back in order to go on."""
+        """Return how many times the allocator flushed its cache to retry an allocation."""
         return int((self._asked("memory_stats") or {}).get("num_alloc_retries", 0))
 
     @contextlib.contextmanager
     def keep_random_state(self, index: int) -> Iterator[None]:
-        """Put the random state of the host and of a device back after the block."""
+        """Restore the random state of the host and of a device after the block."""
         import torch
 
         with torch.random.fork_rng(devices=[index], device_type=self.torch_type):
             yield
 
     def _asked(self, name: str, **arguments: Any) -> Any:
-        """Return what a function of torch's module returns; None where it has none of that name."""
+        """Return the result of a function of torch's module; None if the module lacks it."""
         function = getattr(self.module(), name, None)
         return None if function is None else function(**arguments)

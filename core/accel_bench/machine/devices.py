@@ -1,4 +1,4 @@
-"""The installed device types, which other distributions add to, and which of them is used."""
+"""The installed device types, also of other distributions, and the selection of one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from accel_bench.machine.info import Machine
 
 DEVICES = "accel_bench.devices"
-"""Entry points of device types: `name = "package.module:Class"`."""
+"""Entry-point group of device types: `name = "package.module:Class"`."""
 
 AUTO = "auto"
-"""Stands for the device type of highest preference that is here."""
+"""Name that stands for the available device type of highest preference."""
 
 HOST = "cpu"
-"""The device type that every machine has."""
+"""Name of the device type that every machine has."""
 
 OTHERS = {
     "hpu": "Intel's Gaudi",
@@ -32,15 +32,15 @@ OTHERS = {
     "xla": "Google's TPUs",
     "xpu": "Intel's GPUs",
 }
-"""Backends of torch that people ask for and for which nothing is in the box."""
+"""Torch backends that no device type in the box supports, with their devices."""
 
 
 @lru_cache(maxsize=1)
 def device_types() -> Mapping[str, DeviceType]:
     """Return the installed device types by name, in the order of their preference.
 
-    A name of the box is the box's. What cannot be imported is left out with a warning: it hides no
-    other. Raises PluginError where none is installed.
+    The types in the box win over others of their names. A type that cannot be imported is left out
+    with a warning. Raises PluginError if none is installed.
     """
     found: dict[str, DeviceType] = {}
     entries = metadata.entry_points(group=DEVICES)
@@ -63,7 +63,7 @@ def device_types() -> Mapping[str, DeviceType]:
 def device_type(name: str) -> DeviceType:
     """Return the device type that `resources.device` names.
 
-    Raises ScenarioError for one that is not installed, with the nearest name or what is needed.
+    Raises ScenarioError for a type that is not installed, with the nearest name or the need.
     """
     known = device_types()
     if name in known:
@@ -80,18 +80,17 @@ def device_type(name: str) -> DeviceType:
 
 
 def best_device(machine: Machine) -> str:
-    """Return what `resources.device: auto` means: the preferred type that torch can use here."""
+    """Return the device type of `resources.device: auto`: the preferred one that torch can use."""
     torch = machine.versions.get("torch", "")
     usable = (n for n, one in device_types().items() if one.find(machine) and not one.lacks(torch))
     return next(usable, HOST)
 
 
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
-    """Return the device type of that name if its devices are of a type of torch, else the first of
-    that type.
+    """Return the device type of a name, if it is of the torch type, else the first of that type.
 
-    Of one that nothing installed describes, torch's own module is asked; the host's where there is
-    none, as for `meta`.
+    Without an installed one, torch's own module is used; the host's for types without a module,
+    such as `meta`.
     """
     known = device_types()
     if name in known and known[name].torch_type == torch_type:
@@ -101,7 +100,7 @@ def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
 
 
 def _undescribed(torch_type: str) -> DeviceType | None:
-    """Return a device type of which only torch's module is known; None without one."""
+    """Return a device type made from torch's module alone; None without a module."""
     module = getattr(sys.modules.get("torch"), torch_type, None)
     if not hasattr(module, "synchronize"):
         return None
@@ -111,14 +110,13 @@ def _undescribed(torch_type: str) -> DeviceType | None:
 
 
 def computes_on_host(torch_type: str) -> bool:
-    """Return whether devices of a type of torch compute in the host's memory; false for a type
-    that nothing installed describes."""
+    """Return whether devices of a torch type compute in host memory; false for an unknown type."""
     known = (one for one in device_types().values() if one.torch_type == torch_type)
     return torch_type == HOST or any(one.on_host for one in known)
 
 
 def started_device() -> DeviceType | None:
-    """Return the type of the devices that torch has started in this process; start nothing."""
+    """Return the device type that torch has started in this process, without starting any."""
     if "torch" not in sys.modules:
         return None
     others = (one for one in device_types().values() if not one.on_host)

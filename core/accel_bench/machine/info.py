@@ -1,4 +1,4 @@
-"""Describe the machine and what is installed on it, without torch; nothing is changed."""
+"""The machine and its installed software, read without torch and without changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RELEVANT = (
     "transformers",
     "triton",
 )
-"""Distributions whose versions can change a result of any scenario."""
+"""Distributions whose versions can change the result of any scenario."""
 
 COMPANIONS = (
     "datasets",
@@ -42,67 +42,67 @@ COMPANIONS = (
     "nvidia-nccl-cu13",
     "safetensors",
 )
-"""What scenarios may compute with, beside the libraries that change how a model runs: recorded, and
-part of no id."""
+"""Distributions that scenarios may use, beside libraries that change how a model runs; their
+versions are recorded, and part of no id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device of one rank. `str(device)` is what `torch.device` takes."""
+    """Device of one rank, whose `str` is an argument of `torch.device`."""
 
     type: str
-    """What torch calls it: `cpu`, `cuda`, `mps` ..."""
+    """Torch's type of the device: `cpu`, `cuda`, `mps` ..."""
 
     index: int = 0
-    """Index on this node."""
+    """Index of the device on its node."""
 
     name: str = ""
-    """The maker's name."""
+    """Maker's name of the device."""
 
     uuid: str = ""
-    """What tells one device from another; empty on a CPU."""
+    """Unique id of the device; empty on a CPU."""
 
     def __str__(self) -> str:
         return "cpu" if self.type == "cpu" else f"{self.type}:{self.index}"
 
 
 class GPU(Frozen):
-    """One device as NVML describes it."""
+    """A GPU, as NVML describes it."""
 
     index: int
     name: str
 
     uuid: str
-    """What tells it from every other one."""
+    """Unique id of the GPU."""
 
     memory_bytes: int
-    """Total memory; the host's where the device shares it."""
+    """Total memory of the GPU; the host's if the GPU shares it."""
 
     compute_capability: tuple[int, int]
-    """Major and minor."""
+    """CUDA compute capability, major and minor."""
 
 
 class Machine(Frozen):
-    """The description of a machine that is stored with every result."""
+    """Description of the machine, which is stored with every result."""
 
     host: str
     system: str
     processor: str
 
     cores: int
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
 
     memory_bytes: int
     python: str
 
     versions: dict[str, str]
-    """Versions of the distributions that matter, with the commit of one that is a checkout."""
+    """Versions of the relevant distributions, with the commit of a checkout."""
 
     libraries: dict[str, str] = Field(default_factory=dict)
-    """The same of libraries that only some scenarios use."""
+    """Versions of libraries that only some scenarios use."""
 
     driver: str | None = None
-    """NVIDIA driver; null without one."""
+    """Version of the NVIDIA driver; null without one."""
 
     cuda: str | None = None
     """Newest CUDA version that the driver supports; null without one."""
@@ -111,21 +111,21 @@ class Machine(Frozen):
     """GPUs, by index."""
 
     c_compiler: str | None = None
-    """Path of the C compiler that would be found; null without one."""
+    """Path of the C compiler on the search path; null without one."""
 
     load_average: float | None = Field(None)
-    """Load of the last minute when this was read."""
+    """Load average of the last minute at the time of reading."""
 
     @property
     def device(self) -> str:
-        """Device of `resources.device: auto`: the preferred one that torch can use here."""
+        """Device type of `resources.device: auto`: the preferred one that torch can use."""
         from accel_bench.machine.devices import best_device
 
         return best_device(self)
 
 
 def read_machine() -> Machine:
-    """Read this machine. Takes milliseconds; imports no accelerator library."""
+    """Read this machine within milliseconds, without importing an accelerator library."""
     driver, cuda, gpus = _read_gpus()
     return Machine(
         host=socket.gethostname(),
@@ -145,21 +145,21 @@ def read_machine() -> Machine:
 
 
 def _memory_bytes() -> int:
-    """Return the host's memory, or what a container may use of it."""
+    """Return the host's memory, or a container's limit."""
     group, total = read_memory_group(), psutil.virtual_memory().total
     limit = group.limit_bytes if group else None
     return total if limit is None else min(total, limit)
 
 
 def available_memory() -> int:
-    """Return the bytes of the host that are free, or what a container may use of it if less."""
+    """Return the free memory of the host in bytes, or a container's if less."""
     return min(_memory_bytes(), psutil.virtual_memory().available)
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use; a container can have fewer.
+    """Return the number of cores that this process may use, within a container's limit.
 
-    A part of a core is not counted: one thread more than the limit makes all of them wait.
+    A fraction of a core is dropped: one thread above the limit makes all threads wait.
     """
     here = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
@@ -168,13 +168,13 @@ def available_cores() -> int:
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of installed distributions by name; of a checkout with its commit."""
+    """Return the versions of installed distributions by name, with the commits of checkouts."""
     found = {name: distribution_version(name) for name in names}
     return {name: version for name, version in found.items() if version}
 
 
 def _processor() -> str:
-    """Return the CPU's model name where the system gives one."""
+    """Return the CPU's model name, if the system has one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -184,14 +184,14 @@ def _processor() -> str:
 
 
 def find_program(*names: str | None) -> str | None:
-    """Return the path of the first of these programs that is there."""
+    """Return the path of the first of the given programs that exists."""
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
-    """Read driver, CUDA version and devices from NVML; nothing without a driver.
+    """Return driver, CUDA version and GPUs by NVML; empty without a driver.
 
-    A device that is lost or denied is left out, as CUDA leaves it out.
+    A lost or inaccessible GPU is left out, as by CUDA.
     """
     try:
         nvml, listed = library(), devices()
@@ -205,7 +205,7 @@ def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
 
 
 def _read_gpu(device: NVMLDevice) -> GPU | None:
-    """Describe one device; None for one that does not respond."""
+    """Return the description of one GPU; None for one that does not respond."""
     try:
         name = device.ask("GetName")
         memory = device.ask("GetMemoryInfo")

@@ -1,4 +1,4 @@
-"""Read the shipped list of libraries that change how a model runs, and their conflicts."""
+"""The shipped list of libraries that change how a model runs, with their conflicts."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 
 
-class Library(Frozen):
-    """A library that some scenarios compute with."""
+class RecordedLibrary(Frozen):
+    """A library that some scenarios use."""
 
     distribution: str = Field(min_length=1)
-    """Name by which it is installed."""
+    """Name of the library's distribution."""
 
     modules: tuple[str, ...] = ()
-    """Modules whose import alone can change how a model runs."""
+    """Modules of the library whose import alone can change how a model runs."""
 
 
-class Rule(Frozen):
+class LibraryEffect(Frozen):
     """A known effect of distributions that are installed together."""
 
     when: tuple[str, ...] = Field(min_length=1)
-    """Requirements (PEP 508) that are all met where the rule holds."""
+    """Requirements (PEP 508) that must all be met for the effect."""
 
     missing: tuple[str, ...] = ()
-    """Requirements of which at least one is not met where it holds; empty asks for none."""
+    """Requirements of which at least one must be unmet for the effect; may be empty."""
 
     because: str = Field(min_length=1)
-    """The effect, in a sentence."""
+    """Description of the effect, in a sentence."""
 
     do: str = Field(min_length=1)
-    """What helps."""
+    """Advice against the effect."""
 
 
 class Libraries(Frozen):
     """The content of `sample_configurations/libraries.yaml`."""
 
-    libraries: tuple[Library, ...]
-    """Libraries to look for."""
+    libraries: tuple[RecordedLibrary, ...]
+    """Libraries to record."""
 
-    incompatible: tuple[Rule, ...]
-    """Pairs that do not work."""
+    incompatible: tuple[LibraryEffect, ...]
+    """Combinations of distributions that do not work."""
 
-    changes_every_stack: tuple[Rule, ...]
-    """What is no fault, but changes plain stacks too as soon as it is installed."""
+    changes_every_stack: tuple[LibraryEffect, ...]
+    """Combinations that are no fault, but change plain stacks too once installed."""
 
 
 @cache
 def read_libraries() -> Libraries:
-    """Read the shipped list. Raises ScenarioError for a file that cannot be used."""
+    """Return the shipped list. Raises ScenarioError for an unusable file."""
     document = load_file(presets_root() / "libraries.yaml")
     return validate(Libraries, document.data, document.where, ScenarioError)
 
@@ -65,5 +65,5 @@ def accelerator_modules() -> tuple[str, ...]:
 
 
 def known_distributions() -> tuple[str, ...]:
-    """Return the names by which the libraries are installed, sorted."""
+    """Return the names of the libraries' distributions, sorted."""
     return tuple(sorted(one.distribution for one in read_libraries().libraries))

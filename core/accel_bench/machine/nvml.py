@@ -1,4 +1,4 @@
-"""Query NVIDIA's management library (NVML): devices by uuid, one value at a time.
+"""Queries of NVIDIA's management library (NVML): devices by uuid, one value at a time.
 
 Plugins import it as `accel_bench.nvml`; it may change before 1.0.
 """
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 UUID_PREFIX = "GPU-"
-"""NVML writes it, torch leaves it out."""
+"""Prefix of uuids in NVML, which torch omits."""
 
 
 class NoReadingError(AccelBenchError):
@@ -48,7 +48,7 @@ class NVMLDevice:
     """NVML's index, which need not be CUDA's."""
 
     uuid: str
-    """What tells it from every other one, `GPU-...`."""
+    """Unique id of the device, `GPU-...`."""
 
     bus: str
     """PCI bus id; `CUDA_DEVICE_ORDER=PCI_BUS_ID` sorts by it."""
@@ -56,7 +56,7 @@ class NVMLDevice:
     handle: Any
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """Return `nvmlDevice<question>`; None where device or driver do not support it.
+        """Return the value of `nvmlDevice<question>`; None if device or driver do not support it.
 
         Raises NoReadingError when access is denied or the device does not respond.
         """
@@ -67,18 +67,18 @@ class Devices(NamedTuple):
     """The devices that NVML lists."""
 
     found: tuple[NVMLDevice, ...] = ()
-    """Devices that respond, by NVML's index."""
+    """Responding devices, by NVML's index."""
 
     problems: tuple[str, ...] = ()
-    """Why others do not."""
+    """Reasons why other devices do not respond."""
 
 
 @cache
 def library() -> Any:
     """Return the bindings, initialised until the program ends.
 
-    Opening them takes seconds where the driver keeps no state between clients, and then the first
-    reading of every run would come too late. Raises NoReadingError.
+    Opening them takes seconds if the driver keeps no state between clients, which would delay the
+    first reading of every run. Raises NoReadingError.
     """
     import pynvml
 
@@ -99,21 +99,21 @@ def devices() -> Devices:
 
 
 def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
-    """Return the device of a uuid, as NVML or torch write it; None when it is not there."""
+    """Return the device of a uuid, in NVML's or torch's form; None without one."""
     wanted = uuid.removeprefix(UUID_PREFIX).lower()
     same = [one for one in among if one.uuid.removeprefix(UUID_PREFIX).lower() == wanted]
     return same[0] if wanted and same else None
 
 
 def clock_limit_mask(device: NVMLDevice) -> int | None:
-    """Return what limits a device's clocks, as bits; older drivers have the older name."""
+    """Return the limits of a device's clocks as bits, also with older drivers."""
     mask = device.ask("GetCurrentClocksEventReasons")
     mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
     return None if mask is None else int(mask)
 
 
 def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
-    """Return the processes that compute on a device; None where it does not support that."""
+    """Return the processes that compute on a device; None if the device does not support it."""
     found = device.ask("GetComputeRunningProcesses")
     if found is None:
         return None
@@ -126,10 +126,10 @@ def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
 def visible_devices(
     listed: Devices, environment: Mapping[str, str]
 ) -> tuple[NVMLDevice, ...] | None:
-    """Return the devices that CUDA shows to a process with that environment, in CUDA's order.
+    """Return the devices that CUDA shows to a process with this environment, in CUDA's order.
 
-    None where NVML cannot tell: CUDA's own order puts the fastest first, a lost device shifts
-    numbers, and an instance of a partitioned device (MIG) is no device of its own here.
+    None if NVML cannot tell: CUDA's own order puts the fastest first, a lost device shifts numbers,
+    and an instance of a partitioned device (MIG) is no device of its own here.
     """
     by_bus = sorted(listed.found, key=lambda device: device.bus)
     ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(by_bus) == 1
@@ -150,7 +150,7 @@ def visible_devices(
 
 
 def read(function: Callable[[], Any]) -> Any:
-    """Return a value of the system from NVML; None where it does not respond."""
+    """Return a system-wide value from NVML; None if NVML does not respond."""
     try:
         return _call(function)
     except NoReadingError:
@@ -166,7 +166,7 @@ def _program(pid: int) -> str:
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
-    """Return the device of an entry of CUDA_VISIBLE_DEVICES: a number or the start of a uuid."""
+    """Return the device of an item of CUDA_VISIBLE_DEVICES: a number or the start of a uuid."""
     if entry.isdigit():
         return by_bus[int(entry)] if int(entry) < len(by_bus) else None
     same = [one for one in by_bus if entry and one.uuid.startswith(entry)]
@@ -174,7 +174,7 @@ def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
 
 
 def _device(nvml: Any, index: int) -> NVMLDevice:
-    """Open one device. Raises NoReadingError when it is lost or denied."""
+    """Return a device by its index. Raises NoReadingError for a lost or inaccessible one."""
     handle = _call(nvml.nvmlDeviceGetHandleByIndex, index)
     uuid = _call(nvml.nvmlDeviceGetUUID, handle)
     if handle is None or uuid is None:
@@ -185,7 +185,7 @@ def _device(nvml: Any, index: int) -> NVMLDevice:
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML; None where it is not supported. Raises NoReadingError for any other error."""
+    """Return the result of an NVML call; None if unsupported. Raises NoReadingError otherwise."""
     import pynvml
 
     unknown = (
@@ -204,7 +204,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _reason(pynvml: Any, code: int, message: str) -> str:
-    """Return what is wrong: our words before NVML's own."""
+    """Return the description of an NVML error: our words before NVML's own."""
     words = {
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVML is missing",

@@ -1,4 +1,4 @@
-"""Recognise that memory ran out, whichever library says so."""
+"""Recognition of out-of-memory errors of all libraries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def out_of_memory(error: BaseException) -> BaseException | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, its causes and contexts, and the exceptions of groups; each once."""
+    """Yield an exception, its causes and contexts, and the exceptions of groups, each once."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:

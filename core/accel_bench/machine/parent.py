@@ -1,4 +1,4 @@
-"""End a process with the one that started it, and put another one between the two."""
+"""Linking of a process to the end of its parent, also by a process between the two."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int) -> None:
     """Have the kernel end this process when its parent ends, on Linux.
 
-    `parent` is the parent's process id, 0 when it is not known. Raises WorkerError when the parent
-    has gone already.
+    `parent` is the parent's process id, 0 for unknown. Raises WorkerError if the parent has ended
+    already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -27,10 +27,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def put_process_between() -> None:
-    """Fork, and return in the new process alone, which ends with this one.
+    """Fork, and return only in the new process, which ends with this one.
 
-    This one only waits for it and ends as it does: code that kills its parent then kills this
-    process, and not the one that started it.
+    This process waits for the new one and exits with its status: code that kills its parent then
+    kills this process, and not the one that started it.
     """
     between = os.getpid()
     if child := os.fork():

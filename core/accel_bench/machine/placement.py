@@ -1,4 +1,4 @@
-"""Read from the variables of launchers which of several processes this one is."""
+"""The position of this process among a launcher's processes, by environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.errors import ScenarioError
 
 
 class _Variables(NamedTuple):
-    """Names of a launcher's variables; empty where it has none."""
+    """Environment variables of a launcher; empty for a value that it does not set."""
 
     launcher: str
     rank: str
@@ -57,8 +57,8 @@ PER_PROCESS = (
         "SLURM_STEP_NUM_NODES",
     ),
 )
-"""Launchers that start one process for each rank, the innermost first: torchrun may be started by
-MPI or SLURM, once on each node."""
+"""Launchers that start one process for each rank, the innermost first: MPI or SLURM may start
+torchrun once on each node."""
 
 PER_NODE = (
     _Variables("Kubeflow", "PET_NODE_RANK", "PET_NNODES", "", "PET_NPROC_PER_NODE"),
@@ -67,54 +67,54 @@ PER_NODE = (
     ),
     _Variables("dstack", "DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "", "DSTACK_GPUS_PER_NODE"),
 )
-"""Launchers that start one process on each node; `local_size` is their devices, where they say."""
+"""Launchers that start one process on each node; `local_size` is their devices, if stated."""
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "DSTACK_MASTER_NODE_IP")
-"""Variables that name the machine of rank 0; those of SkyPilot and SLURM list all machines."""
+"""Variables that name the machine of rank 0; SkyPilot's and SLURM's list all machines."""
 
 FIRST_NODE = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")
-"""The first of SLURM's list of nodes: `n1` of `n[1-2,7]`, `n1,m4` or `n1`."""
+"""Pattern of the first of SLURM's list of nodes: `n1` of `n[1-2,7]`, `n1,m4` or `n1`."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which process this is, by the variables of the launcher that has started it."""
+    """Position of this process, by the variables of the launcher that has started it."""
 
     launcher: str
-    """Which one."""
+    """Name of the launcher."""
 
     rank: int
-    """Number of the process; of the node, where there is one process for each node."""
+    """Number of the process, or of the node if there is one process for each node."""
 
     size: int
-    """Processes in all."""
+    """Number of all processes."""
 
     local_rank: int | None = None
-    """Number on its node; None where it is not known."""
+    """Number of the process on its node; None if unknown."""
 
     local_size: int | None = None
-    """Processes on its node, or its devices where there is one process for each node."""
+    """Number of processes on the node, or of its devices if there is one process for each node."""
 
     node: int | None = None
     """Number of the node."""
 
     nodes: int | None = None
-    """Nodes in all."""
+    """Number of all nodes."""
 
     per_node: bool = False
-    """True if there is one process for each node, which is to start the node's ranks."""
+    """True for one process on each node, which starts the node's ranks."""
 
     address: str = ""
     """Name or address of the machine of rank 0."""
 
     port: int | None = None
-    """The launcher's own port on it."""
+    """Launcher's own port on the machine of rank 0."""
 
 
 def read_placement(variables: Mapping[str, str]) -> Placement | None:
-    """Return what the variables of launchers say; None where no launcher has set any.
+    """Return the position by launchers' variables; None without any.
 
-    Raises ScenarioError where they contradict themselves or one another.
+    Raises ScenarioError for contradictory variables.
     """
     found = [
         *filter(None, (_read(names, variables, False) for names in PER_PROCESS)),
@@ -129,7 +129,7 @@ def read_placement(variables: Mapping[str, str]) -> Placement | None:
 
 
 def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Placement | None:
-    """Return what one launcher's variables say; None where it has not set both rank and size."""
+    """Return the position by one launcher's variables; None without both rank and size."""
     if not variables.get(names.size):  # such as SLURM_PROCID alone, in the batch step of a job
         return None
     if not variables.get(names.rank):
@@ -168,7 +168,7 @@ def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Pl
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:
-    """Return a variable's number; None where it is not set, or a word such as `auto`."""
+    """Return the number in a variable; None for an unset one, or a word such as `auto`."""
     text = variables.get(name, "") if name else ""
     if not text or (name.startswith("PET_") and text.isalpha()):
         return None
@@ -185,7 +185,7 @@ def _address(variables: Mapping[str, str]) -> str:
 
 
 def _refuse_contradiction(inner: Placement, outer: Placement) -> None:
-    """Refuse two launchers of which neither has started the other.
+    """Raise ScenarioError for two launchers of which neither has started the other.
 
     A launcher may start another one once, once for each node, or once for each process.
     """

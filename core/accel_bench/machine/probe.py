@@ -1,4 +1,4 @@
-"""Read the state of the machine before and after every attempt, without torch; set nothing."""
+"""Reading of the machine's state before and after every attempt, without torch or changes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from accel_bench.machine.nvml import (
 from accel_bench.machine.state import CPUState, GPUState, MachineState, limits_in
 
 ANSWER_SECONDS = 10.0
-"""Seconds after which a driver counts as hanging, as one with a lost device may."""
+"""Seconds after which a driver counts as hanging, as with a lost device."""
 
 SETTLE_SECONDS = 2.0
-"""How long NVML may still list a process that has ended."""
+"""Seconds for which NVML may still list a process that has ended."""
 
 CPU_FREQUENCIES = Path("/sys/devices/system/cpu")
-"""Folder in which Linux shows each core's frequency and governor."""
+"""Folder of Linux with each core's frequency and governor."""
 
 
 def read_state(gpus: bool) -> MachineState:
-    """Read the host, and the devices when the run uses any. Takes milliseconds; raises nothing."""
+    """Return the state of host and GPUs (if the run uses any) within milliseconds; never raise."""
     found, problems = _within(ANSWER_SECONDS, _read_gpus) if gpus else ((), ())
     return MachineState(
         monotonic_seconds=time.monotonic(), cpu=_read_cpu(), gpus=found, problems=problems
@@ -39,7 +39,7 @@ def read_state(gpus: bool) -> MachineState:
 
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
-    """Read the state after a run, once NVML no longer lists processes that have ended."""
+    """Return the state after a run, once NVML no longer lists ended processes."""
     known = {
         process.pid
         for state in (before.gpus if before else ())
@@ -56,7 +56,7 @@ def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
 
 
 def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Read every device that responds; the texts say why others do not."""
+    """Return the states of all responding GPUs, and the reasons why others do not respond."""
     try:
         listed = devices()
     except NoReadingError as error:
@@ -65,7 +65,7 @@ def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
 
 
 def _read_gpu(device: NVMLDevice) -> GPUState:
-    """Read one device; a value that is denied leaves the others."""
+    """Return the state of one GPU; an inaccessible value leaves the others."""
     import pynvml
 
     problems: list[str] = []
@@ -108,7 +108,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
 
 
 def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
-    """Return the value; None, and a line in `problems`, when it is denied."""
+    """Return the value; None, with a line in `problems`, if access is denied."""
     try:
         return read()
     except NoReadingError as error:
@@ -125,7 +125,7 @@ def _limited(violation: Any) -> float | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether a process is this program or was started by it."""
+    """Return whether a process is this program or a descendant."""
     try:
         return pid == os.getpid() or any(
             parent.pid == os.getpid() for parent in psutil.Process(pid).parents()
@@ -135,7 +135,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _read_cpu() -> CPUState:
-    """Read the counters of the host."""
+    """Return the counters of the host."""
     spent = psutil.cpu_times()
     # The kernel counts time of guests twice, as guests' and as users'.
     counted = [getattr(spent, name) for name in spent._fields if not name.startswith("guest")]
@@ -175,7 +175,7 @@ def _read(path: Path) -> str:
 def _within(
     seconds: float, read: Callable[[], tuple[tuple[GPUState, ...], tuple[str, ...]]]
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Read in a thread of its own, which is abandoned when the driver does not respond."""
+    """Return the GPUs' states read in a thread, which is abandoned when the driver hangs."""
     answers: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
     thread = threading.Thread(target=lambda: answers.append(read()), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Read the memory of this process, resident and torch's on a GPU, at the stages of its life."""
+"""Memory of this process, resident and torch's on a GPU, at the stages of its life."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from accel_bench.documents.base import Frozen
 from accel_bench.machine.devices import started_device
 
 PEAK_RESIDENT = Path("/proc/self/status")
-"""Linux: holds the peak resident memory since its last reset, as `VmHWM`."""
+"""Linux file with the peak resident memory since its last reset, as `VmHWM`."""
 
 FORGET_PEAK = Path("/proc/self/clear_refs")
-"""Linux: a 5 written here resets that peak."""
+"""Linux file that resets the peak resident memory when a 5 is written."""
 
 
 class Stage(Frozen):
-    """A point in a worker's life, in the order in which they were passed."""
+    """A stage of a worker's life, with time and memory at its end."""
 
     name: str
-    """What has just been finished: `imports`, `load_model`, `first_step` ..."""
+    """Name of the finished stage: `imports`, `load_model`, `first_step` ..."""
 
     seconds: float
     """Seconds since the process started."""
 
     host_bytes: int | None = None
-    """Resident memory of the process in bytes at that point."""
+    """Resident memory of the process in bytes at the stage's end."""
 
     host_peak_bytes: int | None = None
-    """Largest resident memory since the stage before; null where that is unknown."""
+    """Peak resident memory in bytes since the stage before; null if unknown."""
 
     device_allocated_bytes: int | None = None
-    """Bytes that tensors hold on the rank's GPU at that point; null where torch uses none."""
+    """Bytes of tensors on the rank's GPU at the stage's end; null if torch uses no GPU."""
 
     device_peak_allocated_bytes: int | None = None
-    """The largest of that since the stage before."""
+    """Peak bytes of tensors on the rank's GPU since the stage before."""
 
     device_reserved_bytes: int | None = None
-    """Bytes that torch's allocator holds there, whether tensors use them or not."""
+    """Bytes reserved by torch's allocator on the GPU, used by tensors or not."""
 
     device_peak_reserved_bytes: int | None = None
-    """The largest of that since the stage before."""
+    """Peak bytes reserved by torch's allocator since the stage before."""
 
     device_peak_inactive_split_bytes: int | None = None
-    """Largest sum of free pieces of blocks that are in use, which cannot be given back."""
+    """Peak sum of free pieces of partly used blocks in bytes, which cannot be given back."""
 
 
 def resident_bytes() -> int | None:
-    """Return the resident memory of this process in bytes; None where it cannot be read."""
+    """Return the resident memory of this process in bytes; None if unreadable."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -58,7 +58,7 @@ def resident_bytes() -> int | None:
 
 
 def peak_resident_bytes() -> int | None:
-    """Return the peak resident memory since its last reset; None where it cannot be read."""
+    """Return the peak resident memory since its last reset in bytes; None if unreadable."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in PEAK_RESIDENT.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -67,7 +67,7 @@ def peak_resident_bytes() -> int | None:
 
 
 def device_bytes() -> dict[str, int]:
-    """Return the readings of torch's allocator on the current device; empty where it has none.
+    """Return the readings of torch's allocator on the current device; empty without one.
 
     Does not synchronise: the allocator's statistics are kept on the host.
     """
@@ -76,7 +76,7 @@ def device_bytes() -> dict[str, int]:
 
 
 def reset_peak_memory() -> bool:
-    """Reset the peaks; return whether that of the resident memory could be reset."""
+    """Reset the peaks of memory; return whether the resident memory's was reset."""
     if (device := started_device()) is not None:
         device.reset_peak_memory()
     try:
@@ -87,7 +87,7 @@ def reset_peak_memory() -> bool:
 
 
 class Trace:
-    """Marks the stages of a worker's life with their time and the memory that they needed."""
+    """Record of the stages of a worker's life, with their time and memory."""
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
@@ -96,10 +96,10 @@ class Trace:
         self._own_peak = True
 
     def mark(self, name: str, forget: bool = True) -> Stage:
-        """Record that `name` has just been finished, with the peaks since the stage before.
+        """Record the end of the stage `name`, with the peaks since the stage before.
 
-        What comes then has peaks of its own, unless `forget` is false: a plugin may want to read
-        for itself what there was.
+        The peaks are reset for the next stage, unless `forget` is false, for a plugin that reads
+        them itself.
         """
         stage = Stage(
             name=name,
@@ -118,21 +118,21 @@ class Trace:
         return time.monotonic() - self._origin
 
     def reset_peak_memory(self) -> None:
-        """Leave out of the next stage's peaks what has been in use and is so no more."""
+        """Exclude memory that is no longer in use from the next stage's peaks."""
         self._own_peak = reset_peak_memory()
 
     resident_bytes = staticmethod(resident_bytes)
     peak_resident_bytes = staticmethod(peak_resident_bytes)
 
     def find(self, name: str) -> Stage | None:
-        """Return the stage of that name, or None when it was not reached."""
+        """Return the stage of a name; None if it was not reached."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
 def _process_started() -> float:
-    """time.monotonic() at the start of this process, to 10 ms; now where the system does not say.
+    """Return time.monotonic() at the start of this process, to 10 ms; now if unknown.
 
-    So the interpreter's start and the imports before the first hook are counted too.
+    Thus the interpreter's start and the imports before the first hook are counted too.
     """
     now = time.monotonic()
     try:

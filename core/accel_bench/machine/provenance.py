@@ -1,4 +1,4 @@
-"""Read the version of installed distributions, with the commit of a checkout."""
+"""Versions of installed distributions, with the commit of a checkout."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from urllib.parse import unquote, urlparse
 GENERATED_FOLDERS = frozenset(
     {"accel_bench_results", "build", "cache", "dist", "gpu-results", "node_modules", "__pycache__"}
 )
-"""Folders whose files come and go while the sources stay; a compiler's cache has modules too."""
+"""Folders of generated files, which are no sources; a compiler's cache has modules too."""
 
 CODE = (".py", ".pyx", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h")
-"""Endings of files that are code: what else git does not track, as a report, changes no result."""
+"""Endings of code files; other untracked files, such as a report, change no result."""
 
 COMMIT_DIGITS = 10
-"""Digits of a commit's hash that are shown."""
+"""Number of shown digits of a commit's hash."""
 
 
 @cache
 def distribution_version(name: str) -> str:
-    """Return the version of a distribution; `0.1.0+commit[.dirty-hash]` when it is editable.
+    """Return the version of a distribution; `0.1.0+commit[.dirty-hash]` for an editable one.
 
     Returns an empty string for one that is not installed.
     """
@@ -85,14 +85,14 @@ def _sources_digest(folder: Path) -> str:
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    """Yield a folder's Python files; an environment in it has ten thousands, and is not entered."""
+    """Yield a folder's Python files, without entering environments, which have ten thousands."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_generated(Path(place, name))]
         yield from (Path(place, name) for name in files if name.endswith(".py"))
 
 
 def _is_generated(folder: Path) -> bool:
-    """Return whether a folder holds no sources, but environments, results or generated code."""
+    """Return whether a folder holds environments, results or generated code instead of sources."""
     if folder.name.startswith("."):
         return True
     return folder.name in GENERATED_FOLDERS and not (folder / "__init__.py").exists()
@@ -110,7 +110,7 @@ def _editable_folder(found: metadata.Distribution) -> Path | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command; empty when it fails or there is no git."""
+    """Return the output of a git command; empty if it fails, or without git."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

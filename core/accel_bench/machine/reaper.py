@@ -1,12 +1,12 @@
-"""Runs one rank, adopts what it leaves behind and ends that: a program of its own.
+"""The reaper, a program that runs one rank, adopts the processes it leaves behind and ends them.
 
     python -I -S reaper.py PARENT_PID DESCRIPTOR COMMAND...
 
 The rank's process id is written to the descriptor.
 
-On Linux a process can adopt the orphans among its descendants. So nothing that a rank has started
-gets away, not by leaving its session nor by changing its environment: it ends with the rank, and
-both end with the parent, however that ends.
+On Linux a process can adopt the orphans among its descendants. So no process of a rank escapes, not
+by leaving its session nor by changing its environment: all end with the rank, and the rank ends
+with the parent, however that ends.
 """
 
 import ctypes
@@ -17,14 +17,14 @@ import sys
 import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""Linux: get a signal when the parent ends; adopt orphans."""
+"""Linux options of `prctl`: a signal when the parent ends, and adoption of orphans."""
 
 PATIENCE_SECONDS = 5.0
-"""How long killed processes may take to end: one that waits for a dead disk never does."""
+"""Seconds for killed processes to end: one that waits for a dead disk never does."""
 
 
 def main(parent: int, report: int, command: list[str]) -> int:
-    """Return the exit code of the command, negative for the signal that ended it."""
+    """Run the command, and return its exit code, negative for a signal that ended it."""
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     reading, writing = os.pipe()
@@ -50,7 +50,7 @@ def main(parent: int, report: int, command: list[str]) -> int:
 
 
 def reap(worker: int) -> int | None:
-    """Take note of all children that have ended; return the status of the worker if it has."""
+    """Wait for all children that have ended; return the worker's status if it has."""
     found = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -61,7 +61,7 @@ def reap(worker: int) -> int | None:
 
 
 def end_children() -> None:
-    """Kill all children, and theirs that are ours then, until there are none."""
+    """Kill all children, and their adopted children, until there are none."""
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         try:
@@ -84,7 +84,7 @@ def kill(pid: int) -> None:
 
 
 def parent_of(pid: str) -> int:
-    """Return the parent of a process; 0 when it has gone."""
+    """Return the parent's id of a process; 0 for an ended one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
             return int(status.read().rpartition(b")")[2].split()[1])

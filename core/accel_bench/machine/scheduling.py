@@ -1,4 +1,4 @@
-"""Scheduling of a process, put back after a block, and the processes that the block has left."""
+"""Scheduling of a process, restored after a block, and the end of processes that the block left."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import psutil
 from accel_bench.documents.base import Frozen
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Linux: options of `prctl` that set and read whether orphaned descendants are adopted."""
+"""Linux options of `prctl` that set and read the adoption of orphaned descendants."""
 
 PATIENCE_SECONDS = 5.0
-"""Longest wait for killed processes to end: one that waits for a dead disk never does."""
+"""Seconds for killed processes to end: one that waits for a dead disk never does."""
 
 
 class Scheduling(Frozen):
-    """Scheduling of a thread by the system; null for a setting that the system does not have."""
+    """Scheduling of a thread by the system; null for an unsupported setting."""
 
     nice: int
-    """Priority from -20, before all others, to 19."""
+    """Priority from -20, the highest, to 19."""
 
     policy: str | None = None
-    """Policy, such as `SCHED_OTHER`."""
+    """Scheduling policy, such as `SCHED_OTHER`."""
 
     cpus: int | None = None
-    """Number of CPUs on which it may run."""
+    """Number of CPUs on which the thread may run."""
 
 
 def read_scheduling() -> Scheduling:
-    """Read how the calling thread is scheduled."""
+    """Return the scheduling of the calling thread."""
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     if sys.platform != "linux":
         return Scheduling(nice=nice)
@@ -48,7 +48,7 @@ def read_scheduling() -> Scheduling:
 
 @contextlib.contextmanager
 def restored_scheduling() -> Iterator[None]:
-    """Put CPUs, policy and priority of this program back after the block: its workers inherit them.
+    """Restore this program's CPUs, policy and priority, which workers inherit, after the block.
 
     Only root may raise a priority again.
     """
@@ -69,8 +69,8 @@ def restored_scheduling() -> Iterator[None]:
 def ended_children() -> Iterator[None]:
     """End the processes that the block has started and left, and their orphans.
 
-    Linux alone, and the main thread alone, beside no threads but daemons: of others it cannot tell
-    whose processes they are.
+    Only on Linux in the main thread, with no other threads but daemons: otherwise the owner of a
+    process is unknown.
     """
     threads = (one for one in threading.enumerate() if not one.daemon)
     if sys.platform != "linux" or [*threads] != [threading.current_thread()]:
@@ -105,7 +105,7 @@ if sys.platform == "linux":
 
 
 def running_children() -> Iterator[int]:
-    """Yield the children of this process, those that have ended left out."""
+    """Yield the running children of this process."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if child.status() != psutil.STATUS_ZOMBIE:
@@ -115,7 +115,7 @@ def running_children() -> Iterator[int]:
 def _python_helpers() -> set[int]:
     """Return the process by which Python counts shared memory, if it runs.
 
-    It computes nothing and ends with this program; Python warns where it has gone before.
+    It computes nothing and ends with this program; Python warns if it ends before.
     """
     module = sys.modules.get("multiprocessing.resource_tracker")
     helper = getattr(getattr(module, "_resource_tracker", None), "_pid", None)
@@ -123,7 +123,7 @@ def _python_helpers() -> set[int]:
 
 
 def _end_all_but(kept: set[int]) -> None:
-    """Kill all other children, and theirs that are ours then, until there are none."""
+    """Kill all other children, and their adopted children, until there are none."""
     until = time.monotonic() + PATIENCE_SECONDS
     while (left := {*running_children()} - kept) and time.monotonic() < until:
         for pid in left:

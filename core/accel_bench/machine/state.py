@@ -1,4 +1,4 @@
-"""The state of the machine at one moment: clocks, heat, power, errors, processes, load."""
+"""The state of the machine at one moment: clocks, temperature, power, errors, processes, load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK_LIMITS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""NVML's bits for what limits clocks."""
+"""Names of the bits by which NVML reports limits of the clocks."""
 
 
 THROTTLING = ("hw_power_brake", "hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown")
@@ -28,35 +28,35 @@ reach their cap in every training run, and the cap itself is stored."""
 
 
 class GPUProcess(Frozen):
-    """A process that computes on a device."""
+    """A process that computes on a GPU."""
 
     pid: int
     """Process id, as NVML sees it: inside a container it can be the host's."""
 
     name: str = ""
-    """Name of the program; empty when it is not known here."""
+    """Name of the program; empty if unknown."""
 
     memory_bytes: int | None = None
-    """Bytes that it holds on the device; null when NVML does not say."""
+    """Memory of the process on the GPU in bytes; null if NVML does not state it."""
 
 
 class GPUState(Frozen):
-    """The state of one device; null is what the device or its driver does not give."""
+    """State of one GPU; null for values that the GPU or its driver does not report."""
 
     uuid: str
-    """What tells it from every other one."""
+    """Unique id of the GPU."""
 
     sm_clock_megahertz: int | None = None
     memory_clock_megahertz: int | None = None
     sm_clock_maximum_megahertz: int | None = None
 
     application_sm_clock_megahertz: int | None = None
-    """Clock that programs ask for when they start."""
+    """Clock requested by programs at their start, in MHz."""
 
     application_memory_clock_megahertz: int | None = None
 
     clock_limits: tuple[str, ...] | None = None
-    """What limits the clocks at this moment, in the words of `CLOCK_LIMITS`."""
+    """Current limits of the clocks, in the words of `CLOCK_LIMITS`."""
 
     power_limited_seconds: float | None = None
     """Seconds since the driver was loaded in which power limited the clocks."""
@@ -68,10 +68,10 @@ class GPUState(Frozen):
     power_watts: float | None = None
 
     power_cap_watts: float | None = None
-    """Power that the board may draw."""
+    """Power limit in force, in watts."""
 
     power_cap_default_watts: float | None = None
-    """Default power limit."""
+    """Default power limit in watts."""
 
     persistence_mode: bool | None = None
     memory_used_bytes: int | None = None
@@ -83,75 +83,75 @@ class GPUState(Frozen):
     """Memory errors since the driver was loaded that could not be corrected."""
 
     remap_pending: bool | None = None
-    """True if bad rows of memory wait for a reset to be replaced, or could not be replaced."""
+    """True if bad memory rows await a reset for their replacement, or cannot be replaced."""
 
     other_processes: tuple[GPUProcess, ...] = ()
-    """Processes on the device that are not ours; they are only looked at."""
+    """Other programs' processes on the GPU; they are only read."""
 
     problems: tuple[str, ...] = ()
-    """Why something could not be read that the device should tell."""
+    """Reasons why values that the GPU should report could not be read."""
 
 
 class CPUState(Frozen):
-    """The state of the host. Counters run since its start; compare two states for a fraction."""
+    """State of the host, with counters since its start; two states give a fraction."""
 
     load_average: float | None = None
-    """Load of the last minute: processes that run or wait."""
+    """Load average of the last minute: processes that run or wait."""
 
     total_seconds: float | None = None
     """Seconds since the start, summed over all cores of the machine."""
 
     busy_seconds: float | None = None
-    """Seconds in which a core worked for this machine, summed likewise."""
+    """Seconds in which a core worked for this machine, summed over all cores."""
 
     stolen_seconds: float | None = None
-    """Seconds in which the hypervisor gave a core to others (steal), summed likewise."""
+    """Seconds in which the hypervisor gave a core to others (steal), summed over all cores."""
 
     own_seconds: float
-    """CPU seconds of this program and of its children that have ended."""
+    """CPU seconds of this program and of its ended children."""
 
     governors: tuple[str, ...] = ()
-    """What chooses the frequency, each once; empty where the system does not say."""
+    """Frequency governors of the cores, without duplicates; empty if unknown."""
 
     frequency_megahertz: float | None = None
-    """Frequency at this moment, mean over cores."""
+    """Current frequency in MHz, the mean over cores."""
 
     memory_available_bytes: int
     swap_used_bytes: int
 
 
 class MachineState(Frozen):
-    """The machine at one moment."""
+    """State of the machine at one moment."""
 
     monotonic_seconds: float
-    """time.monotonic() when it was read."""
+    """Value of time.monotonic() at the reading."""
 
     cpu: CPUState
 
     gpus: tuple[GPUState, ...] = ()
-    """Devices, by NVML's index; none when the run needs none."""
+    """States of the GPUs, by NVML's index; empty for a run without GPUs."""
 
     problems: tuple[str, ...] = ()
-    """Why devices are not among them."""
+    """Reasons why GPUs are missing from the state."""
 
 
 def used_by(state: MachineState, uuids: Iterable[str]) -> tuple[GPUState, ...]:
-    """Return the devices of these uuids, as torch or NVML write them."""
+    """Return the states of the GPUs with these uuids, in torch's or NVML's form."""
     wanted = {uuid.removeprefix("GPU-").lower() for uuid in uuids}
     return tuple(one for one in state.gpus if one.uuid.removeprefix("GPU-").lower() in wanted)
 
 
 def limits_in(mask: int) -> tuple[str, ...]:
-    """Return NVML's bits in words; an unknown bit by its number."""
+    """Return NVML's bits as words; an unknown bit as its number."""
     bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
     return tuple(CLOCK_LIMITS.get(bit, f"limit_{bit:#x}") for bit in bits)
 
 
 def other_process_reason(pid: int, name: str, uuid: str) -> str:
-    """Return the reason for a process on a device that is not ours."""
+    """Return the reason for another program's process on a GPU."""
     return f"other_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
 
 
 def throttled(limits: Iterable[str]) -> tuple[str, ...]:
-    """Return those of a device's limits that mean throttling."""
+    """Return the limits that mean throttling, of those given."""
     return tuple(limit for limit in limits if limit in THROTTLING)

@@ -1,1 +1,1 @@
-"""Load and change torch models: public helpers for plugins, which may change before 1.0."""
+"""Loading and changing torch models: public helpers for plugins, which may change before 1.0."""

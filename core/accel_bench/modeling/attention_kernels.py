@@ -1,4 +1,4 @@
-"""Read the attention kernels that a forward pass used from the autograd graph that it left."""
+"""The attention kernels of a forward pass, read from the autograd graph that it left."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import Counter
 from typing import Any
 
 FUSED = re.compile(r"attention|attn", re.IGNORECASE)
-"""In the names of the nodes of all fused kernels: torch's, flash-attn's and flex attention's."""
+"""Parts of autograd node names of fused kernels: torch's, flash-attn's, flex attention's."""
 
 UNFUSED = re.compile(r"(?<!log)softmax", re.IGNORECASE)
-"""In the names of nodes where attention is made of products and a softmax; the loss has a log."""
+"""Parts of node names of unfused attention, a softmax between products, unlike a loss's."""
 
 ENDING = re.compile(r"Backward\d*$")
-"""What autograd adds to an operation's name."""
+"""Ending that autograd adds to an operation's name."""
 
 
 def attention_kernels(output: Any) -> dict[str, int]:
-    """Count the attention kernels in the autograd graph below a tensor, by name.
+    """Return the number of attention kernels in the autograd graph below a tensor, by name.
 
-    `{"ScaledDotProductCudnnAttention": 32}`. Where there is no fused one, softmaxes are counted:
-    `SafeSoftmax` is that of torch's math backend, `Softmax` that of eager attention or of a router.
-    Empty where a compiler has hidden them, or where attention needs no gradient.
+    `{"ScaledDotProductCudnnAttention": 32}`. Without any fused kernel, softmaxes are counted:
+    `SafeSoftmax` of torch's math backend, `Softmax` of eager attention or of a router. Empty if a
+    compiler has hidden them, or if attention needs no gradient.
     """
     names = Counter(ENDING.sub("", node.name()) for node in _nodes(output.grad_fn))
     for kind in (FUSED, UNFUSED):

@@ -1,4 +1,4 @@
-"""Find parts of a model: the blocks that it repeats, of an encoder or a decoder, and adapters."""
+"""Parts of a model: its repeated blocks, of an encoder or a decoder, and its adapters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from torch import nn
 
 CHECKPOINTS = "gradient_checkpointing"
-"""Attribute of a layer that transformers can compute again in the backward pass."""
+"""Attribute of a layer that transformers can checkpoint."""
 
 
 def block_lists(model: Any) -> dict[str, list[nn.Module]]:
-    """Return the blocks that a model repeats by the path of their list: of each tower or stack.
+    """Return the repeated blocks of a model by the path of their list, one for each tower or stack.
 
-    They are the `ModuleList`s of layers of one class that transformers can checkpoint and that are
-    within no other list; without any, the blocks of `decoder_blocks`.
+    They are the outermost `ModuleList`s of layers of one class that transformers can checkpoint;
+    without any, the blocks of `decoder_blocks`.
     """
     found: dict[str, list[nn.Module]] = {}
     for name, module in model.named_modules():
@@ -33,16 +33,15 @@ def repeated_blocks(model: Any) -> list[nn.Module]:
 
 
 def _are_blocks(modules: list[nn.Module]) -> bool:
-    """Return whether modules are layers of one class, whatever wraps a layer's class since."""
+    """Return whether modules are layers of one class, without regard to wrappers of the class."""
     return len({type(one) for one in modules}) == 1 and hasattr(modules[0], CHECKPOINTS)
 
 
 def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
     """Return the path of the list of a model's decoder blocks, and the blocks.
 
-    They are the items of the longest `ModuleList` that is within no other, as the experts of a
-    block are; of a model that reads images too, that of its decoder of text. Without any list the
-    path is empty and there are no blocks.
+    They are the items of the longest outermost `ModuleList`; of a vision-language model, those of
+    its text decoder. Without any list the path is empty and there are no blocks.
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     inside = {id(module) for module in decoder.modules()}

@@ -1,4 +1,4 @@
-"""Switch a model's activation checkpointing, and declare what core reads of a function for it."""
+"""The switch of a model's activation checkpointing, and the interface of a checkpoint function."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Any, Protocol, runtime_checkable
 from accel_bench.errors import ScenarioError
 
 CHECKPOINTING_WORDS = ("activation", "gradient")
-"""What a model's switch for checkpointing is named by: transformers renamed it in 5.23."""
+"""Parts of the name of a model's checkpointing attribute, which transformers renamed in 5.23."""
 
 RECOMPUTES_LAST_MATMUL = "recomputes_last_matmul"
-"""Attribute that a module sets to False whose forward has saved all that it needs when its last
-matmul begins: checkpointing ends the second forward there, so that the matmul is not computed
-again. Core counts FLOPs by it."""
+"""Attribute set to False by a module whose forward has saved all its inputs when its last matmul
+begins: checkpointing ends the second forward there, so that the matmul is not recomputed, and core
+does not count its FLOPs."""
 
 
 @runtime_checkable
 class CheckpointFunction(Protocol):
-    """What a decoder block calls to be checkpointed, where that is not torch's own `checkpoint`.
+    """Function that checkpoints a decoder block in place of torch's own `checkpoint`.
 
     A plugin puts it into the block's `_gradient_checkpointing_func`. Core reads it after the
-    warm-up, to count what is computed again; of torch's own it knows that this is everything.
+    warm-up, to count recomputation; torch's own recomputes everything.
     """
 
     policy: str
-    """Which blocks, or operations, are computed again, such as `selective`; it is stored with the
-    effective configuration."""
+    """Name of the recomputed blocks or operations, such as `selective`, for the effective
+    configuration."""
 
     def __call__(self, function: Any, *args: Any) -> Any:
-        """Call a block's forward, `function`, so that it is computed again in the backward pass."""
+        """Call a block's forward, `function`, so that the backward pass recomputes it."""
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
-        """Return whether a block computes its matmuls again, and its attention.
+        """Return whether a block recomputes its matmuls, and its attention.
 
-        `matmuls` is how many weight matrices the block has. None where only some are computed
-        again, or where it is not known.
+        `matmuls` is the number of the block's weight matrices. None if only some are recomputed, or
+        if it is not known.
         """
 
 
 def enable_gradient_checkpointing(model: Any) -> None:
-    """Have the model recompute its activations. Raises ScenarioError when it cannot."""
+    """Enable activation checkpointing of a model. Raises ScenarioError if it has none."""
     word = _word_for_checkpointing(model)
     enable = getattr(model, f"{word}_checkpointing_enable")
     try:
@@ -49,7 +49,7 @@ def enable_gradient_checkpointing(model: Any) -> None:
 
 
 def disable_gradient_checkpointing(model: Any) -> None:
-    """Have the model keep its activations. Raises ScenarioError when it cannot."""
+    """Disable activation checkpointing of a model. Raises ScenarioError if it has none."""
     getattr(model, f"{_word_for_checkpointing(model)}_checkpointing_disable")()
 
 

@@ -1,6 +1,6 @@
-"""What torch's compiler has done in this process: graphs, breaks, recompilations, seconds.
+"""Counters of torch's compiler in this process: graphs, breaks, recompilations, seconds.
 
-Torch keeps these counters for itself and they are not public, so a part is null where it is gone.
+The counters are not public in torch, so a figure is null if a version lacks it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections import Counter
 from typing import Any
 
 REASONS = 3
-"""How many reasons of a kind are kept."""
+"""Largest number of stored reasons of a kind."""
 
 
 def read_compilation() -> dict[str, Any]:
-    """Return JSON of everything that was compiled so far; a count that torch does not keep is null.
+    """Return JSON of all compilations so far; a count that torch does not keep is null.
 
-    Imports torch's compiler where nothing has yet.
+    Imports torch's compiler if nothing has yet.
     """
     parts = {
         _seconds: ("compile_seconds",),
@@ -33,7 +33,7 @@ def read_compilation() -> dict[str, Any]:
 
 
 def reset_compiler() -> None:
-    """Forget what was counted before; a torch without these counters has nothing to forget."""
+    """Reset the compiler's counters, if this torch has them."""
     try:
         from torch._dynamo import utils
 
@@ -50,7 +50,7 @@ def _seconds() -> dict[str, Any]:
 
 
 def _graph_counts() -> dict[str, Any]:
-    """Return graphs, breaks between them, and functions that were left to run as they are."""
+    """Return the numbers of graphs, graph breaks, and functions left uncompiled."""
     frames, breaks = _counter("frames"), _counter("graph_break")
     # Here are breaks by branching on a tensor, say, or by the recompile limit.
     breaks.update(_counter("unimplemented"))
@@ -63,7 +63,7 @@ def _graph_counts() -> dict[str, Any]:
 
 
 def _recompile_counts() -> dict[str, Any]:
-    """Return compilations of functions that had been compiled before, with what had changed."""
+    """Return the number of recompilations, with the reasons of the first ones."""
     from torch._dynamo.utils import get_compilation_metrics
 
     reasons = (entry.recompile_reason for entry in get_compilation_metrics())
@@ -72,7 +72,7 @@ def _recompile_counts() -> dict[str, Any]:
 
 
 def _cache_counts() -> dict[str, Any]:
-    """Return graphs that inductor took from its cache on disk, and those that it compiled."""
+    """Return the numbers of graphs from inductor's disk cache, and of graphs that it compiled."""
     counts = _counter("inductor")
     return {
         "graph_cache_hits": counts["fxgraph_cache_hit"],

@@ -1,16 +1,15 @@
-"""What a model must offer to the engines in the box, and the check that names what it does not.
+"""The interface of models for the engines in the box, and the check that names missing parts.
 
 A model that a plugin returns from `load_model` is a `torch.nn.Module` with
 
 - `forward(input_ids, labels, ..., num_items_in_batch)`: tensors of shape (samples, length) under
-  the names of `Batch.inputs`. Where the task takes the model's own loss, it returns an object whose
-  `loss`, of shape (), is the sum of the losses of supervised tokens (label != -100 after the shift)
-  divided by `num_items_in_batch`: an optimizer step of several micro-batches, or ranks, adds their
-  losses up.
-- optionally `config`: core reads `vocab_size` (data beyond it is refused) and what it counts FLOPs
-  from, or from what its `get_text_config()` returns where it has one.
-- optionally `gradient_checkpointing_enable(gradient_checkpointing_kwargs)` and
-  `gradient_checkpointing_disable()`: without them `train.gradient_checkpointing` is refused.
+the names of `Batch.inputs`. Where the task takes the model's own loss, it returns an object whose
+`loss`, of shape (), is the sum of the losses of supervised tokens (label != -100 after the shift)
+divided by `num_items_in_batch`: an optimizer step of several micro-batches, or ranks, adds their
+losses up. - optionally `config`: core reads `vocab_size` (data beyond it is refused) and sizes for
+FLOPs, from `config.get_text_config()` if it exists. - optionally
+`gradient_checkpointing_enable(gradient_checkpointing_kwargs)` and
+`gradient_checkpointing_disable()`: without them `train.gradient_checkpointing` is refused.
 
 `load_model` calls `accel_bench.check_fit(config, run)` where it does not use `load_base_model`, and
 `prepare_process` imports what is heavy: what comes later counts as the model's memory.
@@ -26,24 +25,24 @@ from accel_bench.engine import own_loss
 from accel_bench.errors import PluginError, ScenarioError
 
 PROBED_TOKENS = 8
-"""Length of the sequence with which a model's loss is tried."""
+"""Length of the sequence on which a model's loss is tested."""
 
 CLOSE = 0.05
-"""How near two losses must be to 2:1, in 16 bits too."""
+"""Tolerance within which two losses are 2:1, in 16 bits too."""
 
 
 def text_config(config: Any) -> Any:
-    """Return the part of a configuration that describes the text model; itself without parts."""
+    """Return the text model's part of a configuration; the configuration itself without parts."""
     return getattr(config, "get_text_config", lambda: config)()
 
 
 def has_attention(config: Any) -> bool:
-    """Return whether a configuration has heads of attention: a convolutional network has none."""
+    """Return whether a configuration has attention heads, unlike a convolutional network."""
     return any(hasattr(one, "num_attention_heads") for one in (config, text_config(config)))
 
 
 def check_model(run: Run) -> None:
-    """Refuse a model that an engine in the box would train wrongly, by what it does not offer.
+    """Refuse a model that an engine in the box would train wrongly, naming the missing part.
 
     Raises PluginError.
     """
@@ -61,20 +60,20 @@ def check_model(run: Run) -> None:
 
 
 def check_precision(run: Run) -> None:
-    """Raise ScenarioError for fp16 on a CPU, where a scaled step takes many times a float32 one."""
+    """Raise ScenarioError for fp16 on a CPU, which would be many times slower than float32."""
     dtype = run.scenario.train.autocast_dtype
     if dtype == "float16" and dtype not in run.device_type.autocast_dtypes:
         raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")
 
 
 def _written_in(model: Any) -> str:
-    """Return the module of the class that defines a model's forward."""
+    """Return the module that defines a model's forward."""
     owners = (kind.__module__ for kind in type(model).__mro__ if "forward" in vars(kind))
     return next(owners, "")
 
 
 def _problem(model: Any, run: Run) -> str:
-    """Return what a model lacks; empty for nothing."""
+    """Return the defect of a model for the engines in the box; empty for none."""
     forward = getattr(model, "forward", None)
     if forward is None or not hasattr(model, "named_parameters"):
         return "is no torch.nn.Module"
@@ -90,9 +89,9 @@ def _problem(model: Any, run: Run) -> str:
 
 
 def _wrong_division(model: Any, run: Run) -> str:
-    """Compare the losses of one sequence, divided by two numbers of tokens, without compiling.
+    """Return the defect of a loss that ignores the number of tokens to divide by.
 
-    The model is in evaluation meanwhile, so that running statistics stay as they are.
+    Two losses of one sequence are compared, uncompiled, in evaluation mode.
     """
     from accel_bench.modeling.evaluating import evaluating
 
@@ -111,7 +110,7 @@ def _wrong_division(model: Any, run: Run) -> str:
 
 
 def _loss(model: Any, run: Run, count: int) -> float:
-    """Return the loss of a sequence of zeros, always with the same random numbers."""
+    """Return the loss of a sequence of zeros, with fixed random numbers."""
     import torch
 
     ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=str(run.device))

@@ -1,4 +1,4 @@
-"""Evaluate a model between steps of its training, and leave no trace in it."""
+"""Evaluation of a model between training steps, without side effects on the training."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from accel_bench.modeling.sharding import reshard
 def evaluating(run: Run) -> Iterator[None]:
     """Compute without gradients and dropout within the block, in the precision of the scenario.
 
-    Afterwards every module is in the mode that it was in, random numbers go on where they were, and
-    weights that FSDP2 has gathered are divided again. Compiled regions are called eagerly: what
-    they compile for an evaluation would be compiled again for training, for shapes that vary.
+    Afterwards every module is back in its mode, random numbers continue where they were, and
+    weights that FSDP2 has gathered are sharded again. Compiled regions run eagerly: code compiled
+    for an evaluation would be recompiled for training, for shapes that vary.
     """
     modes = {module: module.training for module in run.model.modules()}
     run.model.train(False)

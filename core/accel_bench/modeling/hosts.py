@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own."""
+"""Addresses of this machine."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Parameters that a library keeps and updates in tensors of its own.
+"""Parameters that a library stores and updates in tensors of its own.
 
 DeepSpeed updates parts of long float32 tensors, frees gradients before the optimizer steps, and
-leaves placeholders without elements in the model. An engine that trains so declares once how each
-parameter is read (`keep_elsewhere`), and shows the gradients of its first step (`show_gradients`):
-core reads updates, gradients and sizes from there.
+leaves placeholders without elements in the model. Its engine declares once how each parameter is
+read (`keep_elsewhere`), and shows the gradients of its first step (`show_gradients`): core reads
+updates, gradients and sizes from there.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ ATTRIBUTE = "accel_bench_kept_elsewhere"
 
 
 class ShownGradient(NamedTuple):
-    """What is known of a gradient that is gone when the optimizer steps."""
+    """Facts about a gradient that is freed before the optimizer steps."""
 
     norm: float
-    """Its L2 norm over all elements."""
+    """L2 norm of the whole gradient."""
 
     places: frozenset[int]
-    """Elements of the parameter that the step should change."""
+    """Indices of the parameter's elements that the step should change."""
 
 
 @dataclass
 class KeptElsewhere:
-    """How one parameter is read."""
+    """Access to one parameter that a library stores elsewhere."""
 
     shape: torch.Size
     """Shape of the whole parameter."""
 
     dtype: torch.dtype
-    """Dtype in which it is updated, or stored where it does not train."""
+    """Dtype in which the parameter is updated, or stored if it is frozen."""
 
     placement: str
-    """How ranks divide it, in words."""
+    """Description of the parameter's sharding over ranks."""
 
     held_elements: int
-    """Elements of the weight that this rank holds between two steps."""
+    """Number of the parameter's elements on this rank between two steps."""
 
     ranks: int
-    """Ranks that share it."""
+    """Number of ranks that share the parameter."""
 
     read: Callable[[], torch.Tensor]
-    """Returns the whole parameter as it is updated; all ranks call it together."""
+    """Function that returns the whole parameter as it is updated; all ranks call it together."""
 
     gradient: ShownGradient | None = None
-    """Gradient of the first step."""
+    """Gradient of the parameter in the first step."""
 
 
 def keep_elsewhere(parameter: torch.Tensor, kept: KeptElsewhere) -> None:
-    """Declare how a parameter is read."""
+    """Declare how a parameter is read that a library stores elsewhere."""
     setattr(parameter, ATTRIBUTE, kept)
 
 
 def kept_elsewhere(parameter: torch.Tensor) -> KeptElsewhere | None:
-    """Return how a parameter is read; None for one that holds its own values."""
+    """Return the declared access to a parameter; None for an ordinary parameter."""
     found: KeptElsewhere | None = getattr(parameter, ATTRIBUTE, None)
     return found
 
@@ -84,10 +84,10 @@ def dtype_of(parameter: torch.Tensor) -> torch.dtype:
 def show_gradients(
     gradients: Mapping[torch.Tensor, Callable[[], torch.Tensor | None]], most: float | None
 ) -> None:
-    """Keep what core reads of whole gradients, each freed before the next is read.
+    """Store norms and indices of whole gradients, each of which is freed before the next is read.
 
-    Called on all ranks together, before the first step; `most` is the norm to which the engine
-    clips all of them together, in the step itself.
+    Called on all ranks together, before the first step; `most` is the total norm to which the
+    engine clips them in the step.
     """
     shown: dict[torch.Tensor, ShownGradient] = {}
     for parameter, read in gradients.items():
@@ -103,8 +103,8 @@ def show_gradients(
 
 
 def describe_gradient(weights: torch.Tensor, gradient: torch.Tensor) -> ShownGradient:
-    """Return the norm of a gradient, and two places: of its largest element, and of the smallest
-    weight that has one.
+    """Return the norm of a gradient, with the index of its largest element, and that of the
+    smallest weight with a gradient.
 
     An update that is rounded away beside a large weight still shows in a small one.
     """

@@ -1,4 +1,4 @@
-"""The size of a key-value cache: what its tensors hold, beside what arithmetic says."""
+"""The size of a key-value cache: measured from its tensors, and computed from the configuration."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from accel_bench.run_context import Run
 
 @dataclass(frozen=True)
 class CacheSize:
-    """Bytes of keys and values, and what they should be."""
+    """Measured and expected bytes of keys and values."""
 
     bytes: int
-    """Bytes of all tensors of the cache."""
+    """Bytes of all the cache's tensors."""
 
     expected: int | None
-    """2 x heads of keys and values x size of a head x kept length x requests x bytes of a number,
-    summed over layers; null where the configuration does not tell all of these."""
+    """Expected bytes: 2 x key-value heads x head size x kept length x requests x bytes of a number,
+    summed over layers; null if the configuration does not state all of these."""
 
     requests: int
-    """Requests that were answered together."""
+    """Number of requests in the batch."""
 
     length: int
-    """Tokens of each: the prompt and all generated tokens but the last, which is never fed."""
+    """Tokens of each request: the prompt and all generated tokens but the last."""
 
     @property
     def problem(self) -> str:
-        """What is wrong with it; empty where it is as expected, or nothing is known."""
+        """Difference from the expected size as text; empty for none, or if none is known."""
         if self.expected in (None, self.bytes):
             return ""
         return f"the cache holds {self.bytes:,} bytes, arithmetic says {self.expected:,}"
 
     @property
     def text(self) -> str:
-        """The size in a line."""
+        """Size of the cache as text, in a line."""
         said = "" if self.expected is None else ", as arithmetic says"
         what = self.problem or f"the key-value cache holds {self.bytes:,} bytes{said}"
         return f"{what}, for {self.requests} x {self.length} tokens"
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the size as JSON."""
         return {**asdict(self), "exact": None if self.expected is None else not self.problem}
 
 
 def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
-    """Return the size of a cache of transformers; None where there is none that can be read."""
+    """Return the size of a cache of transformers; None for one that cannot be read."""
     layers = getattr(cache, "layers", None)
     if not layers:
         return None
@@ -66,9 +66,9 @@ def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
 
 
 def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tensor]) -> int | None:
-    """Return what arithmetic says of a cache; None where it says nothing.
+    """Return the expected bytes of a cache; None if unknown.
 
-    Under autocast each operation has a dtype of its own: numbers are priced as they are kept.
+    Under autocast each operation has a dtype of its own: numbers count in their stored dtype.
     """
     config = text_config(getattr(run.unwrapped_model, "config", None))
     numbers = expected_numbers(config, length, run.scenario.inference.cache == "static")
@@ -82,11 +82,10 @@ def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tens
 
 
 def expected_numbers(config: Any, length: int, static: bool) -> int | None:
-    """Return the numbers of the keys of a request by the model's configuration: as many as those of
-    its values.
+    """Return the expected number of elements in the keys of a request, by the configuration.
 
-    None where layers keep something else than keys and values of the last tokens, or where the
-    configuration does not say how many heads there are.
+    None if layers store other tensors than keys and values of the last tokens, or if the
+    configuration does not state the number of heads.
     """
     heads, size = key_value_heads(config), head_size(config)
     kept = kept_lengths(config, length, static)
@@ -94,8 +93,8 @@ def expected_numbers(config: Any, length: int, static: bool) -> int | None:
 
 
 def key_value_heads(config: Any) -> int | None:
-    """Return the heads of keys and values that a layer keeps for each token; None where it keeps
-    something else, as with latent attention, or the configuration does not say."""
+    """Return the number of key-value heads of a layer; None if it stores other tensors, as with
+    latent attention, or if the configuration does not state it."""
     queries = getattr(config, "num_attention_heads", None)
     if queries is None or getattr(config, "kv_lora_rank", None):
         return None
@@ -107,7 +106,7 @@ def key_value_heads(config: Any) -> int | None:
 
 
 def head_size(config: Any) -> int | None:
-    """Return the size of a head; None where the configuration does not say."""
+    """Return the size of an attention head; None if the configuration does not state it."""
     if size := getattr(config, "head_dim", None):
         return int(size)
     width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
@@ -115,7 +114,7 @@ def head_size(config: Any) -> int | None:
 
 
 def kept_lengths(config: Any, length: int, static: bool) -> list[int] | None:
-    """Return how many of so many tokens each layer keeps; None for layers of an unknown kind.
+    """Return the number of tokens that each layer stores of `length`; None for unknown layers.
 
     A window of w tokens leaves w - 1 of them for the next one; a static cache has room for all w.
     """

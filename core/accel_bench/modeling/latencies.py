@@ -1,4 +1,4 @@
-"""Latencies of requests, and the figures that are made of them: the same for every engine."""
+"""Latencies of requests, and metrics of them, the same for every engine."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from accel_bench.machine.clock import perf_counter_ns
 from accel_bench.result import Metric
 
 PERCENTILES = (50, 90, 99)
-"""Percentiles of every latency."""
+"""Percentiles reported for every latency."""
 
 SATURATED = 0.98
-"""Share of the time in which a server is at work from which requests pile up."""
+"""Utilization of a server, as a fraction, from which requests pile up."""
 
 
 def now() -> float:
-    """Return this instant on the host's clock, in seconds."""
+    """Return the current time by the host's clock, in seconds."""
     return perf_counter_ns() / 1e9
 
 
 @dataclass
 class Served:
-    """Requests that were answered together; instants are seconds on one clock."""
+    """Batch of answered requests; all times are seconds on one clock."""
 
     requests: int
-    """How many."""
+    """Number of requests."""
 
     prompt_tokens: int
-    """Tokens of their prompts, without padding."""
+    """Number of tokens in the prompts, without padding."""
 
     started: float
-    """When the work on them began."""
+    """Time at which the work on the requests began."""
 
     arrivals: Sequence[float] = ()
-    """When each of them arrived; empty where each begins with the work on it."""
+    """Arrival time of each request; empty if work on each begins at its arrival."""
 
     waited: float = 0.0
-    """Seconds before in which no request was there to work on."""
+    """Idle seconds before the batch, without a request to work on."""
 
     tokens: list[tuple[float, int]] = field(default_factory=list)
-    """When tokens reached the host, and how many of each request."""
+    """Times at which tokens reached the host, each with the number of tokens per request."""
 
     @property
     def ended(self) -> float:
-        """When the last token was there."""
+        """Time of the last token."""
         return self.tokens[-1][0]
 
     @property
     def new_tokens(self) -> int:
-        """Tokens that were generated, of all requests."""
+        """Number of generated tokens of all requests."""
         return self.requests * sum(count for _, count in self.tokens)
 
     @property
@@ -72,9 +72,9 @@ class Served:
 
     @property
     def inter_token_seconds(self) -> list[float]:
-        """Seconds between tokens, of every request; those that come together share the wait.
+        """Seconds between tokens, of every request; tokens that arrive together share the interval.
 
-        Tokens that come first have none: that wait is the one for the first token.
+        A request's first tokens have none: they count as the first token's latency.
         """
         found: list[float] = []
         for (before, _), (after, count) in itertools.pairwise(self.tokens):
@@ -86,7 +86,7 @@ class Served:
 
 
 class Arrivals:
-    """Instants at which requests arrive, as a Poisson process that waits for no answer."""
+    """Arrival times of requests, a Poisson process independent of answers."""
 
     def __init__(self, rate: float, seed: int) -> None:
         self._random = random.Random(seed)
@@ -94,11 +94,11 @@ class Arrivals:
         self._next = self._gap()
 
     def until_next(self, instant: float) -> float:
-        """Return the seconds from an instant to the next arrival; 0 where one waits already."""
+        """Return the seconds from a time to the next arrival; 0 if a request waits already."""
         return max(0.0, self._next - instant)
 
     def take(self, instant: float, most: int) -> list[float]:
-        """Return the arrivals up to an instant that were not taken yet, `most` of them."""
+        """Return up to `most` arrivals before a time, each only once."""
         taken: list[float] = []
         while len(taken) < most and self._next <= instant:
             taken.append(self._next)
@@ -111,32 +111,32 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Load:
-    """How a server kept up with requests that arrive at a rate."""
+    """Load of a server by requests that arrive at a rate."""
 
     offered: float
-    """Requests per second that arrive."""
+    """Arriving requests per second."""
 
     achieved: float
-    """Requests per second that were answered."""
+    """Answered requests per second."""
 
     busy: float | None
-    """Share of the time in which the server was at work; None where only the server knows."""
+    """Utilization of the server as a fraction of time; None if only the server knows it."""
 
     saturated: bool
     """True if requests pile up."""
 
     @property
     def text(self) -> str:
-        """What happened, in a line."""
+        """Description of the load, in a line."""
         rates = f"{self.achieved:.3g} of {self.offered:.3g} requests/s answered"
         work = "" if self.busy is None else f", at work {self.busy:.0%} of the time"
         return f"saturated: {rates}{work}: the queue grows" if self.saturated else f"{rates}{work}"
 
 
 def load_of(served: Sequence[Served], offered: float) -> Load:
-    """Return how the server kept up, from the first of these batches to the last.
+    """Return the load of a server from the first of these batches to the last.
 
-    What the harness does between them is neither work nor waiting.
+    The harness's own time between batches counts neither as work nor as waiting.
     """
     working = sum(one.ended - one.started for one in served)
     whole = working + sum(one.waited for one in served[1:])
@@ -146,14 +146,14 @@ def load_of(served: Sequence[Served], offered: float) -> Load:
 
 
 KEEPS_UP = 0.9
-"""Share of the arriving requests that a server which keeps up answers."""
+"""Least fraction of arriving requests that a server which keeps up answers."""
 
 
 def load_of_streams(served: Sequence[Served], offered: float) -> Load:
-    """Return how a server kept up that answers requests side by side, each on its own.
+    """Return the load of a server that answers requests concurrently.
 
-    Requests pile up where each waits longer than those that arrived before it: that is told from
-    the medians of the first and of the last third.
+    Requests pile up if later ones have longer latencies: the medians of the first and of the last
+    third decide.
     """
     requests = sorted((one.arrivals[0], one.ended) for one in served)
     ends = sorted(ended for _, ended in requests)
@@ -174,8 +174,8 @@ def _middles(requests: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple[float, int]]:
-    """Return the parts of a stream with so many tokens in all, as evenly as can be; there are at
-    least as many tokens as parts."""
+    """Return the parts of a stream with `tokens` tokens in all, spread as evenly as possible; there
+    are at least as many tokens as parts."""
     count = len(parts)
     ends = [-(-number * tokens // count) for number in range(count + 1)]
     shares = [after - before for before, after in itertools.pairwise(ends)]
@@ -185,10 +185,9 @@ def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple
 def latency_metrics(
     served: Sequence[Served], load: Load | None, seconds: float
 ) -> Iterator[Metric]:
-    """Yield the figures of the requests that were measured in so many seconds.
+    """Yield the metrics of requests measured within a number of seconds.
 
-    `load` is how requests at a rate were met; None where the next are asked for when the last are
-    answered.
+    `load` belongs to requests at a rate; None if new requests follow the last answers.
     """
     if not served:
         return
@@ -213,14 +212,14 @@ def latency_metrics(
 
 
 def _decode(served: Sequence[Served]) -> float | None:
-    """Return the tokens per second after the first ones; None where all came at once."""
+    """Return the tokens per second after the first; None if all came at once."""
     seconds = covered_seconds([(one.tokens[0][0], one.ended) for one in served])
     tokens = sum(one.new_tokens - one.requests * one.tokens[0][1] for one in served)
     return tokens / seconds if seconds else None
 
 
 def covered_seconds(intervals: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds that intervals cover: what is under way together counts once."""
+    """Return the seconds covered by intervals; overlapping intervals count once."""
     seconds, until = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         seconds += max(0.0, end - max(begin, until))
@@ -233,7 +232,7 @@ def _all(served: Sequence[Served], name: str) -> list[float]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return a percentile, linear between order statistics."""
+    """Return a percentile by linear interpolation between order statistics."""
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

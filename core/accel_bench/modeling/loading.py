@@ -30,11 +30,11 @@ RESERVED = {
     "model_type": "choose another model.id",
     "architectures": "choose another model.id",
 }
-"""Configuration keys that are no overrides, and what to do instead."""
+"""Configuration keys that may not be overridden, each with the alternative."""
 
 
 def import_model_class(model: ModelUse) -> None:
-    """Import the module of the model's class, where no download is needed to know it."""
+    """Import the module of the model's class, if it is known without a download."""
     if architecture := architecture_of(model):
         # An architecture that transformers lacks is reported when it is loaded.
         getattr(transformers, architecture, None)
@@ -44,10 +44,10 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     """Return the scenario's model on the run's device, in train mode.
 
     Sets `run.weights_fingerprint`. `replace(name, module)` is for loaders that quantize: it is
-    called for every module of the decoder blocks that owns weights itself, as soon as they are
-    there and on the device; what it returns takes the module's place, None keeps it. Not more than
-    one block is then on the device in full precision, and the weights are those of every other
-    stack. Raises ScenarioError when the id, the overrides, the vocabulary or the length do not fit.
+    called for every module of the decoder blocks that owns weights itself, as soon as they are on
+    the device, and returns the module's replacement, or None to keep it. At most one block is then
+    on the device in full precision, and the weights are those of every other stack. Raises
+    ScenarioError when the id, the overrides, the vocabulary or the length do not fit.
     """
     use = run.scenario.model
     config = build_config(use, run.trust_remote_code)
@@ -74,7 +74,7 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
 
 
 def load_other_model(run: Run, name: str) -> Any:
-    """Return another model beside the scenario's, loaded alike, such as one that drafts for it.
+    """Return a second model beside the scenario's, such as one that drafts tokens for it.
 
     Raises ScenarioError when it cannot be loaded, or has another vocabulary.
     """
@@ -99,8 +99,8 @@ def load_other_model(run: Run, name: str) -> Any:
 def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Return the configuration of a model with its overrides applied and the cache off.
 
-    Overrides are applied before the configuration is built, since others follow from them: the list
-    of layer types has as many entries as there are layers. Raises ScenarioError.
+    Overrides are applied before the configuration is built, since other values follow from them,
+    such as the list of layer types from the number of layers. Raises ScenarioError.
     """
     published, raw = _published_config(use, trust_remote_code)
     config = _apply_overrides(published, raw, use.overrides) if use.overrides else published
@@ -110,7 +110,7 @@ def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedCo
 
 
 def model_class_of(run: Run) -> str:
-    """Return the class of transformers that loads the run's model, as its task says."""
+    """Return the transformers class that loads the run's model, by its task."""
     if run.task is None:
         return MODEL_CLASS
     found: str = run.task.model_class_of(run.scenario.model)
@@ -118,9 +118,9 @@ def model_class_of(run: Run) -> str:
 
 
 def check_model_class(config: Any, model_class: str, run: Run) -> None:
-    """Refuse a configuration of which the task's class makes no model. Raises ScenarioError.
+    """Raise ScenarioError for a configuration that the task's class cannot load.
 
-    One that brings code of its own says itself which classes there are.
+    A configuration that brings code of its own names its classes itself.
     """
     known = getattr(getattr(transformers, model_class), "_model_mapping", None)
     foreign = not type(config).__module__.startswith("transformers.")
@@ -144,7 +144,7 @@ def count_parameters(model: Any, trainable: bool = False) -> int:
 def _published_config(
     use: ModelUse, trust_remote_code: bool
 ) -> tuple[PreTrainedConfig, dict[str, Any]]:
-    """Return the published configuration: built, and as it is written."""
+    """Return the published configuration, as an object and as its JSON."""
     if use.id in find_presets("models"):
         card = read_card(use.id)
         return CONFIG_MAPPING[card.model_type](**card.config), dict(card.config)
@@ -187,7 +187,7 @@ def _apply_overrides(
 
 
 def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
-    """Refuse a key that the configuration does not have, which it would take without a word."""
+    """Raise ScenarioError for an unknown key, which the configuration would silently accept."""
     for key in overrides:
         if key in RESERVED:
             raise ScenarioError(f"model.overrides.{key} cannot be set here: {RESERVED[key]}")
@@ -201,7 +201,7 @@ def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
 def _pretrained_model(
     config: PreTrainedConfig, use: ModelUse, model_class: str, trust_remote_code: bool
 ) -> Any:
-    """Load real weights on the host: safetensors only, and every one of them."""
+    """Return a model with real weights on the host, all of them from safetensors."""
     try:
         model, loading = getattr(transformers, model_class).from_pretrained(
             **pretrained_source(use, trust_remote_code),
@@ -225,7 +225,7 @@ def _pretrained_model(
 
 
 def pretrained_source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that say where a model comes from."""
+    """Return the arguments of `from_pretrained` that locate a model."""
     if directory := model_directory(use):
         return {"pretrained_model_name_or_path": str(directory), "local_files_only": True}
     if use.id in find_presets("models"):
@@ -250,10 +250,9 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
 
 
 def check_fit(config: Any, run: Run, name: str | None = None) -> None:
-    """Refuse tokens or positions that a model has no embedding for: a GPU would only abort.
+    """Raise ScenarioError for tokens or positions without an embedding: a GPU would only abort.
 
-    For loaders that do without `load_base_model`. `name` is the model's, that of the scenario
-    where none is given. Raises ScenarioError.
+    For loaders that do without `load_base_model`. `name` is the model's, by default the scenario's.
     """
     name = name or run.scenario.model.id
     published = hasattr(config, "get_text_config")  # as transformers' own have it
@@ -277,7 +276,7 @@ def check_fit(config: Any, run: Run, name: str | None = None) -> None:
 def learned_positions(config: Any) -> int | None:
     """Return the longest sequence that a model's learned positions allow; None for rotary ones.
 
-    Rotary positions go on beyond the published length; learned ones are a table that ends there.
+    Rotary positions extend beyond the published length; learned ones are a table that ends there.
     """
     text = config.get_text_config()
     if getattr(text, "rope_parameters", None) is not None:

@@ -1,4 +1,4 @@
-"""Losses that tasks share: sums over what is supervised, divided by that of the whole step."""
+"""Losses that tasks share: sums over supervised elements, divided by those of the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["IGNORED_LABEL", "labelled_loss", "repeated_rows", "token_loss"]
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: int) -> Any:
-    """Return the cross-entropies of labelled tokens, summed and divided, in float32.
+    """Return the sum of supervised tokens' cross-entropies, divided, in float32.
 
     `logits` have shape (samples, length, vocabulary), `labels` (samples, length).
     """
@@ -29,15 +29,15 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: i
 
 
 def labelled_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the `token_loss` of a model's logits on the labels, which it is not given itself."""
+    """Return the `token_loss` of a model's logits; the model is called without the labels."""
     others = {name: value for name, value in inputs.items() if name != "labels"}
     return token_loss(model(**others).logits, inputs["labels"], supervised_in_step)
 
 
 def repeated_rows(ids: torch.Tensor) -> torch.Tensor:
-    """Return which rows of token ids equal which other ones, shape (rows, rows); none is itself.
+    """Return a mask of equal rows of token ids, shape (rows, rows), without the diagonal.
 
-    Rows are told apart by a 64-bit hash, so that memory grows with the rows alone.
+    Rows are compared by a 64-bit hash, so that memory grows with the rows alone.
     """
     multipliers = torch.tensor(_multipliers(ids.shape[1]), device=ids.device)
     hashes = (ids * multipliers).sum(-1)

@@ -1,4 +1,4 @@
-"""What the files of a model's directory are, for the identity of an experiment."""
+"""The digest of a model directory's files, for the identity of an experiment."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from accel_bench.catalog.models import model_directory
 from accel_bench.scenario.uses import ModelUse
 
 SMALL_BYTES = 1_000_000
-"""A file below this size goes into a digest with its content, a larger one with its size."""
+"""Size below which a file's content enters a digest; of larger files only the size does."""
 
 
 def digest_of_model(model: ModelUse) -> str | None:
-    """Return the SHA-256 of the files that a model's local directory is loaded from, in
-    hexadecimal; None for a model without one."""
+    """Return the SHA-256 of the files in a model's local directory, in hexadecimal; None for a
+    model without one."""
     directory = model_directory(model)
     if directory is None:
         return None

@@ -1,4 +1,4 @@
-"""Enter a context around each call of a module, without having anything compiled again."""
+"""Contexts around each call of a module, without recompilation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
 CALL, MARK = "_compiled_call_impl", "_torchdynamo_orig_callable"
-"""Attribute of a module whose compiled call replaces hooks and forward, and the one by which torch
-marks what it compiles."""
+"""Attribute of a module's compiled call, which replaces hooks and forward, and torch's mark of
+compiled objects."""
 
 Around: TypeAlias = Callable[[str], AbstractContextManager[Any]]
-"""Makes the context of a call, by the path of the module."""
+"""Function that returns the context of a module's call, by the module's path."""
 
 
 @contextmanager
 def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
-    """Enter `around(path)` for each call of a module within the block; not for `model` itself.
+    """Enter `around(path)` for each call of a module below `model` within the block.
 
-    A compiled module is entered as one: nothing is added to what is compiled.
+    A compiled module is entered as one: nothing is added to the compiled code.
     """
     with ExitStack() as stack:
         for path, module in called_modules(model):
@@ -34,9 +34,9 @@ def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
 
 
 def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield each module whose calls Python makes, once, with its path; the model itself first.
+    """Yield each module that Python calls, once, with its path; the model itself first.
 
-    Of what is compiled that is the outermost module alone.
+    Of compiled modules only the outermost is called by Python.
     """
     inside: set[int] = set()
     for path, module in model.named_modules():
@@ -48,15 +48,15 @@ def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Modul
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Return whether calls of a module run compiled code, by any way to compile one."""
+    """Return whether calls of a module run compiled code, however it was compiled."""
     calls = (getattr(module, CALL, None), vars(module).get("forward"))
     return isinstance(module, OptimizedModule) or any(hasattr(call, MARK) for call in calls)
 
 
 def calls_past_hooks(module: torch.nn.Module) -> bool:
-    """Return whether a module is called by code of its own in the place of compiled code.
+    """Return whether a module's call is replaced by code that wraps compiled code.
 
-    Torch calls no hook then. A wrapper of compiled code is known by `functools.wraps`.
+    Torch calls no hook then. A wrapper of compiled code is recognized by `functools.wraps`.
     """
     call = getattr(module, CALL, None)
     # Where the compiler is switched off, torch leaves the plain call there.
@@ -67,7 +67,7 @@ def calls_past_hooks(module: torch.nn.Module) -> bool:
 def after_calls(module: torch.nn.Module, see: Callable[[Any, Any, Any], None]) -> Any:
     """Call `see(module, inputs, output)` after each call of a module that is not compiled.
 
-    Return a handle whose `remove()` ends that.
+    Return a handle whose `remove()` ends the calls.
     """
     if not calls_past_hooks(module):
         return module.register_forward_hook(see)
@@ -85,7 +85,7 @@ def after_calls(module: torch.nn.Module, see: Callable[[Any, Any, Any], None]) -
 
 @contextmanager
 def around_module(module: torch.nn.Module, path: str, around: Around) -> Iterator[None]:
-    """Enter `around(path)` for each call of one module within the block, however it ends.
+    """Enter `around(path)` for each call of one module within the block, also if it raises.
 
     Checkpointing ends its second forward pass by an exception.
     """

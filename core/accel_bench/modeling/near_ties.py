@@ -17,35 +17,35 @@ from accel_bench.modeling.contract import text_config
 from accel_bench.run_context import Run
 
 ROUNDINGS = 8.0
-"""Roundings that a near tie's margin allows for. In llamas with random weights, of 1 to 32 blocks
-in bfloat16 and float16, tokens that were 4.5 of them apart have changed places, and none further.
-"""
+"""Number of roundings that a near tie's margin allows for. In llamas with random weights, of 1 to
+32 blocks in bfloat16 and float16, tokens that were 4.5 of them apart have changed places, and none
+further."""
 
 MOST_REQUESTS = 256
-"""Requests whose near ties are looked for."""
+"""Largest number of requests whose near ties are searched."""
 
 SHARE_OF_TIME = 0.1
-"""Share of `measure.timeout_seconds` that this takes at most."""
+"""Largest fraction of `measure.timeout_seconds` for the search."""
 
 RESERVE = 0.05
-"""Share of it that is left afterwards, in which what was measured is stored."""
+"""Fraction of `measure.timeout_seconds` that is left for storing the results."""
 
 MOST_POSITIONS = 64
-"""Positions whose logits are copied in float32 at once: a vocabulary is large."""
+"""Largest number of positions whose logits are copied in float32 at once: a vocabulary is large."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""Keys of a configuration with experts: where rounding chooses another one, all logits change."""
+"""Configuration keys of models with experts, a choice that rounding may change."""
 
 
 def find_near_ties(
     run: Run, end_pass: Callable[[], object] = lambda: None
 ) -> list[Sequence[int]] | None:
-    """Return for each of the first answers the positions (from 0) of its near ties, from one
-    forward pass of each; `end_pass` is called after it.
+    """Return the positions (from 0) of near ties in each of the first answers, by one forward pass
+    each; `end_pass` is called after it.
 
-    None where each token must be the same, where none is the likeliest one, and for models in which
-    roundings add up in another way. Fewer are returned where memory or time runs out: what was
-    measured before stands.
+    None if each token must be equal, if the answer is not greedy, and for models in which roundings
+    add up in another way. Fewer answers are returned if memory or time runs out: the measurement
+    stands.
     """
     asked, model = run.scenario.inference, run.unwrapped_model
     dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
@@ -80,15 +80,15 @@ def find_near_ties(
 
 
 def _seconds_for_them(run: Run) -> float:
-    """Return how long near ties may be looked for: a share of the time limit, and no more than is
-    left of it before the reserve."""
+    """Return the seconds for the search: a fraction of the time limit, and no more than is left
+    before the reserve."""
     limit = run.scenario.measure.timeout_seconds
     return min(SHARE_OF_TIME * limit, (1 - RESERVE) * limit - run.trace.age())
 
 
 def near_tie_margin(config: Any, dtype: torch.dtype) -> float | None:
     """Return the largest difference of two logits, in standard deviations of all logits of their
-    position, at which rounding may change their order; None where unknown.
+    position, at which rounding may change their order; None if unknown.
 
     Each decoder block rounds what it adds to the hidden state, so that errors of independent
     roundings grow with the square root of the number of blocks.
@@ -103,7 +103,7 @@ def near_tie_margin(config: Any, dtype: torch.dtype) -> float | None:
 def _near_ties(
     model: Any, device: Any, prompt: torch.Tensor, answer: Sequence[int], margin: float
 ) -> list[int]:
-    """Return the positions of an answer whose two likeliest tokens are nearer than the margin."""
+    """Return the positions of an answer at which the two likeliest tokens are within the margin."""
     kept = len(answer)
     ids = torch.cat([prompt.cpu(), torch.tensor(answer[:-1], dtype=prompt.dtype)])[None]
     last = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -115,15 +115,15 @@ def _near_ties(
 
 
 def _are_near(logits: torch.Tensor, margin: float) -> torch.Tensor:
-    """Return of each position, shape (positions,), whether its two best tokens nearly tie."""
+    """Return a mask of near ties between the two best tokens, shape (positions,)."""
     logits = logits.float()
     best = logits.topk(2).values
     return best[:, 0] - best[:, 1] <= margin * logits.std(dim=-1)
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which what was compiled runs as it is written: these lengths are new,
-    and would be compiled for nothing."""
+    """Return a context in which compiled code runs eagerly: new sequence lengths would be
+    recompiled for nothing."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

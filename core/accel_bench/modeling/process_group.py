@@ -1,4 +1,4 @@
-"""Which library ranks send tensors by, for each kind of device."""
+"""Communication backends of process groups, by type of device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from accel_bench.machine.info import Device
 
 
 def backends_for(device: DeviceType) -> str:
-    """Return the backend of `init_process_group` for ranks on this kind of device.
+    """Return the backend of `init_process_group` for ranks on a type of device.
 
-    With GPUs it has one for the CPU too: offloaded tensors are reduced there.
+    With GPUs it includes one for the CPU, on which offloaded tensors are reduced.
     """
     if device.on_host:
         return device.process_group_backend
@@ -19,7 +19,7 @@ def backends_for(device: DeviceType) -> str:
 
 
 def backend_of(device: Device) -> str:
-    """Return the backend that tensors on this kind of device are sent by, in one word."""
+    """Return the backend for tensors on a type of device, in one word."""
     config = torch.distributed.get_backend_config()
     by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
     return str(by_device.get(device.type, torch.distributed.get_backend()))

@@ -11,7 +11,7 @@ from accel_bench.engine import Batch
 
 
 class Prompts:
-    """The samples of endless batches, one after the other, without their padding."""
+    """Iterator over the samples of endless batches, without their padding."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._rows = _rows(batches)
@@ -31,8 +31,8 @@ def _rows(batches: Iterator[Batch]) -> Iterator[torch.Tensor]:
 def left_padded(
     prompts: Sequence[torch.Tensor], width: int, pad_token_id: int, device: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and mask of shape (prompts, width) on the device: padding stands before a prompt,
-    so that all of them end at the same place."""
+    """Return ids and mask of shape (prompts, width) on the device, padded on the left so that all
+    prompts end at the same position."""
     ids = torch.full((len(prompts), width), pad_token_id, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for number, prompt in enumerate(prompts):

@@ -1,4 +1,4 @@
-"""Evidence of loaders that quantize: what the model consists of, and how long it took."""
+"""Evidence of loaders that quantize: quantized modules, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def describe_quantized(
 ) -> dict[str, JsonValue]:
     """Return evidence of a model whose modules `quantized`, by name, hold weights of `bits` bits.
 
-    `kernel` says what multiplies with them. Each of these modules has `in_features` and
-    `out_features`, unless `elements` says how many weights they hold in all. Bytes are those of all
-    tensors that a module keeps, scales and zero points among them; tensors that are shared count
-    once.
+    `kernel` names the kernel that multiplies with them. Each of these modules has `in_features` and
+    `out_features`, unless `elements` is the number of their weights. Bytes include all tensors of a
+    module, such as scales and zero points; shared tensors count once.
     """
     from accel_bench.modeling.tensors import elements_by_dtype
 
@@ -53,9 +52,9 @@ def describe_quantized(
 def quantize_seconds(
     seconds: float, scope: Literal["rank", "global"] = "rank", kind: str = ""
 ) -> Metric:
-    """Return the metric of the time that quantizing took, which is in no step.
+    """Return the metric of the seconds that quantizing took, outside of all steps.
 
-    `scope` is `global` where it was done once for all ranks and runs; `kind` says how it was done.
+    `scope` is `global` if it was done once for all ranks and runs; `kind` names the method.
     """
     return Metric(
         name="quantize_seconds",
@@ -68,12 +67,12 @@ def quantize_seconds(
 
 
 def stored_bytes(*modules: torch.nn.Module) -> int:
-    """Return the bytes of the weights and buffers that modules keep, with their scales and such."""
+    """Return the bytes of the modules' weights and buffers, with scales and zero points."""
     return sum(tensor.nbytes for tensor in _distinct(*modules))
 
 
 def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
-    """Return the tensors that modules keep, the largest of those that begin at one place."""
+    """Return the modules' tensors, only the largest of those that begin at one address."""
     from accel_bench.modeling.tensors import plain_tensors
 
     kept: dict[tuple[int, object], torch.Tensor] = {}
@@ -86,7 +85,7 @@ def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[Any]:
-    """Yield parameters, buffers, and the tensors that libraries keep beside them in objects."""
+    """Yield parameters, buffers, and tensors that libraries store beside them in objects."""
     yield from module.parameters()
     yield from module.buffers()
     for holder in (*module.modules(), *module.parameters()):
@@ -94,7 +93,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _attached(holder: object, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Yield tensors among an object's attributes, and those of its attributes, such as scales."""
+    """Yield tensors among an object's attributes, and among their attributes, such as scales."""
     import torch
 
     for value in getattr(holder, "__dict__", {}).values():

@@ -1,4 +1,4 @@
-"""Draw random numbers that nothing else notices, on whatever device."""
+"""Preservation of random states, on all kinds of devices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from accel_bench.modeling.tensors import device_index
 
 @contextlib.contextmanager
 def keep_random_state(places: Iterable[torch.device] | torch.device | str) -> Iterator[None]:
-    """Put the random state of the host, and of these devices, back after the block.
+    """Restore the random state of the host, and of the given devices, after the block.
 
-    That of the host is torch's, numpy's global one, from which SpecAugment draws, and Python's.
+    The host's state is torch's, numpy's global one, from which SpecAugment draws, and Python's.
     """
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
     given = [torch.device(places)] if isinstance(places, str | torch.device) else [*places]

@@ -1,4 +1,4 @@
-"""Weights made, or moved, block by block: a quantized model is never whole in full precision."""
+"""Weights created, or moved, block by block: a quantized model is never whole in full precision."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.tensors import is_simulated
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
-"""Takes a module's name and the module with its weights; returns what replaces it."""
+"""Function of a module's name and the module with its weights that returns its replacement."""
 
 MODEL_CLASS = "AutoModelForCausalLM"
-"""Class of transformers that makes a model where no task says which."""
+"""Class of transformers that creates a model if no task names one."""
 
 SAMPLED_PARAMETERS = 4
-"""Parameters from each end of a model that its fingerprint covers."""
+"""Number of parameters from each end of a model that its fingerprint covers."""
 
 SAMPLED_ELEMENTS = 1024
-"""Elements of each of them."""
+"""Number of elements of each such parameter."""
 
 
 class _OwnValuesError(Exception):
-    """A parameter is filled by its constructor, so that the model has to be made as a whole."""
+    """A parameter is filled by its constructor, so that the model must be created as a whole."""
 
 
 class Fingerprint:
     """Digest of the beginnings of a model's first and last few parameters.
 
-    The names are chosen at once, the weights are read when they are there: a loader that replaces
-    modules passes each to `look` before it goes.
+    The names are chosen at once, the weights are read later: a loader that replaces modules passes
+    each to `look` before it goes.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -53,7 +53,7 @@ class Fingerprint:
         self._seen: dict[str, bytes | None] = {name: None for name, _ in ends}
 
     def look(self, name: str, module: nn.Module) -> None:
-        """Read those of the parameters that are in `module`."""
+        """Read the chosen parameters that are in `module`."""
         prefix = f"{name}." if name else ""
         if is_simulated():
             return
@@ -65,7 +65,7 @@ class Fingerprint:
                 self._seen[prefix + key] = head + content
 
     def digest(self) -> str:
-        """Return the first 16 hex digits of the SHA-256 of what was read."""
+        """Return the first 16 hex digits of the SHA-256 of the weights read."""
         return hashlib.sha256(b"".join(filter(None, self._seen.values()))).hexdigest()[:16]
 
 
@@ -83,8 +83,8 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     fingerprint.
 
     Each module's weights depend on its name, the configuration, dtype, device type and seed alone,
-    so every stack gets the same ones, whatever `replace` does with them. The global random state is
-    left as it was. On `meta`, and in a simulation, nothing is filled.
+    so every stack gets the same weights, whatever `replace` does with them. The global random state
+    is unchanged. On `meta`, and in a simulation, nothing is filled.
     """
     place = torch.device(device)
     # A configuration that brings code of its own was refused, or trusted, when it was built; that
@@ -122,7 +122,7 @@ def place_model(model: Any, place: torch.device, replace: Replace | None = None)
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Make the weights of each block, then those of all else; replace in between."""
+    """Create the weights of each block, then all other weights, with replacements in between."""
     fingerprint = Fingerprint(model)
     for path, blocks in block_lists(model).items():
         for number, block in enumerate(blocks):
@@ -149,12 +149,12 @@ def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None
 
 
 class _Filling:
-    """Fills modules that have no weights yet, each from a seed of its own."""
+    """Filler of modules without weights, each from a seed of its own."""
 
     def __init__(
         self, model: PreTrainedModel, place: torch.device, seed: int, *, again: bool
     ) -> None:
-        """Fill from a seed; `again` says that the model may still be made anew as a whole."""
+        """Fill from a seed; `again` allows to create the model anew as a whole."""
         self._model = model
         self._again = again
         self._place = place
@@ -167,7 +167,7 @@ class _Filling:
 
     @torch.no_grad()
     def initialize_outside(self, blocks: Sequence[nn.Module]) -> None:
-        """Initialize what is in no block, before anything is replaced.
+        """Initialize modules outside of blocks, before anything is replaced.
 
         Raises _OwnValuesError for a parameter that its class does not initialize.
         """
@@ -180,10 +180,10 @@ class _Filling:
 
     @torch.no_grad()
     def __call__(self, name: str, module: nn.Module) -> None:
-        """Fill a module and what is in it, but for what has been filled before.
+        """Fill a module and its children, except those already filled.
 
         Raises _OwnValuesError for a parameter that its class does not initialize, while the model
-        may be made anew, and ScenarioError where something has replaced parts of it.
+        may be created anew, and ScenarioError if parts of it have been replaced.
         """
         unfilled = [key for key, parameter in module.named_parameters() if parameter.is_meta]
         self._fill(name, module, self._owner(name))
@@ -215,7 +215,7 @@ class _Filling:
             owner._init_weights(module)
 
     def _owner(self, name: str) -> PreTrainedModel:
-        """Return the innermost model of transformers around a module: it initializes it."""
+        """Return the innermost transformers model around a module, which initializes it."""
         owner, place = self._model, self._model
         for part in name.split(".") if name else ():
             place = getattr(place, part)
@@ -223,7 +223,7 @@ class _Filling:
         return owner
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return memory for a parameter, marked as unfilled; tied ones share it."""
+        """Return memory for a parameter, marked as unfilled; tied parameters share it."""
         if id(parameter) in self._made:
             return self._made[id(parameter)][1]
         data = torch.full_like(parameter, torch.nan, device=self._place)
@@ -235,7 +235,7 @@ class _Filling:
 
 
 def seed_generators(seed: int, device_types: Collection[str]) -> None:
-    """Seed the generators of all devices, or the CPU's alone where nothing else is drawn on.
+    """Seed the generators of all devices, or only the CPU's if nothing else draws numbers.
 
     For each device that has not been started, `torch.manual_seed` formats the stack: a millisecond
     for each module of a model.
@@ -247,5 +247,5 @@ def seed_generators(seed: int, device_types: Collection[str]) -> None:
 
 
 def seed_of(seed: int, name: str) -> int:
-    """Return a seed that `seed` and `name` alone decide."""
+    """Return a seed derived from `seed` and `name`."""
     return random.Random(f"{seed}/{name}").getrandbits(63)

@@ -1,4 +1,4 @@
-"""What autograd keeps of a forward pass until the backward pass needs it, in all and by module."""
+"""The tensors that autograd saves in a forward pass for the backward pass, in all and by module."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from accel_bench.run_context import Run
 _CountT = TypeVar("_CountT")
 
 OUTSIDE = ""
-"""The module of what no module but the outermost one saves."""
+"""Name of the module for tensors that the outermost module saves itself."""
 
 
 def saved_bytes(model: torch.nn.Module, forward: Callable[[], Any], device: str) -> int:
     """Return the bytes of the distinct storages on a device that `forward` has autograd save.
 
-    Parameters and buffers are left out: they are there anyway. A storage of which a view is saved
-    counts whole, since all of it is kept. Within a checkpointed part only its inputs are saved,
-    and a compiled part reports what it keeps; hooks like these make it compile nothing again.
+    Parameters and buffers are left out. A storage counts whole if any view of it is saved. Of a
+    checkpointed part only its inputs are saved; a compiled part reports its saved tensors, and is
+    not recompiled.
     """
     return _saved(model, forward, device, lambda: OUTSIDE).total()
 
@@ -32,9 +32,9 @@ def saved_bytes(model: torch.nn.Module, forward: Callable[[], Any], device: str)
 def saved_bytes_by_module(
     model: torch.nn.Module, forward: Callable[[], Any], device: str
 ) -> dict[str, int]:
-    """Return the same by the path of the innermost module that was the first to save a storage.
+    """Return saved bytes by the path of the innermost module that first saves a storage.
 
-    The parts add up to `saved_bytes`. A compiled module is one part, with all that is in it.
+    The parts add up to `saved_bytes`. A compiled module is one part, with its children.
     """
     entered: list[str] = []
     with around_modules(model, lambda path: _within(path, entered)):
@@ -43,10 +43,10 @@ def saved_bytes_by_module(
 
 
 def one_forward(run: Run, model: torch.nn.Module, count: Callable[..., _CountT]) -> _CountT:
-    """Return what `count` says of the loss of the next micro-batch, computed as engines do.
+    """Return `count`'s value for the loss of the next micro-batch, computed as engines do.
 
-    No backward pass follows, and the random state stays. `count` gets the model, the pass and the
-    device.
+    No backward pass follows, and the random state is restored. `count` gets the model, the pass and
+    the device.
     """
     batch = next(run.batches)
     device = str(run.device)
@@ -93,5 +93,5 @@ def _within(path: str, entered: list[str]) -> Iterator[None]:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Return where a tensor's storage begins: the same for all views of it."""
+    """Return the address of a tensor's storage, the same for all views of it."""
     return tensor.untyped_storage().data_ptr()

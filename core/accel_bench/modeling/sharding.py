@@ -1,4 +1,4 @@
-"""What training with sharded tensors needs: one norm over all of them, and steps without sync."""
+"""Training with sharded tensors: one norm over all of them, and steps without synchronization."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from accel_bench.modeling.kept_elsewhere import kept_elsewhere
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> torch.Tensor:
-    """Scale gradients down to a total L2 norm; return the norm that they had, of shape ().
+    """Scale gradients down to a total L2 norm; return their previous norm, of shape ().
 
-    That of a sharded tensor is of all its shards. Tensors that are sharded otherwise, or not at
-    all, cannot be in one call of torch's function: each kind is added up by itself.
+    The norm of a sharded tensor is over all its shards. Torch's function cannot mix tensors of
+    different sharding: each kind is added up by itself.
     """
     kinds: dict[Any, list[torch.nn.Parameter]] = {}
     for one in parameters:
@@ -31,12 +31,12 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> tor
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a DTensor; without its module, which takes long to import."""
+    """Return whether a tensor is a DTensor, without the slow import of its module."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor gathered from all ranks that hold a part of it; a plain one as it is."""
+    """Return a tensor gathered from all ranks that hold a part of it; a plain tensor unchanged."""
     kept = kept_elsewhere(tensor)
     if kept is not None:
         return kept.read().detach()
@@ -44,9 +44,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a tensor that this rank holds, detached: all of it, for a plain one.
+    """Return this rank's part of a tensor, detached; the whole of a plain tensor.
 
-    What a library keeps elsewhere is read whole.
+    A parameter stored elsewhere by a library is read whole.
     """
     if kept_elsewhere(tensor) is not None:
         return whole(tensor)
@@ -55,9 +55,9 @@ def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the gradient of the part of a parameter that this rank holds; None without one.
+    """Return the gradient of this rank's part of a parameter; None without one.
 
-    A backward pass may leave the gradient divided otherwise: all ranks that share the parameter
+    A backward pass may leave the gradient sharded otherwise: all ranks that share the parameter
     call this together.
     """
     gradient: Any = parameter.grad
@@ -71,9 +71,9 @@ def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """Free weights that FSDP2 has gathered for a forward pass which no backward pass follows.
+    """Free weights that FSDP2 has gathered for a forward pass without a backward pass.
 
-    Only a backward pass would do so with the outermost module.
+    For the outermost module only a backward pass would free them.
     """
     for module in model.modules():
         if hasattr(module, "set_reshard_after_forward"):
@@ -83,10 +83,10 @@ def reshard(model: torch.nn.Module) -> None:
 def without_gradient_sync(
     model: Any,
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Return what makes contexts in which gradients are added up on each rank alone.
+    """Return a function that makes contexts in which each rank accumulates its own gradients.
 
-    For all micro-batches of a step but the last. Where gradients are joined in no way that can
-    wait, the contexts do nothing.
+    For all micro-batches of a step but the last. The contexts do nothing if the synchronization of
+    gradients cannot wait.
     """
     if hasattr(model, "no_sync"):
         found: Callable[[], contextlib.AbstractContextManager[Any]] = model.no_sync
@@ -98,7 +98,7 @@ def without_gradient_sync(
 
 @contextlib.contextmanager
 def _accumulating(model: Any) -> Iterator[None]:
-    """Let FSDP2 keep whole gradients on each rank within the block."""
+    """Let FSDP2 keep unsharded gradients on each rank within the block."""
     model.set_requires_gradient_sync(False)
     try:
         yield

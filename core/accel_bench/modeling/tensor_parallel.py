@@ -1,4 +1,4 @@
-"""Divide matrices by the model's own tensor-parallel plan."""
+"""Division of weight matrices by the model's own tensor-parallel plan."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from accel_bench.errors import ScenarioError
 GATHERED = "colwise_gather_output"
 COLUMNS = ("colwise", GATHERED)
 ROWS = ("rowwise", "rowwise_split_input")
-"""Names in plans of transformers: which side of a linear layer is divided."""
+"""Styles in transformers' plans, with the sharded side of a linear layer."""
 
 EMBEDDING = "embedding_rowwise"
-"""Name of a table of embeddings whose rows are divided."""
+"""Style of an embedding whose rows are sharded."""
 
 EXPERTS = ("packed_colwise", "moe_tp_experts", "grouped_gemm")
-"""Names for experts, which no plan here divides."""
+"""Styles of experts, which are not sharded here."""
 
 
 def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str, int]:
-    """Divide linear layers in place; return how many, by their style in the plan.
+    """Shard linear layers in place; return their number, by style in the plan.
 
-    `option` is what a user sets, by the name that errors give it. Raises ScenarioError for a model
-    without a plan, and for what cannot be divided.
+    `option` is the user's setting as named in errors. Raises ScenarioError for a model without a
+    plan, and for layers that cannot be sharded.
     """
     planned = dict(_planned(model, option))
     if not planned:
@@ -56,7 +56,7 @@ def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str
 
 
 def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
-    """Yield each linear layer of the plan with its style; one with tied weights is left whole."""
+    """Yield each linear layer of the plan with its style, except layers with tied weights."""
     inner = getattr(model, "get_base_model", lambda: model)()
     prefix = next(name for name, module in model.named_modules() if module is inner)
     plan = {_pattern(key): style for key, style in (getattr(inner, "tp_plan", None) or {}).items()}
@@ -76,7 +76,7 @@ def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
 
 
 def _check(model: Any, planned: dict[str, str], size: int, option: str) -> None:
-    """Raise ScenarioError for layers that cannot be divided so."""
+    """Raise ScenarioError for layers that cannot be sharded."""
     for name, style in planned.items():
         module = model.get_submodule(name)
         layer = getattr(module, "base_layer", module)
@@ -94,7 +94,7 @@ def _check(model: Any, planned: dict[str, str], size: int, option: str) -> None:
 
 
 def _style(style: str) -> ParallelStyle:
-    """Return torch's style of that name in a plan."""
+    """Return torch's style for a style of the plan."""
     if style in COLUMNS:
         whole = style == GATHERED
         return ColwiseParallel(output_layouts=Replicate() if whole else Shard(-1))
@@ -103,9 +103,9 @@ def _style(style: str) -> ParallelStyle:
 
 
 def _adapted(name: str, style: str) -> dict[str, ParallelStyle]:
-    """Return the styles of a layer with LoRA: of its two matrices one is divided with it.
+    """Return the styles of a layer with LoRA, one of whose two matrices is sharded with it.
 
-    Beside columns that is B, beside rows A: the other one is small, and stays whole.
+    With columns that is B, with rows A: the other one is small, and stays whole.
     """
     matrix = "lora_B" if style in COLUMNS else "lora_A"
     return {f"{name}.base_layer": _style(style), f"{name}.{matrix}.*": _style(style)}
@@ -116,7 +116,7 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 def _tied(model: nn.Module) -> set[int]:
-    """Return ids of weights that several modules share."""
+    """Return the ids of weights that several modules share."""
     owned = (weight for module in model.modules() for weight in module._parameters.values())
     seen = Counter(id(weight) for weight in owned if weight is not None)
     return {weight for weight, count in seen.items() if count > 1}

@@ -1,4 +1,4 @@
-"""Plans that divide a model's matrices over devices, as far as files tell."""
+"""Checks of tensor-parallel plans by files alone, without importing a model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from accel_bench.catalog.models import model_config, model_type_of
 from accel_bench.scenario.uses import ModelUse
 
 HEADS = ("num_attention_heads", "num_key_value_heads")
-"""Keys of a configuration whose values are divided."""
+"""Configuration keys whose values must be divisible by the number of devices."""
 
 PLAN = "base_model_tp_plan"
-"""Attribute of transformers' configurations that have a tensor-parallel plan."""
+"""Attribute of transformers' configurations that holds a tensor-parallel plan."""
 
 
 def tensor_parallel_problems(model: ModelUse, size: int, option: str) -> Iterator[str]:
-    """Yield why `size` devices cannot divide the matrices of a model; `option` is what sets them.
+    """Yield reasons why `size` devices cannot share a model's matrices; `option` sets the number.
 
-    Nothing is imported; of a model that is only known on a hub, nothing is found.
+    Nothing is imported; a model known only on a hub has no reasons.
     """
     config = model_config(model) or {}
     for key in HEADS:
@@ -33,7 +33,7 @@ def tensor_parallel_problems(model: ModelUse, size: int, option: str) -> Iterato
 
 
 def _configuration_source(model_type: str) -> Path | None:
-    """Return the module of a configuration of transformers; None where it is not found by name."""
+    """Return the source file of a transformers configuration; None if its name is unknown."""
     package = find_spec("transformers")
     if package is None or package.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""Describe tensors: dtypes by their names, and the plain tensors that a subclass wraps."""
+"""Properties of tensors: dtypes by name, and the plain tensors that a subclass wraps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """Return the number of elements of tensors by dtype, the commonest first."""
+    """Return the number of elements of tensors by dtype, largest first."""
     counts: Counter[str] = Counter()
     for tensor in tensors:
         counts[dtype_name(dtype_of(tensor))] += elements_of(tensor)
@@ -26,14 +26,14 @@ def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 
 
 def device_index(place: torch.device) -> int:
-    """Return the number of a device; of one without a number, that of the current device."""
+    """Return the index of a device; without an index, the current device's."""
     if place.index is not None:
         return place.index
     return torch.empty(0, device=place).device.index or 0
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Return whether elements can be read one by one: none can of a meta, lazy or sparse tensor."""
+    """Return whether elements can be read, unlike those of a meta, lazy or sparse tensor."""
     lazy = torch.nn.parameter.is_lazy(tensor)
     return not lazy and not tensor.is_meta and tensor.layout == torch.strided
 
@@ -41,7 +41,7 @@ def has_values(tensor: torch.Tensor) -> bool:
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """Yield the plain tensors that a tensor consists of: itself, unless it wraps others.
 
-    Of a sharded tensor that is the part of this rank; newer torch counts its mesh among the parts.
+    Of a sharded tensor only this rank's part; newer torch counts its mesh among the parts.
     """
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
@@ -53,5 +53,5 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 def is_simulated() -> bool:
-    """Return whether tensors that are made here are fake: with shapes, and without values."""
+    """Return whether new tensors are fake, with shapes and without values."""
     return detect_fake_mode() is not None

@@ -1,4 +1,4 @@
-"""Time a call among many of its kind, so that starting and waiting do not show."""
+"""Timing of a call among many of its kind, to hide the costs of starting and waiting."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch.utils.benchmark
 from accel_bench.machine.devices import of_torch_type
 
 BLOCKS = 3
-"""Blocks of calls, of which the median counts."""
+"""Number of blocks of calls, of which the median counts."""
 
 BLOCK_SECONDS = 0.02
-"""Least duration of a block."""
+"""Least duration of a block, in seconds."""
 
 LONGEST_BLOCK = 1000
-"""Most calls in a block."""
+"""Largest number of calls in a block."""
 
 
 def back_to_back_seconds(call: Callable[[], Any], device_type: str) -> float:

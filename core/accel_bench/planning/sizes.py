@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
-from accel_bench.plugins.doors import Entry, find_entries
+from accel_bench.plugins.doors import DoorEntry, find_entries
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.sweep import STAND_INS, Choice
 
@@ -91,7 +91,7 @@ def _choices(sizing: Sizing) -> Mapping[str, Choice]:
     return found
 
 
-def _entry_of(key: str) -> Entry:
+def _entry_of(key: str) -> DoorEntry:
     """Return what works out the size of a key. Raises ScenarioError where nothing does."""
     entries = find_entries(GROUP, "size")
     if entry := entries.get(key):
@@ -105,7 +105,7 @@ def _entry_of(key: str) -> Entry:
     )
 
 
-def _ask(entry: Entry, sizing: Sizing) -> tuple[int, str] | None:
+def _ask(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
     """Return the size and its reason; None if it is not known yet. Raises PluginError."""
     function = entry.load()
     with entry.blamed():

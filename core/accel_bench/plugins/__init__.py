@@ -1,1 +1,1 @@
-"""Find, check, activate and describe plugins; write a new one."""
+"""Plugins: found, checked, activated and described."""

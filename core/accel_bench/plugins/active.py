@@ -28,40 +28,40 @@ LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_di
 OUTPUT_TOLERANCE = "allowed_output_difference"
 
 OBSERVERS = "observers"
-"""The slot of plugins that observe steps and are no part of an experiment."""
+"""Slot of plugins that observe steps, outside of an experiment."""
 
 MOST_BY_SENSITIVITY = 0.95
-"""Largest update tolerance to which a task's sensitivity raises one: weights that do not change at
-all are 1 apart."""
+"""Largest update tolerance after multiplication by a task's sensitivity: unchanged weights are at a
+distance of 1."""
 
 
 @dataclass(frozen=True)
 class ActivePlugin:
-    """One active use: an instance, and where it came from."""
+    """Active use of a plugin: its instance, name and distribution."""
 
     instance: Plugin[Any]
-    """The plugin with its options."""
+    """Plugin instance with its options."""
 
     name: str
-    """What `use` calls it."""
+    """Name of the plugin in `use`."""
 
     slot: str | None
-    """The slot that it fills; None for a plugin of the stack."""
+    """Slot that the plugin fills; None for a plugin of the stack."""
 
     distribution: str
 
     set_at_import: tuple[str, ...] = ()
-    """Environment variables that its import or its making changed, which was undone."""
+    """Environment variables that the plugin's import or creation changed, since restored."""
 
     installed_version: str | None = None
-    """Version of the distribution where the job runs; null for the one that is installed here."""
+    """Version of the distribution in the job's environment; None if that is this one."""
 
     unmet_there: tuple[str, ...] | None = None
     """Requirements that are not met where the job runs; null where it runs in this environment."""
 
     @property
     def version(self) -> PluginVersion:
-        """Name, distribution and version, for the record."""
+        """Name, distribution and version of the plugin, for the record."""
         version = self.installed_version or distribution_version(self.distribution)
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
@@ -73,12 +73,12 @@ class ActivePlugin:
 
 
 class _Hooks(pluggy.PluginManager):
-    """Looks for hooks among the methods that are marked, not at every attribute of a plugin."""
+    """Pluggy manager that searches hooks among marked methods, not among all attributes."""
 
     marked: frozenset[str] = frozenset()
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """Return the marks of an attribute; None where it is no hook."""
+        """Return the marks of an attribute; None if it is no hook."""
         return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
 
 
@@ -107,9 +107,9 @@ class ActivePlugins:
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
-        """Call a hook of every plugin that implements it, in order; yield plugin and answer.
+        """Call a hook of every plugin that implements it, in order; yield plugin and value.
 
-        Raises HookError that names the plugin when it raises anything that is not ours.
+        Raises HookError that names the plugin for any error but an AccelBenchError.
         """
         functions = self._functions(hook)
         for plugin in self.plugins:
@@ -117,9 +117,9 @@ class ActivePlugins:
                 yield plugin, self.call_plugin(plugin, hook, **arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
-        """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
+        """Yield the items of an iterable hook's values, each with its plugin, like `call_all`.
 
-        Raises HookError for anything else, and for an iterable that raises on its way.
+        Raises HookError for other types, and for an iterable that raises.
         """
         for plugin, found in self.call_all(hook, **arguments):
             if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
@@ -129,7 +129,7 @@ class ActivePlugins:
             yield plugin, items
 
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
-        """Call a hook of one plugin; None when it does not implement it."""
+        """Call a hook of one plugin; None if the plugin does not implement it."""
         found = self._functions(hook).get(id(plugin.instance))
         if found is None:
             return None
@@ -137,7 +137,7 @@ class ActivePlugins:
             return found.function(*(arguments[name] for name in found.argnames))
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
-        """Call a one-answer hook of the plugin that answers it; None when there is none."""
+        """Call a one-answer hook of the plugin that answers it; None without one."""
         plugin = self._answers[hook]
         return None if plugin is None else self.call_plugin(plugin, hook, **arguments)
 
@@ -148,8 +148,8 @@ class ActivePlugins:
         accepts: Callable[[Any], bool] = lambda value: value is not None,
         **arguments: Any,
     ) -> Any:
-        """Call a one-answer hook that a plugin answers. Raises HookError for a value that `accepts`
-        refuses."""
+        """Call a one-answer hook that a plugin must answer. Raises HookError for a value that
+        `accepts` refuses."""
         plugin, value = self._answers[hook], self.call_one(hook, **arguments)
         assert plugin is not None
         if not accepts(value):
@@ -198,7 +198,7 @@ class ActivePlugins:
 def _tolerances(
     plugins: Iterable[ActivePlugin], method: str, sensitivity: float = 1.0
 ) -> dict[str, float]:
-    """Return what each plugin allows whose `method` declares something, times the sensitivity.
+    """Return the tolerance of each plugin whose `method` declares one, times the sensitivity.
 
     Raises HookError for anything but a number from 0 or None.
     """
@@ -215,7 +215,7 @@ def _tolerances(
 
 
 def task_of(active: ActivePlugins) -> Task[Any] | None:
-    """Return the plugin that fills the slot `task`, also where another one builds the loss."""
+    """Return the plugin of the slot `task`, also if another plugin builds the loss."""
     filling = (one.instance for one in active.plugins if one.slot == "task")
     return next((one for one in filling if isinstance(one, Task)), None)
 
@@ -228,7 +228,7 @@ def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> Ho
 
 
 def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) -> None:
-    """Raise HookError for what a plugin gave, where it could not be read back once stored."""
+    """Raise HookError for a plugin's value that could not be read back once stored."""
     if fault := unreadable_part(value, *place):
         problem = f"gave what cannot be stored: {fault}"
         raise HookError(plugin.name, plugin.distribution, hook, problem)
@@ -236,9 +236,9 @@ def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) 
 
 @contextlib.contextmanager
 def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
-    """Turn what a plugin's code raises into an error that names the plugin.
+    """Turn an error of a plugin's code into an error that names the plugin.
 
-    What it says of the scenario or of the run, it says by ScenarioError or InvalidRunError.
+    ScenarioError and InvalidRunError, about the scenario or the run, pass.
     """
     note_call(plugin.name, plugin.distribution, what)
     try:
@@ -253,7 +253,7 @@ def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
 
 
 def problem_of(error: BaseException) -> str:
-    """Return what a plugin's code raised, on one line."""
+    """Return an error of a plugin's code as one line."""
     if isinstance(error, PluginError):
         return str(error)
     if isinstance(error, TookTooLongError):
@@ -263,7 +263,7 @@ def problem_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Attribute to a plugin what its hook raises, and what it registers with the run."""
+    """Attribute to a plugin the errors of its hook, and the callbacks it registers with the run."""
     calling = getattr(arguments.get("run"), "calling", contextlib.nullcontext)
     limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
     with attribute_errors_to(plugin, hook), calling(plugin), limited:

@@ -1,4 +1,4 @@
-"""Check what plugins declare that they need against an experiment and a machine."""
+"""Checks of plugins' declared constraints against an experiment and a machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRECISION_OF = {"bfloat16": "bf16-autocast", "float16": "fp16-autocast"}
 """Values of `train.precision` by the dtype that they compute in."""
 
 NAMED = 6
-"""Architectures that a reason names all; of more than that it names the first few."""
+"""Largest number of architectures that a reason names in full."""
 
 NAMED_OF_MANY = 3
 
@@ -33,13 +33,13 @@ MICRO_BATCH = frozenset(
         "train.micro_batch_size",
     }
 )
-"""Settings that size micro-batches: of those of `train` any two give the third."""
+"""Settings of the micro-batch's size; of those of `train` any two give the third."""
 
 
 def unmet_constraints(
     experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> tuple[str, ...]:
-    """Return why this experiment cannot run here, from declarations and from `check_scenario`."""
+    """Return reasons why an experiment cannot run here, by declarations and `check_scenario`."""
     scenario = experiment.scenario
     known = {"experiment": experiment, "machine": machine, "task": task_of(active)}
     # First of all, since a model that is looked up has an architecture from then on.
@@ -63,7 +63,7 @@ def unmet_constraints(
 
 
 def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[str]:
-    """Yield what of the batch one stack alone changes where the loss depends on the micro-batch."""
+    """Yield batch sizes that one stack alone changes, if the loss depends on them."""
     task, changed = task_of(active), sorted({*experiment.stack.settings} & MICRO_BATCH)
     if task is not None and task.batch_dependent and changed:
         yield (
@@ -74,10 +74,10 @@ def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[s
 
 
 def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
-    """Check the model's real architecture, such as `LlamaForCausalLM`, against all plugins.
+    """Raise PluginError if any plugin does not support the model's architecture.
 
     For the worker, once the model's configuration is read: the plan does not know that of a hub id.
-    Raises PluginError with every plugin that does not support it.
+    The error names every such plugin.
     """
     reasons = [
         f"{plugin.name}: {reason}"
@@ -95,7 +95,7 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
 
 
 def _some(plugin: str, architectures: Sequence[str]) -> str:
-    """Return architectures as a text, the first few of many."""
+    """Return architectures as text, with only the first few of many."""
     if len(architectures) <= NAMED:
         return ", ".join(architectures)
     named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY
@@ -103,7 +103,7 @@ def _some(plugin: str, architectures: Sequence[str]) -> str:
 
 
 def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
-    """Yield that a task does not train models such as the catalog's that the scenario names."""
+    """Yield a reason if the task does not train the catalog family of the scenario's model."""
     known = getattr(plugin.instance, "families", None)
     family = family_of(scenario.model)
     if known is not None and family is not None and family not in known:
@@ -112,7 +112,7 @@ def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
 
 
 def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
-    """Yield what the machine of the command, on which ranks run, lacks."""
+    """Yield devices that the command's machine, on which ranks run, lacks."""
     resources = scenario.resources
     kind = device_type(resources.device)
     names = kind.find(machine)
@@ -131,7 +131,7 @@ def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:
-    """Return which device has less memory than each needs; empty where none has."""
+    """Return a device with less memory than required, as text; empty without one."""
     resources = scenario.resources
     needed = resources.device_memory_bytes
     for gpu in machine.gpus[: resources.devices]:
@@ -144,7 +144,7 @@ def _small_device(scenario: Scenario, machine: Machine) -> str:
 
 
 def _resources(scenario: Scenario) -> Iterable[str]:
-    """Yield what the resources exclude, on any machine."""
+    """Yield reasons that follow from the resources on any machine."""
     resources = scenario.resources
     kind = device_type(resources.device)
     if resources.device_type is not None and kind.on_host:
@@ -161,14 +161,14 @@ def _resources(scenario: Scenario) -> Iterable[str]:
 
 
 def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
-    """Return the device, or torch's word for it where a plugin works with that one."""
+    """Return the device type, or torch's type for it if the plugin allows only that."""
     name = scenario.resources.device
     torch_type = device_type(name).torch_type
     return torch_type if allowed and torch_type in allowed else name
 
 
 def _requirements(plugin: ActivePlugin) -> Iterable[str]:
-    """Yield which packages are missing where the job runs."""
+    """Yield packages that the job's environment lacks."""
     requires = plugin.instance.requires
     if plugin.unmet_there is not None:
         yield from plugin.unmet_there
@@ -180,7 +180,7 @@ def _requirements(plugin: ActivePlugin) -> Iterable[str]:
 
 
 def _missing_reader(scenario: Scenario) -> Iterable[str]:
-    """Yield that what reads a quantized checkpoint is not installed, with the extra of it."""
+    """Yield the missing reader of a quantized checkpoint, with its extra."""
     model = scenario.model
     directory = model_directory(model) if model.weights == "pretrained" else None
     settings = read_config(directory).get("quantization_config") if directory else None
@@ -191,7 +191,7 @@ def _missing_reader(scenario: Scenario) -> Iterable[str]:
 
 
 def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
-    """Yield that no plugin of the stack makes the copies that the precision computes with."""
+    """Yield a reason if no plugin of the stack makes the precision's copies of weights."""
     if not scenario.train.keeps_master_weights:
         return
     parallel = active.answers("parallelize_model")
@@ -206,7 +206,7 @@ def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
 def _declared(
     scenario: Scenario, plugin: ActivePlugin, machine: Machine, architecture: str | None
 ) -> Iterable[str]:
-    """Yield which declarations of the plugin's class are not met."""
+    """Yield unmet declarations of the plugin's class."""
     declared = plugin.instance
     # Models of another task are of other architectures: one of the two reasons is enough.
     if declared.tasks is None or scenario.task.use in declared.tasks:

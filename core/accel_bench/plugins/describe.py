@@ -1,4 +1,4 @@
-"""Describe a plugin by importing it: hooks, options, constraints, and whether it can be used."""
+"""Descriptions of plugins by importing them: hooks, options, constraints, and problems."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from accel_bench.plugins.validation import (
 from accel_bench.task import Task
 
 ACCELERATING = frozenset({"accelerate_model", "compile_model"})
-"""Hooks that only a plugin of a stack has a reason to implement."""
+"""Hooks that only plugins of a stack implement."""
 
 MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_steps", "observe_ranks"})
-"""Hooks of a plugin that stands in the list `metrics`, when it changes nothing besides."""
+"""Hooks of a plugin for the list `metrics`, if it implements no others."""
 
 PROCESS_SECONDS = 60.0
-"""Limit for a process that imports one plugin; the import's own alarm should be earlier."""
+"""Time limit in seconds of a process that imports one plugin; the import's own is shorter."""
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def check(name: str) -> dict[str, Any]:
-    """Return whether a plugin can be used here, and why not; never raises for a broken one."""
+    """Return whether a plugin can be used here, with the reasons; never raise for a broken one."""
     try:
         described = describe(name)
         problems = [*described["unmet"], *_contract_problems(load_class(name))]
@@ -64,9 +64,9 @@ def check(name: str) -> dict[str, Any]:
 
 
 def check_all() -> list[dict[str, Any]]:
-    """Check every installed plugin, by name.
+    """Return the checks of all installed plugins, by name.
 
-    A foreign plugin is imported in a process of its own, so that what it breaks or imports is not
+    A foreign plugin is imported in a process of its own, so that its imports and errors are not
     attributed to another.
     """
     return [
@@ -101,11 +101,10 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
-    """Return the slots that a plugin fills; none for one of the stack.
+    """Return the slots that a plugin fills; empty for a plugin of the stack.
 
-    A task fills its slot, whatever it claims. Another plugin that says itself which hooks it claims
-    stands in the stack, unless it brings both the model and what drives its steps: that is an
-    engine, which stands in for the model.
+    A task fills its slot, whatever it claims. Another plugin with `claims` belongs into the stack,
+    unless it brings both a model and an engine: then it is an engine, which replaces the model.
     """
     hooks = implemented(kind)
     if issubclass(kind, Task):
@@ -116,7 +115,7 @@ def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
 
 
 def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:
-    """Return the slots that a plugin with these hooks fills; none for one that accelerates."""
+    """Return the slots that a plugin with these hooks fills; empty for an acceleration."""
     if TRACKING in hooks:
         return ("trackers",)
     if not ACCELERATING.isdisjoint(hooks):
@@ -143,7 +142,7 @@ def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
 
 
 def _contract_problems(kind: type[Plugin[Any]]) -> list[str]:
-    """Return what does not fit the hooks, and which options have no description."""
+    """Return violations of the contract, and options without a description."""
     problems = [
         f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
     ]

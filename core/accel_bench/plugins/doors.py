@@ -1,7 +1,7 @@
 """The doors of the core: groups of entry points, listed from metadata and loaded by name.
 
-What ships in the box comes in by the same doors as what other distributions add. Nothing is
-imported for a list; what is broken is named with its distribution and the reason when it is used.
+Entries in the box use the same doors as those of other distributions. Nothing is imported for a
+list; an error names a broken entry's distribution and the reason when it is used.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from accel_bench.documents.presets import entry_points
 from accel_bench.errors import AccelBenchError, PluginError, did_you_mean
 
 OWN_DISTRIBUTION = "accel-bench"
-"""The distribution of the core and of what is in the box."""
+"""Name of the distribution of the core and the box."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What a distribution brings through a door."""
+class DoorEntry:
+    """Entry that a distribution adds to a door."""
 
     kind: str
-    """What the door is for, in one word: `command`, `format`."""
+    """Noun for the entry's kind: `command`, `format`."""
 
     name: str
-    """Name by which it is used; `distribution:name` where ours, or two others, have the same."""
+    """Name of the entry; `distribution:name` if a core entry, or another one, has the same."""
 
     point: metadata.EntryPoint
 
     @property
     def is_ours(self) -> bool:
-        """True if its distribution ships in the box."""
+        """True if the entry's distribution ships in the box."""
         return _is_ours(self.point)
 
     @property
     def brought_by(self) -> str:
-        """The distribution and its version."""
+        """Name and version of the entry's distribution."""
         found = self.point.dist
         return f"{found.name} {found.version}" if found else "an unknown distribution"
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Requirements (PEP 508) of its distribution."""
+        """Requirements (PEP 508) of the entry's distribution."""
         found = self.point.dist
         return tuple(found.requires or ()) if found else ()
 
     def load(self) -> Any:
-        """Import it. Raises PluginError that names its distribution and the reason.
+        """Import the entry's object. Raises PluginError that names its distribution and the reason.
 
-        What is built for another accel-bench is refused so before it is imported.
+        A distribution built for another contract is refused before its import.
         """
         if not self.is_ours and self.point.dist:
             from accel_bench.plugins.registry import wrong_contract
@@ -67,7 +67,7 @@ class Entry:
 
     @contextmanager
     def blamed(self, place: str = "") -> Iterator[None]:
-        """Raise PluginError for what its code raises within the block; AccelBenchErrors pass.
+        """Turn errors of the entry's code within the block into PluginError; AccelBenchErrors pass.
 
         `place`, such as `a.csv: `, stands before the reason.
         """
@@ -79,22 +79,22 @@ class Entry:
             raise self.broken(f"{place}{type(error).__name__}: {error}") from error
 
     def broken(self, reason: str) -> PluginError:
-        """Return the error that says why it cannot be used."""
+        """Return the error that states why the entry cannot be used."""
         return PluginError(
             f"the {self.kind} {self.name!r} of {self.brought_by} is broken: {reason}"
         )
 
 
-def find_entries(group: str, kind: str) -> Mapping[str, Entry]:
-    """Return what is installed in a group of entry points, by name; nothing is imported.
+def find_entries(group: str, kind: str) -> Mapping[str, DoorEntry]:
+    """Return the installed entries of a group by name, without importing them.
 
-    Those of the box come first.
+    Entries of the box come first.
     """
     return _entries_on(group, kind, tuple(sys.path))
 
 
-def find_entry(group: str, kind: str, name: str) -> Entry:
-    """Return one of them. Raises PluginError with the nearest name where there is none."""
+def find_entry(group: str, kind: str, name: str) -> DoorEntry:
+    """Return one entry of a group. Raises PluginError with the nearest name if there is none."""
     known = find_entries(group, kind)
     if name not in known:
         raise PluginError(f"no {kind} is called {name!r}{did_you_mean(name, known)}")
@@ -102,11 +102,11 @@ def find_entry(group: str, kind: str, name: str) -> Entry:
 
 
 @lru_cache(maxsize=16)
-def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, Entry]:
+def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, DoorEntry]:
     """Return the entries on this `sys.path`."""
     points = entry_points(group)
     shared = Counter(point.name for point in points)
-    found = [Entry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
+    found = [DoorEntry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
     found.sort(key=lambda one: (not one.is_ours, one.name))
     return {one.name: one for one in found}
 
@@ -117,13 +117,13 @@ def _is_ours(point: metadata.EntryPoint) -> bool:
 
 @cache
 def _name_of_distribution(distribution: metadata.Distribution) -> str:
-    """Return its name as its metadata begin; `name` would import a parser of mail for them."""
+    """Return a distribution's name from the start of its metadata, without a mail parser."""
     found = re.search(r"^Name: *(\S+)", distribution.read_text("METADATA") or "", re.MULTILINE)
     return found[1] if found else distribution.name
 
 
 def _name_of(point: metadata.EntryPoint, shared: bool) -> str:
-    """Return what an entry is called: by its address where another one has its name."""
+    """Return the name of an entry: its address if another entry has its name."""
     if not shared or _is_ours(point):
         return point.name
     return f"{_name_of_distribution(point.dist) if point.dist else ''}:{point.name}"

@@ -1,4 +1,4 @@
-"""Read what another Python would run a job with: `python -m accel_bench.plugins.interpreter`."""
+"""Description of another Python's environment: `python -m accel_bench.plugins.interpreter`."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from accel_bench.result import RankResult
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 SECONDS = 120.0
-"""Limit for the process that describes an interpreter."""
+"""Time limit in seconds of the process that describes an interpreter."""
 
 
 class InstalledThere(Frozen):
-    """A plugin of another interpreter's environment."""
+    """Plugin installed in another interpreter's environment."""
 
     name: str
     distribution: str
 
     unmet: tuple[str, ...]
-    """Unmet requirements; empty where it can be used."""
+    """Unmet requirements; empty for a usable plugin."""
 
 
 class Interpreter(Frozen):
-    """A Python with accel-bench, and everything that is installed beside it."""
+    """A Python with accel-bench, and everything installed beside it."""
 
     schema_version: int
-    """Version of the jobs that its accel-bench reads."""
+    """Schema version of the jobs that its accel-bench reads."""
 
     contract: str = ""
-    """Digest of what its jobs and results hold; empty where its accel-bench does not say."""
+    """Digest of the fields of its jobs and results; empty if its accel-bench does not state it."""
 
     accel_bench: str
     """Version of its accel-bench."""
 
     command: tuple[str, ...]
-    """What starts it, without the working folder on its path."""
+    """Command that starts it, without the working folder on its path."""
 
     machine: Machine
     """This machine, with that environment's versions."""
 
     distributions: dict[str, str]
-    """Versions by canonical name; with the commit where plugins come from a checkout."""
+    """Versions by canonical name; with the commit if plugins come from a checkout."""
 
     plugins: tuple[InstalledThere, ...]
 
@@ -68,7 +68,7 @@ class Interpreter(Frozen):
         return machine.model_copy(update=ours)
 
     def unmet(self, name: str, distribution: str) -> tuple[str, ...]:
-        """Return why a plugin cannot be used there."""
+        """Return reasons why a plugin cannot be used in this environment."""
         wanted = (name.rpartition(":")[2], canonicalize_name(distribution))
         for plugin in self.plugins:
             if (plugin.name, canonicalize_name(plugin.distribution)) == wanted:
@@ -77,7 +77,7 @@ class Interpreter(Frozen):
 
 
 def read_interpreter(python: str) -> Interpreter:
-    """Ask a Python for its description. Raises ScenarioError where it cannot run this job."""
+    """Return the description of a Python. Raises ScenarioError if it cannot run this job."""
     command = [python, "-m", "accel_bench.plugins.interpreter"]
     try:
         # With -m the working folder is on the path: this one holds no modules of anyone's.
@@ -99,7 +99,7 @@ def read_interpreter(python: str) -> Interpreter:
 
 
 def _checked(python: str, text: str) -> Interpreter:
-    """Parse a description. Raises ScenarioError for one of another contract."""
+    """Return a parsed description. Raises ScenarioError for another contract."""
     try:
         found = json.loads(text)
         schema, version = found["schema_version"], found["accel_bench"]
@@ -119,7 +119,7 @@ def _checked(python: str, text: str) -> Interpreter:
 
 
 def contract() -> str:
-    """Return a digest of the fields of jobs and results, and of the values that they may have.
+    """Return a digest of the fields of jobs and results, and of their possible values.
 
     Both sides must have the same: neither reads a field that it does not know.
     """
@@ -130,7 +130,7 @@ def contract() -> str:
 
 
 def _add_fields(annotation: Any, found: dict[str, list[str]]) -> None:
-    """Add the fields of all models that an annotation names, and the literals it allows."""
+    """Add the fields of all models in an annotation, and its literals."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         for one in get_args(annotation):
             _add_fields(one, found)
@@ -156,7 +156,7 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 
 def describe_this() -> Interpreter:
-    """Describe the interpreter that runs this."""
+    """Return the description of this interpreter."""
     # An interrupted install leaves no metadata.
     found = [one for one in metadata.distributions() if one.metadata and one.metadata["Name"]]
     versions = {canonicalize_name(one.metadata["Name"]): one.version for one in found}

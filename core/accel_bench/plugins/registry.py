@@ -1,5 +1,5 @@
-"""List plugins from metadata and a data file alone, and say which are built for another version:
-nothing of theirs is imported."""
+"""The list of plugins from metadata and a data file, without importing any, and the contract
+versions that they were built for."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from accel_bench.plugins.shipped import extras, is_shipped, plugin_meant_by, shi
 
 
 @dataclass(frozen=True)
-class Installed:
-    """A plugin that is installed, as its distribution's metadata describe it."""
+class InstalledPlugin:
+    """Installed plugin, by its distribution's metadata."""
 
     name: str
-    """Its name within its distribution, which others may bring too."""
+    """Name of the plugin within its distribution; other distributions may use it too."""
 
     entry: metadata.EntryPoint
     distribution: str
 
     version: str
-    """Version of the distribution, as are the requirements and the summary."""
+    """Version of the distribution."""
 
     requires: tuple[str, ...]
     """Requirements (PEP 508), as in the metadata."""
@@ -43,23 +43,23 @@ class Installed:
 
     @property
     def address(self) -> str:
-        """Distribution and name, by which it can always be used."""
+        """Unique address of the plugin: distribution and name."""
         return f"{canonicalize_name(self.distribution)}:{self.name}"
 
     @property
     def use(self) -> str:
-        """What `use` calls it: its name, and its address where that means another one."""
+        """Text for `use`: the plugin's name, or its address if the name means another plugin."""
         return self.name if _meant_by(self.name) == [self] else self.address
 
     @property
     def wrong_contract(self) -> str | None:
-        """Why it was built for another accel-bench, with what to do; None when it fits this one."""
+        """Reason, with the way out, why accel-bench refuses the plugin; None if it fits."""
         return wrong_contract(self.distribution, self.requires)
 
     def unmet(self, requires: Iterable[str] = ()) -> tuple[str, ...]:
         """Return unmet requirements of the distribution and of `requires` (PEP 508).
 
-        The last says how to meet them, where an extra does.
+        The last one names the extra that meets them, if there is one.
         """
         own = [text for text in self.requires if not is_on_contract(text)]
         found = [unmet_requirement(text) for text in (*own, *requires)]
@@ -70,11 +70,11 @@ class Installed:
 
 
 @lru_cache(maxsize=1)
-def installed() -> tuple[Installed, ...]:
+def installed() -> tuple[InstalledPlugin, ...]:
     """Return all installed plugins by name."""
     entries = dict.fromkeys(metadata.entry_points(group=PROJECT))  # a line may stand twice
     found = [
-        Installed(entry.name, entry, *_described(entry.dist))
+        InstalledPlugin(entry.name, entry, *_described(entry.dist))
         for entry in entries
         if entry.dist is not None
     ]
@@ -90,17 +90,17 @@ def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str
 
 
 def overview() -> list[dict[str, Any]]:
-    """Return what each plugin does and needs, by name; nothing of theirs is imported.
+    """Return what each plugin does and needs, by name, without importing any.
 
-    First those that are installed, then those that accel-bench ships and that are not.
+    Installed plugins come first, then shipped ones that are not installed.
     """
     rows = [_row(plugin.use, plugin) for plugin in installed()]
     absent = sorted(set(shipped()) - {plugin.use for plugin in installed()})
     return [*rows, *map(_row, absent)]
 
 
-def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
-    """Describe a plugin, by the shipped list where that has it; None is one not installed."""
+def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
+    """Return a plugin's description, from the shipped list if it has one; None is not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
     same = [one for one in installed() if plugin and one.name == plugin.name and one != plugin]
@@ -120,8 +120,8 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
     }
 
 
-def find(name: str) -> Installed:
-    """Return the installed plugin of that name, or at that address, `distribution:name`.
+def find(name: str) -> InstalledPlugin:
+    """Return the installed plugin of a name or an address, `distribution:name`.
 
     Raises PluginError unless there is exactly one.
     """
@@ -143,8 +143,8 @@ def find(name: str) -> Installed:
     return found[0]
 
 
-def _meant_by(name: str) -> list[Installed]:
-    """Return the plugins of a name; a shipped name means the shipped one, whoever has it too."""
+def _meant_by(name: str) -> list[InstalledPlugin]:
+    """Return the plugins of a name; the name of a shipped plugin means that one alone."""
     same = [plugin for plugin in installed() if plugin.name == name]
     ours = [plugin for plugin in same if is_shipped(plugin.distribution)]
     return same if len(ours) == len(same) or name not in shipped() else ours
@@ -157,7 +157,7 @@ def _address(name: str) -> str:
 
 @cache
 def unmet_requirement(requirement: str) -> str | None:
-    """Return why a requirement (PEP 508) is not met here; None when it is, or does not apply.
+    """Return why a requirement (PEP 508) is not met here; None if met, or not applicable.
 
     Requirements of its extras, such as `name[extra]>=1`, must be met too.
     """
@@ -195,7 +195,7 @@ def _contains(needed: Requirement, have: str | None) -> bool:
 
 
 def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
-    """Yield what a distribution requires with one of these extras, and not without."""
+    """Yield the requirements of a distribution that only the given extras add."""
     for text in found.requires or ():
         marker = Requirement(text).marker
         if marker is None or marker.evaluate({"extra": ""}):
@@ -205,8 +205,7 @@ def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> It
 
 
 def missing_extra(name: str) -> str | None:
-    """Return how to install a plugin that an extra brings; None for any other, and for one that
-    is installed."""
+    """Return how to install an extra's plugin; None for another, or for an installed one."""
     if name not in extras() or _meant_by(name):
         return None
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
@@ -257,7 +256,7 @@ def is_on_contract(requirement: str) -> bool:
 
 
 def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
-    """Yield the requirements on accel-bench that apply here, and the versions that they allow."""
+    """Yield applicable requirements on accel-bench, with the versions that they allow."""
     for text in requires:
         try:
             requirement = Requirement(text)
@@ -269,7 +268,7 @@ def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
 
 
 def _way_out(distribution: str, text: str, specifier: SpecifierSet) -> str:
-    """Return how to upgrade the older of the two."""
+    """Return how to upgrade the older one of accel-bench and a distribution."""
     here = Version(__version__)
     for bound in specifier:
         try:

@@ -1,5 +1,4 @@
-"""Plugins that accel-bench ships, in the box or by an extra, as a list says: metadata need them
-installed."""
+"""The list of plugins that accel-bench ships, in the box or by an extra, installed or not."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from packaging.utils import canonicalize_name
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen
-from accel_bench.documents.load import Document, load_file
+from accel_bench.documents.load import ParsedFile, load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, install_command
@@ -22,55 +21,55 @@ class ShippedPlugin(Frozen):
     """What a shipped plugin does and needs; a test compares it with the plugin's class."""
 
     does: str = Field(min_length=1)
-    """The first line of the class's docstring."""
+    """First line of the class's docstring."""
 
     fills: tuple[str, ...] = ()
-    """Slots that it fills; empty for one that stands in a stack."""
+    """Slots that the plugin fills; empty for a plugin of a stack."""
 
     extra: str = ""
-    """Name of the extra in `accel-bench[NAME]` that brings it; empty for one in the box."""
+    """Extra of `accel-bench[NAME]` that installs the plugin; empty for one in the box."""
 
     also: tuple[str, ...] = ()
     """Other words by which people look for the plugin."""
 
     adapter: bool = False
-    """True if it needs an adapter."""
+    """True if the plugin needs an adapter."""
 
     dtypes: tuple[str, ...] = ()
-    """Values of `model.dtype` that it works with; empty for any."""
+    """Values of `model.dtype` that the plugin supports; empty for any."""
 
     devices: tuple[str, ...] = ()
-    """Device types that it works on; empty for any."""
+    """Device types that the plugin supports; empty for any."""
 
     stacks: tuple[str, ...] = ()
-    """Named stacks that its extra brings for it."""
+    """Named stacks of the plugin's extra."""
 
     @property
     def command(self) -> str:
-        """What installs it."""
+        """Command that installs the plugin."""
         return install_command(self.extra)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What a scenario must have to use it, in words."""
+        """Settings that a scenario with the plugin needs, in words."""
         choices = (" or ".join(names) for names in (self.dtypes, self.devices) if names)
         return (*(["an adapter"] if self.adapter else []), *choices)
 
 
 @cache
 def shipped() -> dict[str, ShippedPlugin]:
-    """Return all shipped plugins by name, those of extras first. Raises ScenarioError."""
+    """Return all shipped plugins by name, with extras' first. Raises ScenarioError."""
     document = load_file(presets_root() / "shipped.yaml")
     return {name: _entry(document, name) for name in document.data}
 
 
 def extras() -> dict[str, ShippedPlugin]:
-    """Return the plugins that extras bring, by name. Raises ScenarioError."""
+    """Return the extras' plugins by name. Raises ScenarioError."""
     return {name: plugin for name, plugin in shipped().items() if plugin.extra}
 
 
 def is_shipped(distribution: str) -> bool:
-    """Return whether a distribution is accel-bench itself, or one that its extras bring."""
+    """Return whether a distribution is accel-bench itself, or an extra's."""
     return canonicalize_name(distribution) in _shipped_distributions()
 
 
@@ -82,15 +81,15 @@ def _shipped_distributions() -> frozenset[str]:
 
 
 def plugin_meant_by(word: str) -> str | None:
-    """Return the plugin of an extra that people call so, or whose extra is called so; else None.
+    """Return the plugin of an extra by another word for it, or by the extra's name; else None.
 
-    Of an extra that brings several, its name means the first of the list.
+    The name of an extra with several plugins means the first of the list.
     """
     plain = word.lower().replace("_", "-")
     return next((n for n, e in extras().items() if plain in {n, e.extra, *e.also}), None)
 
 
-def _entry(document: Document, name: str) -> ShippedPlugin:
+def _entry(document: ParsedFile, name: str) -> ShippedPlugin:
     return validate(
         ShippedPlugin,
         document.data[name],

@@ -1,4 +1,4 @@
-"""Validate a plugin's class: its declarations, names of hooks and their arguments."""
+"""Validation of a plugin's class: its declarations, names of hooks and their arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.errors import did_you_mean
 from accel_bench.plugin import CONTRACT_VERSION, PROJECT, Options, Plugin
 
 NEAR = 0.82
-"""Similarity (`difflib`) from which an attribute is taken for a misspelt declaration."""
+"""Similarity (`difflib`) from which an attribute counts as a misspelt declaration."""
 
 
 @cache
@@ -30,7 +30,7 @@ def hook_arguments() -> dict[str, list[str]]:
 
 
 def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
-    """Return a sentence for each class attribute that has not its declared type."""
+    """Return a sentence for each class attribute without its declared type."""
     wrong = []
     if not (isinstance(kind.Options, type) and issubclass(kind.Options, Options)):
         wrong.append("Options is not a subclass of accel_bench.Options")
@@ -44,7 +44,7 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield that the class needs another version of the contract, or names none."""
+    """Yield a reason if the class needs another version of the contract, or names none."""
     if not isinstance(kind.contract, str):
         return
     try:
@@ -58,7 +58,7 @@ def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 
 def _misspelt_declarations(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield a sentence for each class attribute whose name is nearly that of a declaration."""
+    """Yield a sentence for each class attribute with nearly the name of a declaration."""
     classes = [one for one in kind.__mro__ if issubclass(one, Plugin) and one is not Plugin]
     for owner, name, value in ((one, *item) for one in classes for item in vars(one).items()):
         bases = owner.__mro__[1:]
@@ -94,7 +94,7 @@ def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def _unmarked(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield a sentence for each method that has the name of a hook and is not marked as one."""
+    """Yield a sentence for each method with a hook's name that is not marked as one."""
     for hook in hook_arguments():
         method = inspect.getattr_static(kind, hook, None)
         if inspect.isroutine(method) and not hasattr(method, f"{PROJECT}_impl"):

@@ -1,1 +1,1 @@
-"""What a person or a program gets to read: tables, JSON, CSV, Markdown."""
+"""Output for people and programs: tables, JSON, CSV, Markdown."""

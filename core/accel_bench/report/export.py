@@ -1,6 +1,6 @@
-"""Exports of runs with a row for each, CSV and Parquet: their columns are those of all rows.
+"""Exports of runs with a row for each, CSV and Parquet, whose columns are those of all rows.
 
-Until these are known, the rows wait in a temporary file, so that few runs are in memory.
+Rows wait in a temporary file until all columns are known, so that few are in memory.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from accel_bench.report.table import keyed
 from accel_bench.result import Result
 
 ROWS_AT_ONCE = 100
-"""Rows of Parquet that are written together."""
+"""Number of Parquet's rows that are written together."""
 
 RESULT_COLUMN = "result"
-"""Column of Parquet with the whole result as JSON."""
+"""Column in Parquet of the whole result as JSON."""
 
 NEEDED = "Parquet needs pyarrow: pip install 'accel-bench[parquet]'"
 
 FASTEST = 1
-"""Level of compression."""
+"""Compression level of the temporary file, the fastest."""
 
 
 @contextmanager
 def _waiting_rows(
     results: Iterable[Result], folder: Path | None, whole: bool
 ) -> Iterator[tuple[dict[str, bool], Iterator[dict[str, Any]]]]:
-    """Return the names of columns, with True for those of numbers alone, and the rows; with `whole`
-    these have the result too.
+    """Return column names, each with True if numeric, and the rows; with `whole` rows have the
+    result.
 
-    They lie in `folder`, else where the system keeps temporary files, as long as the block lasts.
+    The rows lie in `folder`, or the system's folder for temporary files, during the block.
     """
     numbers: dict[str, bool] = {}
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -88,7 +88,7 @@ def write_parquet(results: Iterable[Result], path: Path) -> None:
 
 
 def _of_type(value: Any, is_number: bool) -> float | str | None:
-    """Return a value as its column's type: Parquet has one for all rows."""
+    """Return a value in its column's type: a Parquet column has one type for all rows."""
     if value is None:
         return None
     return float(value) if is_number else str(value)

@@ -1,4 +1,4 @@
-"""Formats of a report by the name that `--format` takes."""
+"""Formats of a report, by the names of `--format`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_bench.report.views.stack_comparison import stacks_report
 
 
 def render_json(document: Any) -> str:
-    """Return models and plain values as JSON; a number that is not finite is null in it."""
+    """Return models and plain values as JSON; numbers that are not finite become null."""
     from pydantic_core import to_json
 
     text = to_json(document, indent=2, inf_nan_mode="null", fallback=str)
@@ -26,7 +26,7 @@ def render_json(document: Any) -> str:
 
 
 def render_list(documents: Iterable[Any], at_once: int = 1) -> Iterator[str]:
-    """Yield the pieces of a list as `render_json` writes it, made of so many documents each."""
+    """Yield a list like `render_json`'s in pieces of several documents each."""
     rest, before = iter(documents), "["
     while part := list(islice(rest, at_once)):
         yield before + render_json(part).removeprefix("[").removesuffix("\n]\n")
@@ -48,7 +48,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> str:
     """Return the comparison of the stacks of each scenario as text.
 
-    Markdown and HTML have all columns and notes, a wide table all columns, the terminal more of
+    Markdown and HTML have all columns and notes, a wide table all columns; the terminal has more of
     both with `verbose`. Raises AccelBenchError for an unknown format.
     """
     whole = form in ("markdown", "html")

@@ -1,4 +1,4 @@
-"""What HTML files of ours share: templates that escape, and the style and script inside them."""
+"""Common parts of HTML files: templates that escape text, with inline style and script."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
-    """Return the templates of a folder; all text in them is escaped, and goes through `shown`.
+    """Return the templates of a folder; all text in them is escaped, and passed to `shown`.
 
-    Messages and names are not ours: what would act or hide in them must be shown as an escape.
+    Messages and names come from others: control and invisible characters in them must be escaped.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -32,7 +32,7 @@ def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
 
 
 def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
-    """Return our style and script for a template, with the hashes by which a browser uses them."""
+    """Return our style and script for a template, with their hashes for the browser."""
     from markupsafe import Markup
 
     files = {"style": style.read_text("utf8"), "script": script.read_text("utf8")}
@@ -41,5 +41,5 @@ def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
 
 
 def _policy_source(text: str) -> str:
-    """Return the source by which a content security policy allows an inline text."""
+    """Return the source expression with which a content security policy allows an inline text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""Write pages over older pages of ours, and over no other file."""
+"""Writing of pages, which may replace older pages of accel-bench and no other file."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ HTML_MARK = b'<meta name="generator" content="accel-bench '
 MARKDOWN_MARK = b"<!-- generator: accel-bench -->\n"
 
 BEGINNING_BYTES = 4096
-"""How far into a file the mark of a page may stand."""
+"""Bytes at the start of a file in which a page's mark may stand."""
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write an HTML page that has our mark. Raises AccelBenchError for a file that is not ours."""
+    """Write an HTML page that contains the mark. Raises AccelBenchError for a foreign file."""
     _check(path, HTML_MARK)
     write_atomically(path, text)
 
 
 def write_markdown(path: Path, text: str) -> None:
-    """Write Markdown behind our mark, a comment, as `write_page` does a page."""
+    """Write Markdown after the mark, a comment, with the checks of `write_page`."""
     _check(path, MARKDOWN_MARK)
     write_atomically(path, MARKDOWN_MARK.decode() + text)
 
 
 def _check(path: Path, mark: bytes) -> None:
-    """Raise AccelBenchError for what may not be replaced: another file, or a database."""
+    """Raise AccelBenchError for a file that may not be replaced: a foreign one, or a database."""
     if path.name.startswith(FILE_NAME):  # SQLite has files beside it, such as its journal
         raise AccelBenchError(f"{path} is the name of a database of results; name another file")
     with naming_the_file(path):

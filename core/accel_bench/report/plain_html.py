@@ -1,4 +1,4 @@
-"""Sections as a plain HTML page: no script, and no text from elsewhere is markup."""
+"""Sections as a plain HTML page: without scripts, all text escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ th, td { border-bottom: 1px solid; padding: .2rem .6rem; text-align: left; verti
 
 
 def render_plain_html(sections: Sequence[Section]) -> str:
-    """Return a page with the answer, tables and notes of each section."""
+    """Return a page with the headline, tables and notes of each section."""
     title = next((section.title for section in sections if section.title), "results")
     return "\n".join(
         [

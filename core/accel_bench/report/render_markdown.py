@@ -12,18 +12,18 @@ _MARKUP = re.compile(r"([\\`*\[\]|<>&#~]|(?<!\w)_|_(?!\w))")
 
 
 def render_markdown(sections: Sequence[Section]) -> str:
-    """Return a heading, the answer, tables and notes for each section."""
+    """Return a heading, the headline, tables and notes for each section."""
     blocks = [block for section in sections for block in _blocks(section)]
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
 def escape(text: str) -> str:
-    """Make text safe inside a table: one line, and nothing in it is markup, HTML or a new cell."""
+    """Return text safe inside a table: one line, without markup, HTML or cell separators."""
     return _MARKUP.sub(r"\\\1", plain(text))
 
 
 def _blocks(section: Section) -> Iterator[str]:
-    """Yield the parts of a section between which a line is left empty."""
+    """Yield the parts of a section, which an empty line separates."""
     if section.title:
         yield f"## {escape(section.title)}"
     if section.answer:

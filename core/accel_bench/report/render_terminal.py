@@ -1,4 +1,4 @@
-"""Sections for a terminal: the answer first, tables as wide as their numbers, notes under them."""
+"""Sections for a terminal: headline, tables as wide as their numbers, notes."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from accel_bench.report.table import EMPTY, Column, Section, Table
 from accel_bench.result import Status
 
 UNBROKEN = 100_000
-"""Width at which nothing is wrapped."""
+"""Width at which nothing is wrapped, in columns of the terminal."""
 
 
-class Layout(NamedTuple):
-    """How much room a table takes."""
+class TableLayout(NamedTuple):
+    """Layout of a table, by its use of width."""
 
     names: int
-    """Columns of a name before it goes on in the next line."""
+    """Width of a name before it continues on the next line, in columns of the terminal."""
 
     gap: int
-    """Columns between two columns."""
+    """Gap between two columns of a table, in columns of the terminal."""
 
     stacked: tuple[str, ...] = ()
     """Kinds of columns whose cells have their parts below one another."""
 
     unit: int = 15
-    """Columns of a unit before it goes on in the next line."""
+    """Width of a unit before it continues on the next line, in columns of the terminal."""
 
 
 LAYOUTS = (
-    Layout(UNBROKEN, 2),
-    Layout(26, 2),
-    Layout(13, 2),
-    Layout(13, 2, ("word",)),
-    Layout(13, 1, ("word",)),
-    Layout(13, 1, ("word", "number")),
-    Layout(13, 1, ("word", "number"), 9),
+    TableLayout(UNBROKEN, 2),
+    TableLayout(26, 2),
+    TableLayout(13, 2),
+    TableLayout(13, 2, ("word",)),
+    TableLayout(13, 1, ("word",)),
+    TableLayout(13, 1, ("word", "number")),
+    TableLayout(13, 1, ("word", "number"), 9),
 )
-"""The first that fits is taken."""
+"""Layouts in order of preference; the first that fits is used."""
 
 READABLE_TEXT, LEAST_TEXT = 24, 10
-"""Columns that a text keeps as long as there are columns of the table to leave out, and after."""
+"""Least width of a text column while other columns can be left out, and afterwards."""
 
 EMPTY_RANK = 1000
-"""Added to the rank of a column without any value: it gives way before all others."""
+"""Number added to the rank of a column without values, so that it is left out first."""
 
 WHOLE_WORD = 20
-"""Columns of the longest word in a text that is never broken."""
+"""Width of the longest word in a text that is never broken."""
 
 BREAKS = re.compile(r"(?<=[-_+/=])|(?<=\.)(?!\d)")
-"""Places at which a long word goes on in the next line; none lies within a number."""
+"""Places at which a long word may be broken; none lies within a number."""
 
 HEADER_WIDTH = 13
-"""Columns after which the title of a column may go on in the next line."""
+"""Width after which the title of a column may continue on the next line."""
 
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
@@ -82,9 +82,8 @@ def render_terminal(
 ) -> str:
     """Return text as wide as the terminal, with its colours.
 
-    Where the output is none there are no colours, and as many columns as the variable COLUMNS or
-    `width` says; without both nothing is wrapped. Tables that are `wide` have all their columns,
-    however many that needs.
+    Without a terminal there are no colours, and the width is the variable COLUMNS or `width`;
+    without both nothing is wrapped. Tables that are `wide` have all their columns, at any width.
     """
     terminal = sys.stdout.isatty()
     stated = os.environ.get("COLUMNS", "")
@@ -105,10 +104,10 @@ def render_terminal(
 
 
 def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
-    """Return a text in lines of that width, broken at blanks.
+    """Return a text in lines of a width, broken at blanks.
 
-    With `breaks` a word that is longer is broken behind `-`, `_`, `+`, `/`, `=` and `.`, though
-    never within a number; otherwise it is longer than its line.
+    With `breaks` a longer word is broken behind `-`, `_`, `+`, `/`, `=` and `.`, though never
+    within a number; otherwise it is longer than its line.
     """
     words = text.lstrip(" ")
     lines = [" " * (len(text) - len(words))]
@@ -124,7 +123,7 @@ def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
 
 
 def _print(section: Section, console: Console, width: int) -> None:
-    """Print one section; all text is `Text`, so that nothing in a name is taken for markup."""
+    """Print one section with all text as `Text`, so that no name is parsed as markup."""
     blocks: list[list[RenderableType]] = [
         _prose([text for text in (section.title, section.answer) if text], "bold", console),
         [Segments([Segment(f"{plain(line)}\n")]) for line in section.text.splitlines()],
@@ -140,13 +139,13 @@ def _print(section: Section, console: Console, width: int) -> None:
 
 
 def _prose(texts: Sequence[str], style: str, console: Console) -> list[RenderableType]:
-    """Return texts in lines that end at blanks; a path that is longer than a line stays whole."""
+    """Return texts in lines that end at blanks; a path longer than a line stays whole."""
     lines = (wrapped(plain(text), console.width, breaks=False) for text in texts)
     return [Text("\n".join(one), style=style) for one in lines]
 
 
 def _table(table: Table, width: int, console: Console) -> list[RenderableType]:
-    """Return a table in the width that there is, which columns it lacks, and its notes."""
+    """Return a table in the available width, its left-out columns, and its notes."""
     drawn = _fitted([_Cells(column, table.rows) for column in table.columns], width)
     title = _prose([table.title] if table.title else [], "bold", console)
     shown = {one.column.key for one in drawn.shown}
@@ -157,7 +156,7 @@ def _table(table: Table, width: int, console: Console) -> list[RenderableType]:
 
 
 class _Cells:
-    """Cells of a column as people read them, and the room they take in each layout."""
+    """Cells of a column as shown, with their width in each layout."""
 
     def __init__(self, column: Column, rows: Sequence[Any]) -> None:
         self.column = column
@@ -166,8 +165,8 @@ class _Cells:
         self.rank = column.rank and column.rank + empty * EMPTY_RANK
         self._widest: dict[int | bool, int] = {}
 
-    def line(self, parts: tuple[str, ...], layout: Layout) -> list[str]:
-        """Return the lines of a cell in a layout; text is not wrapped yet."""
+    def line(self, parts: tuple[str, ...], layout: TableLayout) -> list[str]:
+        """Return the lines of a cell in a layout, before text is wrapped."""
         if self.column.kind == "name":
             return wrapped(" ".join(parts), layout.names)
         if self.column.kind not in layout.stacked:
@@ -176,15 +175,15 @@ class _Cells:
         phrase = self.column.kind == "word" and len(parts) == 1
         return " ".join(parts).split() if phrase else list(parts)
 
-    def heads(self, layout: Layout, width: int) -> list[str]:
-        """Return the lines of the header above cells of that width."""
+    def heads(self, layout: TableLayout, width: int) -> list[str]:
+        """Return the lines of the header above cells of a width."""
         narrow = layout.names < UNBROKEN and self.column.kind != "text"
         unit = wrapped(plain(self.column.unit), max(width, layout.unit) if narrow else UNBROKEN)
         room = max(width, HEADER_WIDTH, *map(_width, unit)) if narrow else UNBROKEN
         return [*wrapped(self.column.header, room), *(unit if self.column.unit else ())]
 
-    def widest(self, layout: Layout) -> int:
-        """Return the columns that the cells take where no text is wrapped."""
+    def widest(self, layout: TableLayout) -> int:
+        """Return the width of the cells without wrapping."""
         key = layout.names if self.column.kind == "name" else self.column.kind in layout.stacked
         if key not in self._widest:
             lines = (line for parts in self.rows for line in self.line(parts, layout))
@@ -193,7 +192,7 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the columns that the cells need at least, a text as many as `text`."""
+        """Return the least width of the cells, with `text` for those of a text."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}
@@ -202,10 +201,10 @@ class _Cells:
 
 
 class _Drawing(NamedTuple):
-    """Columns of a table in one layout, each with its width."""
+    """Table in one layout, with the width of each column."""
 
     shown: Sequence[_Cells]
-    layout: Layout
+    layout: TableLayout
     widths: Sequence[int]
 
     def segments(self) -> Iterator[Segment]:
@@ -250,9 +249,9 @@ class _Drawing(NamedTuple):
 
 
 def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
-    """Return the first drawing that is not wider than the page, the narrowest if none is.
+    """Return the first drawing that fits the width, or the narrowest.
 
-    No number is ever broken: columns that matter less give way.
+    No number is ever broken: columns of higher rank are left out.
     """
     ranks = sorted({one.rank for one in cells} - {0}, reverse=True)
     fewer = [cells, *([one for one in cells if one.rank < rank] for rank in ranks)]
@@ -270,7 +269,7 @@ def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
 
 
 def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return widths that take no more than the room; the widest text gives way first."""
+    """Return widths that fit the room together; the widest text is narrowed first."""
     widths = [min(wide, max(room, own)) for wide, own in zip(widest, least, strict=True)]
     while sum(widths) > room:
         wider = [place for place, own in enumerate(least) if widths[place] > own]
@@ -279,7 +278,7 @@ def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[in
 
 
 def _pieces(word: str, width: int) -> Sequence[str]:
-    """Return a word whole if it is not wider than that, else in pieces."""
+    """Return a word whole if it fits the width, else in pieces."""
     return (word,) if _width(word) <= width else BREAKS.split(word)
 
 
@@ -288,5 +287,5 @@ def _style(word: str) -> Style | None:
 
 
 def _width(cell: str) -> int:
-    """Return the columns of the terminal that a text takes."""
+    """Return the width of a text in columns of the terminal."""
     return len(cell) if cell.isascii() else cell_len(cell)

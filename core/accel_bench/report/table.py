@@ -1,4 +1,4 @@
-"""The one model of everything that is shown: tables with columns, in sections, in a report."""
+"""The model of all output: tables with columns, in sections, in a report."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 from accel_bench.documents.escaping import plain
 
 EMPTY = "-"
-"""Stands for null: there is no number, which is not 0."""
+"""Text for null: there is no number, which is not 0."""
 
 STACKED = re.compile(r" (?=[±\[(]|to )")
-"""Blanks in a number at which an interval, a remark or a range may go on in the next line."""
+"""Pattern of blanks in a number after which an interval, a remark or a range may wrap."""
 
 
 def text_of(value: Any) -> str:
-    """Return a value as people read it: settings as `key=value`, lists in one line."""
+    """Return a value as text for people: settings as `key=value`, lists in one line."""
     if isinstance(value, str) and value and not isinstance(value, Enum):
         return value
     if value is None or value in ("", [], (), {}):
@@ -36,10 +36,10 @@ def text_of(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: programs read `cell`, people read what `form` makes of it."""
+    """One column of a table: `cell` gives the value for programs, `form` its text for people."""
 
     key: str
-    """Name in CSV, and the title unless there is one."""
+    """Key of the column in CSV, and the default of its title."""
 
     cell: Callable[[Any], Any]
     """Return the value of a row."""
@@ -48,20 +48,20 @@ class Column:
     """Header for people."""
 
     unit: str = ""
-    """Unit of the cells, or what else stands under the title."""
+    """Unit of the cells, or another line under the title."""
 
     form: Callable[[Any], str | tuple[str, ...]] = text_of
-    """Return a value as people read it; parts of it may stand below one another."""
+    """Return a value as text for people; parts of it may stand below one another."""
 
     kind: Literal["text", "name", "word", "number"] = "text"
-    """How a narrow terminal treats it: text is wrapped, a name folded; the others stay whole."""
+    """Treatment on a narrow terminal: text is wrapped, a name folded; the others stay whole."""
 
     rank: int = 0
-    """Order in which a narrow terminal gives columns up, the highest first; 0 is always shown."""
+    """Order in which a narrow terminal leaves columns out, the highest first; 0 is always shown."""
 
     @property
     def header(self) -> str:
-        """Title for people."""
+        """Title of the column for people."""
         return plain(self.title or self.key)
 
     def parts(self, row: Any) -> tuple[str, ...]:
@@ -73,13 +73,13 @@ class Column:
         return tuple(map(plain, form))
 
     def text(self, row: Any) -> str:
-        """Return the cell of a row as people read it, on one line."""
+        """Return the cell of a row as text for people, on one line."""
         return " ".join(self.parts(row))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind, the columns that read them, and what the columns leave unsaid."""
+    """Rows of one kind, the columns that read them, and notes."""
 
     columns: Sequence[Column]
     rows: Sequence[Any]
@@ -89,13 +89,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """What is shown of one thing, in the order of reading: the answer, tables, notes."""
+    """Section of a report, in the order of reading: headline, tables, notes."""
 
     title: str = ""
     answer: str = ""
 
     text: str = ""
-    """Lines that are printed as they are, such as YAML or a command."""
+    """Lines that are printed unchanged, such as YAML or a command."""
 
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
@@ -103,19 +103,19 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """One content for all formats."""
+    """Report with the same content for all formats."""
 
     sections: Sequence[Section] = ()
-    """For people: the terminal and Markdown."""
+    """Sections for people: the terminal and Markdown."""
 
     document: Any = None
-    """For programs: pydantic models, or plain JSON values."""
+    """Document for programs: pydantic models, or plain JSON values."""
 
     flat: Table = field(default_factory=lambda: Table((), ()))
-    """For spreadsheets: one row for each thing, units in the keys of columns."""
+    """Table for spreadsheets: one row for each item, with units in the keys of columns."""
 
     width: int | None = None
-    """Columns of the page where the output is no terminal; without one nothing is wrapped."""
+    """Width of the page without a terminal, in columns; None wraps nothing."""
 
 
 class Line(SimpleNamespace):
@@ -133,7 +133,7 @@ def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def entry(key: str, title: str = "", **says: Any) -> Column:
-    """Return a column of mappings: the value of a key, null if a row lacks it."""
+    """Return a column of mappings: the value of a key, null for a row without it."""
     return Column(key, methodcaller("get", key), title, **says)
 
 
@@ -144,7 +144,7 @@ def listed(headers: Iterable[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def _column(key: str, cell: Callable[[Any], Any], rows: Sequence[Any]) -> Column:
-    """Return a column that is one of numbers if all its cells are."""
+    """Return a column with kind `number` if all its cells are numbers."""
     found = {type(value) for value in map(cell, rows) if value is not None}
     return Column(key, cell, kind="number" if found and found <= {int, float} else "text")
 
@@ -152,7 +152,7 @@ def _column(key: str, cell: Callable[[Any], Any], rows: Sequence[Any]) -> Column
 def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
     """Return a column for each attribute in `names`, which are separated by spaces.
 
-    Rows are read at `prefix.name`; where a part of that is null, so is the cell.
+    Rows are read at `prefix.name`; the cell is null if a part of the path is.
     """
     return [Column(key.format(name), reader(f"{prefix}.{name}")) for name in names.split()]
 
@@ -164,12 +164,12 @@ def number_column(
     form: Callable[[Any], str | tuple[str, ...]] = text_of,
     rank: int = 0,
 ) -> Column:
-    """Return a column of numbers that are read at a dotted path of attributes."""
+    """Return a column of numbers at a dotted path of attributes."""
     return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
 
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns whose units, and titles that are units, are those of what was counted."""
+    """Return columns with the counted elements' name in units, and in titles that are units."""
     # The program's help has tables, and no results: it imports what they are made of in vain.
     from accel_bench.analysis.wording import rate_unit
 

@@ -1,1 +1,1 @@
-"""Run a plan: start ranks, supervise them, end them, and turn every outcome into one result."""
+"""Running of a plan: ranks are started, supervised and ended, with one result for every outcome."""

@@ -1,4 +1,4 @@
-"""The processes of a session: a launcher may get them once, before anything is planned."""
+"""Allocations: processes that a launcher gets once for a session, before planning."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def allocated(
     command: Sequence[str],
     dry_run: bool = False,
 ) -> Iterator[Allocation | None]:
-    """Yield the processes that the launcher keeps for the session, and give them back at its end.
+    """Yield the allocation that the launcher keeps for the session; release it at the end.
 
     None for a launcher that starts processes for each run. Raises ScenarioError for launchers that
-    differ, and where this is one of several processes and its launcher does not take them over.
+    differ, and in one of several processes whose launcher does not allocate them.
     """
     files = [resolve_request(draft, request) for draft in drafts]
     launcher = _allocating_launcher(files)
@@ -62,7 +62,7 @@ def allocated(
 
 
 def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
-    """Return the launcher of all files if it keeps processes; None where none of theirs does."""
+    """Return the launcher of all files if it allocates processes; None if no launcher does."""
     by_options = {canonical_json(one.scenario.launcher.model_dump()): one for one in files}
     launchers = [
         ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
@@ -79,7 +79,7 @@ def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
 
 
 def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
-    """Return a point's scenario, with `auto` where its file leaves the device open.
+    """Return a point's scenario, with `auto` if its file leaves the device open.
 
     The nodes of an allocation may have other devices than this machine.
     """
@@ -92,17 +92,17 @@ def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
 
 
 def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:
-    """Return the machine with the cores of all processes of a node, each of which may be bound to
-    some."""
+    """Return the machine with the cores of all processes of a node together, each of which may be
+    bound to some."""
     if allocation is None or allocation.cores is None:
         return machine
     return machine.model_copy(update={"cores": allocation.cores})
 
 
 def refuse_several_programs() -> None:
-    """Refuse to be one of several programs that a launcher has started.
+    """Raise ScenarioError in one of several copies of the program that a launcher has started.
 
-    Each would measure everything, beside the others. Raises ScenarioError.
+    Each would measure everything, beside the others.
     """
     found = read_placement(os.environ)
     if found is not None and found.size > 1 and not found.per_node:

@@ -1,4 +1,4 @@
-"""Take secrets, and names of people, hosts and folders, out of runs that are shown to others."""
+"""Anonymous runs for publication: without secrets, and names of people, hosts and folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def anonymous(
     """Return sessions and results without secrets, trackers, options of launchers, and names of
     people, hosts, folders and jobs; and texts about them without these names.
 
-    Raises BundleError where such a name is a word without which a run cannot be read.
+    Raises BundleError if such a name is a word that a run needs to be read.
     """
     results = [redact_result(result) for result in results]
     dumped = [_public_result(result.model_dump(mode="json")) for result in results]
@@ -47,7 +47,7 @@ def anonymous(
 
 
 def _without_private(session: SessionRecord) -> SessionRecord:
-    """Return a session without what names things inside a team: its job, trackers and queues."""
+    """Return a session without names internal to a team: its job, trackers and queues."""
     document = {key: one for key, one in session.document.items() if key != "job"}
     for name in ("scenario", "written"):
         if isinstance(scenario := document.get(name), dict):
@@ -71,7 +71,7 @@ def _public_result(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_overrides(command: Sequence[str], keys: str) -> Iterator[str]:
-    """Yield the arguments but `--set KEY=...`, in each of its spellings."""
+    """Yield the arguments without `--set KEY=...` of the given keys, in each of its spellings."""
     pattern = re.compile(rf"(--set[= ])?{keys}[.=]")
     arguments = iter(command)
     for argument in arguments:
@@ -88,7 +88,7 @@ def _valid(model: type[Any], value: Any) -> Any:
 
 
 def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, Any]:
-    """Return a result whose fields for names of hosts hold none, however short they are."""
+    """Return a result with replaced host names in all fields of host names, however short."""
     machine, nodes = result["machine"], result["nodes"]
     if machine:
         machine = {**machine, "host": anonymizer.host(machine["host"])}
@@ -98,7 +98,7 @@ def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, 
 
 
 def _hosts(results: Sequence[Result]) -> Iterator[str]:
-    """Yield names and addresses of the machines that took part."""
+    """Yield names and addresses of the runs' machines."""
     for result in results:
         yield from (result.machine.host,) if result.machine else ()
         for node in result.nodes:
@@ -106,7 +106,7 @@ def _hosts(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _words_of(results: Sequence[Result]) -> set[str]:
-    """Return names of plugins, stacks and scenarios, which a user may share with them."""
+    """Return names of plugins, stacks and scenarios, which may equal a user's name."""
     found = {plugin.name for result in results for plugin in result.plugins}
     for experiment in (result.experiment for result in results):
         found |= {experiment.stack.name, experiment.scenario.name}

@@ -1,4 +1,4 @@
-"""Make a run's folder, and write what it holds: scenario, command, packages, logs, result."""
+"""The folder of a run and its files: scenario, command, packages, logs, result."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from accel_bench.planning.plan import Planned, PlanRequest
 
 RUNS_FOLDER = "runs"
-"""Folder of the attempts in a results folder."""
+"""Name of the folder of all attempts in a results folder."""
 
 RESULT_FILE = "result.json"
-"""What an attempt's folder holds once its row is stored."""
+"""Name of a file in an attempt's folder that exists once its row is stored."""
 
 KEPT_BYTES = 4 * 1024 * 1024
-"""Bytes kept of the beginning of a log, and of its end."""
+"""Bytes kept of the beginning of a long log, and of its end."""
 
 TAIL_BYTES = 64 * 1024
 """Bytes of a failed rank's log that go into the result."""
 
 EDGE_CHARACTERS = 64 * 1024
-"""Characters beside what is left out of a log in which a secret that was cut in two may stand."""
+"""Characters at the gap of a shortened log that may hold a part of a secret."""
 
 LOG_LINES = 15
-"""Last lines that are shown."""
+"""Number of the last lines of a log that are shown."""
 
 BLOCK_BYTES = 1024 * 1024
-"""Bytes read at a time; more where a line is longer."""
+"""Bytes read at a time; more for a longer line."""
 
 
 def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
-    """Make and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
+    """Create and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
 
     With a tag it is `runs/<session>/<tag>/<name>`.
 
     Only this user can open it, until the attempt is recorded.
 
-    Raises StoreError when it is already there, or when a link would lead out of the root.
+    Raises StoreError if it exists, or if a link would lead out of the root.
     """
     inside = root.resolve()
     parts = (RUNS_FOLDER, slug(session), *([slug(tag)] if tag else []))
@@ -72,7 +72,7 @@ def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
-    """Return arguments that run the experiment once more, from the scenario in its folder."""
+    """Return a command line that repeats the experiment, from the scenario in its folder."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []
@@ -83,7 +83,7 @@ def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str,
 
 
 def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> None:
-    """Write the scenario, without secrets, the command and the package list."""
+    """Write the scenario, without secrets, the command line and the package list."""
     from accel_bench.planning.plan import scenario_of  # commands that only read results do without
 
     redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
@@ -97,9 +97,9 @@ def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> No
 
 
 def redact_files(job: Job) -> None:
-    """Take secrets out of the job and of what the ranks wrote, once nobody writes any more.
+    """Redact the job and the ranks' files, once no process writes to them.
 
-    A file that cannot be read is emptied, since it may hold a secret.
+    An unreadable file is emptied, since it may hold a secret.
     """
     redactor = Redactor.of_this_process(job.experiment.scenario.environment)
     logs = [job.log_path(rank) for rank in range(job.world_size)]
@@ -111,15 +111,15 @@ def redact_files(job: Job) -> None:
 
 
 def record_result(folder: Path, result: Result) -> None:
-    """Write the result, which holds no secrets any more."""
+    """Write the result, which has been redacted."""
     write_atomically(folder / RESULT_FILE, result.model_dump_json(indent=1))
 
 
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
-    """Take secrets out of a file; with `shorten` also the middle of a very long one.
+    """Redact a file; with `shorten` also remove the middle of a very long one.
 
-    Written aside and renamed: where that fails, a file that holds a secret is emptied, and any
-    other stays as it is. Raises OSError when it cannot be read, or not be emptied.
+    The new file is written aside and renamed: if that fails, a file that holds a secret is emptied,
+    and any other stays unchanged. Raises OSError for a file that can neither be read nor emptied.
     """
     if not path.is_file():
         return
@@ -139,9 +139,9 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 
 
 def log_tail(path: Path) -> str:
-    """Return the end of a log as text; empty where there is none.
+    """Return the end of a log as text; empty without one.
 
-    What still writes to it may write faster than this reads.
+    The end is that of the time of the call, since a writer may be faster than this reader.
     """
     try:
         with path.open("rb") as log:
@@ -153,14 +153,14 @@ def log_tail(path: Path) -> str:
 
 
 def log_end(result: Result) -> list[str]:
-    """Return the last lines of a failed run's log; none where its reasons say all."""
+    """Return the last lines of a failed run's log; empty if its reasons suffice."""
     if _reasons_suffice(result):
         return []
     return result.log_tail.rstrip().splitlines()[-LOG_LINES:]
 
 
 def _reasons_suffice(result: Result) -> bool:
-    """Return whether each reason is of an error whose message says all."""
+    """Return whether each reason comes from an error whose message suffices."""
     sufficient = tuple(
         reason
         for rank in result.ranks
@@ -172,7 +172,7 @@ def _reasons_suffice(result: Result) -> bool:
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:
-    """Return a scenario as YAML that is read back unchanged."""
+    """Return a scenario as YAML that is parsed back to the same scenario."""
     return yaml.dump(
         scenario, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
@@ -180,7 +180,7 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def packages_list() -> str:
-    """Return `name==version` for each distribution; `name==version @ commit` for a checkout."""
+    """Return `name==version` for each distribution, with ` @ commit` for a checkout."""
     pinned: dict[str, str] = {}
     for found in metadata.distributions():
         described = found.metadata  # Reads and parses the file each time.
@@ -202,7 +202,7 @@ def _holds_secret(path: Path, redactor: Redactor) -> bool:
 
 
 def _blocks(source: BinaryIO) -> Iterator[str]:
-    """Yield blocks that end with a line, so that no secret is cut in two."""
+    """Yield blocks that end with a line, so that no secret is split."""
     while block := source.read(BLOCK_BYTES):
         yield (block + source.readline()).decode("utf8", errors="replace")
 
@@ -212,10 +212,10 @@ def _whole(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 
 
 def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
-    """Yield the beginning and the end of a long log without secrets, in whole lines if it has any.
+    """Yield the beginning and the end of a long log without secrets, in whole lines if possible.
 
-    A secret may have been cut in two where the middle was left out: of a line that is longer than
-    EDGE_CHARACTERS so many are left out too.
+    A secret may have been split at the gap: of a line longer than EDGE_CHARACTERS that many more
+    are removed.
     """
     size = os.fstat(source.fileno()).st_size
     head = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
@@ -230,14 +230,14 @@ def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Write what `documents.load` reads: no aliases, texts that look like numbers in quotes."""
+    """YAML dumper for `documents.load`: without aliases, texts that look like numbers in quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """PyYAML takes `2e-4` and `089` for texts, and so leaves out quotes that we need."""
+    """Return a text's YAML with quotes for `2e-4` and `089`, which PyYAML alone leaves out."""
     style = "'" if text[:1] in tuple("+-.0123456789") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -1,4 +1,4 @@
-"""Run sweep points one after the other, or several at once on places of their own."""
+"""Order of sweep points: one after the other, or concurrently on parts of an allocation."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from accel_bench.launcher import Allocation, DividedAllocation, Place
+from accel_bench.launcher import Allocation, AllocationPart, DividedAllocation
 from accel_bench.runner.supervise import POLL_SECONDS, deferred_signals
 
 if TYPE_CHECKING:
-    from accel_bench.runner.sweep_point import SweepPoint
+    from accel_bench.runner.sweep_point import SweepPointRun
 
 
 class PlaceLostError(Exception):
-    """Processes of a place are lost, and others have not come: the point goes on elsewhere."""
+    """Processes of a part are lost without replacement; its sweep point continues elsewhere."""
 
 
-def places_of(allocation: Allocation | None) -> Sequence[Place]:
-    """Return the places of an allocation; none where it is not divided."""
-    found: Sequence[Place] = getattr(allocation, "places", ())
+def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
+    """Return the parts of an allocation; empty for an undivided one."""
+    found: Sequence[AllocationPart] = getattr(allocation, "places", ())
     return found
 
 
 def first_place(allocation: Allocation | None) -> Allocation | None:
-    """Return the place of points that run one after the other: all of what is not divided."""
+    """Return the allocation for points that run one after the other: all of an undivided one."""
     return next(iter(places_of(allocation)), allocation)
 
 
-def run_points(points: Sequence[SweepPoint], allocation: Any) -> None:
-    """Run every point, as many at once as there are places.
+def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
+    """Run every point, with as many concurrently as there are parts of the allocation.
 
-    Ctrl-C, or an error in one of them, ends all, and is raised when they have ended.
+    Ctrl-C, or an error in one point, ends all, and is raised when they have ended.
     """
     queue = _Queue(points)
     places = places_of(allocation)
@@ -44,10 +44,10 @@ def run_points(points: Sequence[SweepPoint], allocation: Any) -> None:
         point.run_point()
 
 
-def _share(queue: _Queue, places: Sequence[Place], allocation: DividedAllocation) -> None:
-    """Run points on all places, each in a thread, until none is waiting or no place is left.
+def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedAllocation) -> None:
+    """Run points on all parts, each in a thread, until no point is waiting or no part is left.
 
-    Ctrl-C is noted from before the first one starts: raised anywhere, it could miss the threads.
+    Ctrl-C is deferred from before the first one starts: raised anywhere, it could miss the threads.
     """
     running: list[Future[None]] = []
     finished = False
@@ -73,18 +73,18 @@ def _has_failed(running: Future[None]) -> bool:
 
 
 class _Queue:
-    """The points that are still to be run, shared by the threads of the places."""
+    """Queue of sweep points, shared by the threads of the allocation's parts."""
 
-    def __init__(self, points: Sequence[SweepPoint]) -> None:
+    def __init__(self, points: Sequence[SweepPointRun]) -> None:
         self.waiting = deque(points)
         self.stop = threading.Event()
         self._changed = threading.Condition()
         self._busy = 0
 
-    def work(self, place: Place) -> None:
-        """Run points on a place while there are any; give one back where the place is lost."""
+    def work(self, place: AllocationPart) -> None:
+        """Run points on a part while there are any; return a point if the part is lost."""
         while (point := self._take()) is not None:
-            back: SweepPoint | None = point
+            back: SweepPointRun | None = point
             try:
                 point.place, point.stop = place, self.stop
                 point.run_point()
@@ -98,13 +98,13 @@ class _Queue:
                 self._give(back)
 
     def end(self) -> None:
-        """Let no point start any more, and those that run end."""
+        """Start no further point, and stop the running ones."""
         self.stop.set()
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self) -> SweepPoint | None:
-        """Return the next point; wait while one that runs may still be given back."""
+    def _take(self) -> SweepPointRun | None:
+        """Return the next point; wait while a running point may still be returned to the queue."""
         with self._changed:
             while not self.waiting and self._busy and not self.stop.is_set():
                 self._changed.wait()
@@ -113,7 +113,7 @@ class _Queue:
             self._busy += 1
             return self.waiting.popleft()
 
-    def _give(self, back: SweepPoint | None) -> None:
+    def _give(self, back: SweepPointRun | None) -> None:
         with self._changed:
             self._busy -= 1
             if back is not None:

@@ -1,4 +1,4 @@
-"""One attempt of one run: start its ranks, supervise them, and return one Result."""
+"""One attempt of one run: its ranks are started and supervised, with one Result."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from accel_bench.result import Metric, Node, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.heartbeats import Progress, seen_windows
 from accel_bench.runner.observers import Observation
-from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
+from accel_bench.runner.outcome import AttemptVerdict, describe_exit, judge, read_ranks
 from accel_bench.runner.supervise import ProcessOutcome, Supervisor, deferred_signals
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The inputs of one attempt; those that no rank reads become part of its `Result`."""
+    """Inputs of one attempt; those that no rank reads become part of its `Result`."""
 
     job: Job
     session: str
     machine: Machine | None
 
     root: Path
-    """The results folder."""
+    """Path of the results folder."""
 
     position: int = 0
     command: tuple[str, ...] = ()
@@ -52,18 +52,18 @@ class Attempt:
     """Processes that the launcher keeps for the whole session."""
 
     stop: threading.Event | None = None
-    """Once set, the attempt ends as by Ctrl-C: it runs beside others, in a thread of its own."""
+    """Event that ends the attempt as Ctrl-C does, for an attempt in a thread beside others."""
 
 
 @dataclass
 class Observations:
-    """What was observed of an attempt: by its ranks, by the supervisor and by plugins."""
+    """Observations of an attempt by its ranks, the supervisor and plugins."""
 
     began: float
-    """Start of the attempt, by the monotonic clock."""
+    """Start of the attempt by time.monotonic(), in seconds."""
 
     started_at: str
-    """UTC time of that, ISO 8601."""
+    """Start of the attempt: UTC, ISO 8601."""
 
     outcome: ProcessOutcome = field(default_factory=ProcessOutcome)
     ranks: dict[int, RankResult] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Observations:
     after: MachineState | None = None
 
     fault: AccelBenchError | None = None
-    """What an observer raised."""
+    """Error that an observer raised."""
 
 
 def make_attempt(
@@ -81,8 +81,8 @@ def make_attempt(
 ) -> Attempt:
     """Return an attempt with a new id in a folder of the results folder `root`.
 
-    `fields` are those of its `Job` that say what to run; `cache_folder` among them is used in place
-    of this user's.
+    `fields` are the fields of its `Job` that define the work; `cache_folder` among them replaces
+    this user's.
     """
     if "cache_folder" not in fields:
         fields["cache_folder"] = str(cache_folder())
@@ -99,15 +99,15 @@ def run_attempt(
     on_progress: Callable[[Progress], None],
     keep: Callable[[Result], Result],
 ) -> Result:
-    """Run the attempt to its end, whatever that is, and return its result as `keep` returns it.
+    """Run the attempt to its end, in any case, and return its result as returned by `keep`.
 
-    Ctrl-C, and what else the program treats as Ctrl-C, terminates the ranks and is raised again
-    once the result is kept.
+    Ctrl-C, and other signals that count as Ctrl-C, terminate the ranks and are raised again once
+    the result is kept.
     """
     job = attempt.job
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     observed = Observations(monotonic(), now)
-    verdict: Verdict | None = None
+    verdict: AttemptVerdict | None = None
     interruption: KeyboardInterrupt | None = None
     observation = Observation(job, active)
 
@@ -119,7 +119,7 @@ def run_attempt(
         _run_ranks(attempt, active, observed, with_live, observation.start)
     except KeyboardInterrupt as stop:
         interruption = stop
-        verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
+        verdict = AttemptVerdict(Status.INTERRUPTED, ("stopped by the user",))
     except (OSError, AccelBenchError) as error:
         verdict = _not_run(error)
     with deferred_signals():
@@ -149,7 +149,7 @@ def _run_ranks(
     on_progress: Callable[[Progress], None],
     on_start: Callable[[Sequence[RankProcess]], None],
 ) -> None:
-    """Start the ranks and supervise them until all have ended; `on_start` gets them."""
+    """Start the ranks, pass them to `on_start`, and supervise them until all have ended."""
     job = attempt.job
     observed.before = read_state(_on_gpu(job))
     for path in (job.path(), *map(job.log_path, range(job.world_size))):
@@ -164,7 +164,7 @@ def _run_ranks(
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Let the launcher start the ranks. Raises HookError when it returns anything else."""
+    """Call the launcher to start the ranks. Raises HookError if it returns anything else."""
     job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:
@@ -178,15 +178,15 @@ def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
     return ranks
 
 
-def _not_run(error: OSError | AccelBenchError) -> Verdict:
-    """Return the verdict when no rank could be run: the launcher's fault, or the machine's."""
+def _not_run(error: OSError | AccelBenchError) -> AttemptVerdict:
+    """Return the verdict if no rank could be started: the launcher's fault, or the machine's."""
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
-        return Verdict(Status.PLUGIN_ERROR, (str(error),))
-    return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
+        return AttemptVerdict(Status.PLUGIN_ERROR, (str(error),))
+    return AttemptVerdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
-    """Return the limit at which the kernel has killed for memory since; empty if it has not."""
+    """Return the memory limit at which the kernel has killed since; empty if it has not."""
     after = read_memory_group()
     if before is None or after is None or after.kills <= before.kills:
         return ""
@@ -195,31 +195,31 @@ def _out_of_memory(before: MemoryGroup | None) -> str:
     return f"the limit of its control group, {size(after.limit_bytes)}"
 
 
-def _removed(job: Job) -> Verdict | None:
-    """Return the verdict on an attempt whose folder was removed while it ran, with what it held."""
+def _removed(job: Job) -> AttemptVerdict | None:
+    """Return the verdict on an attempt whose folder was removed while it ran."""
     if Path(job.folder).is_dir():
         return None
     reason = f"{job.folder} was removed while it ran; leave a session's folders until it has ended"
-    return Verdict(Status.INFRA_ERROR, (reason,))
+    return AttemptVerdict(Status.INFRA_ERROR, (reason,))
 
 
-def _with_observations(verdict: Verdict, observed: Observations) -> Verdict:
-    """Degrade a completed run for what was observed; fail it where an observer failed."""
+def _with_observations(verdict: AttemptVerdict, observed: Observations) -> AttemptVerdict:
+    """Return the verdict, degraded by observations of a completed run, or failed by an observer."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:
-        return Verdict(Status.PLUGIN_ERROR, (str(observed.fault),))
+        return AttemptVerdict(Status.PLUGIN_ERROR, (str(observed.fault),))
     ranks = observed.ranks.values()
     metrics = [*(metric for rank in ranks for metric in rank.metrics), *observed.metrics]
     reasons = [metric.reason for metric in metrics if metric.degrades and metric.reason]
     reasons += device_reasons(observed.before, observed.after, ranks)
     if not reasons:
         return verdict
-    return Verdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
+    return AttemptVerdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
 
 
 def _result(
-    attempt: Attempt, active: ActivePlugins, verdict: Verdict, observed: Observations
+    attempt: Attempt, active: ActivePlugins, verdict: AttemptVerdict, observed: Observations
 ) -> Result:
     job = attempt.job
     exits = observed.outcome.exits

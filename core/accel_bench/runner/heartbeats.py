@@ -1,9 +1,9 @@
-"""The parent's side of the heartbeat: each rank's step and phase, and when they were read.
+"""The parent's side of the heartbeat: each rank's step and phase, with the times of reading.
 
-So the parent's clock stands beside that of a rank: it knows moments at which a window had surely
-begun, or surely not ended, however late it read. The bounds that follow hold on a busy machine too,
-where they are only wider. The lower one falls short of the truth by at most two polls and a step; a
-window that is shorter than that is not judged.
+The parent's clock thus checks a rank's: it bounds the times at which a window had begun, and had
+not ended, however late the reading. The bounds hold on a busy machine too, where they are only
+wider. The lower one falls short of the truth by at most two polls and a step; a window that is
+shorter than that is not judged.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ WINDOW = PHASES.index("window")
 
 @dataclass(frozen=True)
 class Progress:
-    """The last heartbeat of a rank."""
+    """Last heartbeat of a rank."""
 
     step: int
-    """Optimizer steps that have ended."""
+    """Number of optimizer steps that have ended."""
 
     phase: str
-    """One of `PHASES`."""
+    """Phase of the rank, one of `PHASES`."""
 
     plugin: int = 0
-    """Number of the active plugin whose code was called, from 1; 0 for none."""
+    """Number of the active plugin whose code is being called, from 1; 0 for none."""
 
     passes: int = 0
-    """Forward passes outside of steps that have ended."""
+    """Number of forward passes outside of steps that have ended."""
 
     live: str = ""
-    """What observers show of the ranks meanwhile."""
+    """Texts of observers about the ranks."""
 
 
 def read_progress(job: Job, rank: int) -> Progress | None:
-    """Return the last heartbeat of a rank; None before it has written one."""
+    """Return the last heartbeat of a rank; None before its first."""
     try:
         page = job.heartbeat_path(rank).read_bytes()
     except OSError:
@@ -52,19 +52,19 @@ def read_progress(job: Job, rank: int) -> Progress | None:
 
 @dataclass
 class Sighting:
-    """A heartbeat, with when the parent read it by its own clock, in seconds."""
+    """A heartbeat, with times of its first and last reading by the parent's clock, in seconds."""
 
     progress: Progress
 
     first: float
-    """After the first reading that gave it."""
+    """Time after the first reading of this heartbeat."""
 
     last: float
-    """Before the last one."""
+    """Time before the last reading of this heartbeat."""
 
 
 def note(sightings: list[Sighting], progress: Progress, before: float, after: float) -> None:
-    """Add what was read between two moments to the sightings of a rank."""
+    """Add a heartbeat, read between two times, to the sightings of a rank."""
     if sightings and sightings[-1].progress == progress:
         sightings[-1].last = before
     else:
@@ -74,7 +74,7 @@ def note(sightings: list[Sighting], progress: Progress, before: float, after: fl
 def seen_windows(
     job: Job, sightings: Mapping[int, Sequence[Sighting]], ranks: Mapping[int, RankResult]
 ) -> tuple[SeenWindow, ...]:
-    """Return the bounds of each rank's window; none of another node's, whose page may lag."""
+    """Return the bounds of each rank's window; empty for other nodes' ranks, whose page may lag."""
     if job.experiment.scenario.resources.nodes > 1:
         return ()
     return tuple(
@@ -85,7 +85,7 @@ def seen_windows(
 
 
 def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWindow:
-    """Return the shortest and the longest that a window can have lasted.
+    """Return the shortest and the longest possible duration of a window.
 
     A step is stored when it has ended, so that the first step of a window ends after its start, and
     its last one before its end; the phase changes before its start and after its end.
@@ -105,6 +105,6 @@ def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWind
 
 
 def _phase(sighting: Sighting) -> int:
-    """Return the place of a phase; that of the window for an unknown one, which says nothing."""
+    """Return the index of a phase; an unknown one counts as the window, without effect."""
     phase = sighting.progress.phase
     return PHASES.index(phase) if phase in PHASES else WINDOW

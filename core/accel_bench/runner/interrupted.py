@@ -1,8 +1,8 @@
-"""Attempts that a kill of the program has cut off: find them, and take secrets out of their files.
+"""Attempts interrupted by a kill of the program, whose files are found and redacted.
 
-While an attempt goes on, its folder is open to this user alone and locked by the program; the lock
-goes with the program, however that ends. Some network file systems show a lock on its own host
-alone, so the folder also names the host. An attempt that is recorded has a `result.json`.
+During an attempt its folder is open to this user alone and locked by the program; the lock ends
+with the program. Some network file systems show a lock on its own host alone, so the folder also
+names the host. A recorded attempt has a `result.json`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from accel_bench.store.records import parse_result, redact_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 KEPT_FILE = "kept.json"
-"""Result of an attempt in its folder that is still to be stored."""
+"""File in an attempt's folder of a result that is still to be stored."""
 
 HOST_FILE = "host"
-"""What names the host of an attempt in its folder until the attempt has ended."""
+"""File in an attempt's folder that names its host until the attempt has ended."""
 
 
 @contextlib.contextmanager
 def attempt_in_progress(folder: Path) -> Iterator[None]:
-    """Lock an attempt's folder for the block; once it is recorded, others may read it."""
+    """Lock an attempt's folder for the block; open it to others once the attempt is recorded."""
     with _locked(folder):
         write_atomically(folder / HOST_FILE, socket.gethostname())
         try:
@@ -49,8 +49,8 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
-    """Open results as `open_store` does, after `redact_unfinished`; with `write`, results that
-    were kept for later are stored."""
+    """Open results like `open_store`, after `redact_unfinished`; with `write`, store results that
+    were kept for later."""
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         if write:
@@ -61,9 +61,9 @@ def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
 def kept_for_later(
     folder: Path, result: Result, error: StoreUnavailableError
 ) -> StoreUnavailableError:
-    """Keep the result of an attempt that the database did not take in time, in its folder.
+    """Keep a result in its folder that the database did not accept in time.
 
-    Returns the error with where it is.
+    Returns the error with the path of the result.
     """
     path = folder / KEPT_FILE
     write_atomically(path, redact_result(result).model_dump_json(), mode=PRIVATE)
@@ -74,7 +74,7 @@ def kept_for_later(
 
 
 def _store_kept(store: Store) -> None:
-    """Store results that were kept for later; one that is not of this database stays."""
+    """Store results that were kept for later, except those of another database."""
     for folder in unfinished_attempts(store.folder):
         kept = folder / KEPT_FILE
         if not kept.is_file() or kept.is_symlink():
@@ -87,10 +87,10 @@ def _store_kept(store: Store) -> None:
 
 
 def unfinished_attempts(root: Path) -> Iterator[Path]:
-    """Yield the folders of attempts that were cut off, each locked until the next one.
+    """Yield the folders of interrupted attempts, each locked until the next one.
 
-    Those of a program that still runs are none, nor is what a link leads to. One of another host is
-    left alone, since its program may still run.
+    Attempts of a running program, links, and attempts of another host, whose program may still run,
+    are left out.
     """
     for folder in _attempts(root):
         if folder.resolve() != root.resolve() / folder.relative_to(root):
@@ -101,7 +101,7 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
 
 
 def sessions_in_progress(root: Path) -> frozenset[str]:
-    """Return the sessions of which a program takes a run right now, on this host."""
+    """Return the sessions that run now, on this host."""
     found = set()
     for folder in _attempts(root):
         if (folder / RESULT_FILE).exists() or not (folder / HOST_FILE).exists():
@@ -115,7 +115,7 @@ def sessions_in_progress(root: Path) -> frozenset[str]:
 
 
 def _attempts(root: Path) -> list[Path]:
-    """Return the folders of all attempts; the points of a sweep have folders of their own."""
+    """Return the folders of all attempts, with and without folders for sweep points."""
     runs = root / RUNS_FOLDER
     return sorted(
         job.parent for depth in ("*/*", "*/*/*") for job in runs.glob(f"{depth}/job.json")
@@ -123,11 +123,11 @@ def _attempts(root: Path) -> list[Path]:
 
 
 def redact_unfinished(root: Path) -> None:
-    """Take secrets out of the jobs, logs and ranks' results of attempts that were cut off.
+    """Redact the jobs, logs and ranks' results of interrupted attempts.
 
-    Known are those of this process, of the attempt's scenario, and texts of a known shape. What
-    this user may not write is left as it is. The weights' change, which has not been compared, is
-    removed.
+    The secrets are those of this process, of the attempt's scenario, and texts of a known shape.
+    Files without write permission are left unchanged. Files of weights' changes, not yet compared,
+    are removed.
     """
     for folder in unfinished_attempts(root):
         for path in folder.glob(UPDATE_FILE):
@@ -141,7 +141,7 @@ def redact_unfinished(root: Path) -> None:
 
 
 def _open_to_others(folder: Path) -> None:
-    """Let those who can read a session's folder read an attempt's, and the files in it."""
+    """Give readers of a session's folder access to an attempt's folder and its files."""
     readers = folder.parent.stat().st_mode & 0o777
     for path in folder.iterdir():
         if path.is_file() and not path.is_symlink():
@@ -151,7 +151,7 @@ def _open_to_others(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Hold the folder's lock. Without `wait`, raises OSError where another process holds it."""
+    """Hold the folder's lock. Without `wait`, raises OSError if another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -172,7 +172,7 @@ def _of_another_host(folder: Path) -> bool:
 
 
 def _environment(job: Path) -> dict[str, str]:
-    """Return the variables that the scenario of a job sets; empty for a job that is cut short."""
+    """Return the environment variables in the scenario of a job; empty for a truncated job."""
     try:
         found: Any = json.loads(job.read_text(encoding="utf8"))["experiment"]["scenario"]
         return {str(name): str(value) for name, value in found["environment"].items()}

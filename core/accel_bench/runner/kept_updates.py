@@ -1,7 +1,7 @@
-"""Compare exactly by how much the runs of a round changed the weights, where they kept that.
+"""Exact comparison of the weights' changes by the runs of a round, from files that they keep.
 
-Each run leaves its change in a file. The parent opens it when the run has ended and takes its name
-away at once: the file goes with the last reader, however the program ends.
+Each run leaves its change in a file. The parent opens it when the run has ended and unlinks it at
+once: the file disappears with the last reader, however the program ends.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from accel_bench.job import BYTES_OF_A_CHANGE, SPARE_DISK_BYTES
 from accel_bench.result import Result, WeightUpdate
 
 BLOCK_BYTES = 1 << 22
-"""Bytes of each of two files that are compared at once."""
+"""Bytes of each of two files that are compared at a time."""
 
 AT_ONCE = "sweep points run at once: comparing files would disturb the others' windows"
-"""Why runs that go on beside others keep none."""
+"""Reason why concurrent runs keep no file."""
 
 
-class Change(NamedTuple):
-    """The change of one run, in a file without a name."""
+class UpdateFile(NamedTuple):
+    """Change of one run's weights, in an unlinked file."""
 
     run_id: str
     stack: str
     file: BinaryIO
 
     places: dict[str, tuple[int, int]]
-    """Offset and size of each tensor, in bytes."""
+    """Offset and size of each tensor in the file, in bytes."""
 
 
 class BrokenFileError(ValueError):
-    """The file of a change does not hold what its run has measured."""
+    """The file of a change does not match its run's result."""
 
-    def __init__(self, change: Change, reason: str) -> None:
+    def __init__(self, change: UpdateFile, reason: str) -> None:
         super().__init__(reason)
         self.change = change
 
 
 class KeptUpdates:
-    """The changes of a round's runs that are still to be compared."""
+    """Changes of a round's runs that are still to be compared."""
 
     def __init__(self, baseline: str, most: int) -> None:
-        """Compare with the stack `baseline` what takes at most `most` bytes a run."""
+        """Compare with the stack `baseline`, for files of at most `most` bytes for each run."""
         self._baseline = baseline
         self._most = most
-        self._kept: dict[str, Change] = {}
+        self._kept: dict[str, UpdateFile] = {}
 
     def room(self, folder: Path, shared: bool = False) -> int:
-        """Return how many bytes the next run's file may take: none where others run beside it."""
+        """Return the bytes that the next run's file may have; 0 if runs are concurrent."""
         if shared:
             return 0
         free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
         return max(0, min(self._most, free))
 
     def add(self, path: Path, result: Result, shared: bool = False) -> Result:
-        """Take a run's file away; return its result with the distances that are known now.
+        """Unlink a run's file; return its result with the distances that are known now.
 
-        A file that cannot be read costs its distances, and never the result. A run that is `shared`
-        went on beside others, and was to keep none.
+        An unreadable file costs its distances, and never the result. A run that is `shared` ran
+        concurrently with others, and should have no file.
         """
         if shared and self._most and result.ranks and result.ranks[0].update:
             result = _with_update(result, kept_reason=AT_ONCE)
@@ -75,13 +75,13 @@ class KeptUpdates:
             return _with_update(result, kept_bytes=0, kept_reason=reason)
 
     def close(self) -> None:
-        """Let all files go."""
+        """Close all files."""
         for change in self._kept.values():
             change.file.close()
         self._kept.clear()
 
-    def _compare(self, change: Change, result: Result) -> Result:
-        """Compare with the baseline's change, or let it wait for that."""
+    def _compare(self, change: UpdateFile, result: Result) -> Result:
+        """Compare with the baseline's change, or keep the change until that exists."""
         stack = result.experiment.stack.name
         is_baseline = stack == self._baseline
         others = [
@@ -107,8 +107,8 @@ class KeptUpdates:
         return _with_update(result, kept_reason=reason) if reason else result
 
 
-def distances(one: Change, other: Change) -> dict[str, float]:
-    """Return the L2 norm of the difference of two changes, for each tensor that both have."""
+def distances(one: UpdateFile, other: UpdateFile) -> dict[str, float]:
+    """Return the L2 norm of the difference of two changes, for each tensor in both."""
     return {
         name: _distance(one, other, name)
         for name, (_, size) in one.places.items()
@@ -116,7 +116,7 @@ def distances(one: Change, other: Change) -> dict[str, float]:
     }
 
 
-def _distance(one: Change, other: Change, name: str) -> float:
+def _distance(one: UpdateFile, other: UpdateFile, name: str) -> float:
     import numpy as np
 
     (place, size), (there, _) = one.places[name], other.places[name]
@@ -134,8 +134,8 @@ def _distance(one: Change, other: Change, name: str) -> float:
     return math.sqrt(squares)
 
 
-def _read(change: Change, length: int) -> bytes:
-    """Return the next bytes of a file. Raises BrokenFileError where it has fewer."""
+def _read(change: UpdateFile, length: int) -> bytes:
+    """Return the next bytes of a file. Raises BrokenFileError for fewer."""
     try:
         content = change.file.read(length)
     except OSError as error:
@@ -145,10 +145,10 @@ def _read(change: Change, length: int) -> bytes:
     return content
 
 
-def _take(path: Path, result: Result) -> Change | None:
-    """Open a run's file and take its name away; None for a run that kept none, or failed.
+def _take(path: Path, result: Result) -> UpdateFile | None:
+    """Open a run's file and unlink it; None for a run without one, or a failed run.
 
-    Raises OSError where it cannot be opened, and ValueError where it holds something else.
+    Raises OSError if it cannot be opened, and ValueError for other content.
     """
     update = result.ranks[0].update if result.ranks else None
     if not result.status.completed or update is None or not update.kept_bytes:
@@ -165,11 +165,11 @@ def _take(path: Path, result: Result) -> Change | None:
     except ValueError:
         os.close(number)
         raise
-    return Change(result.run_id, result.experiment.stack.name, open(number, "rb"), places)
+    return UpdateFile(result.run_id, result.experiment.stack.name, open(number, "rb"), places)
 
 
 def _check(found: os.stat_result, expected: int) -> None:
-    """Raise ValueError for what is no file of so many bytes."""
+    """Raise ValueError for anything but a regular file of the expected size."""
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("it is no file")
     if found.st_size != expected:
@@ -177,7 +177,7 @@ def _check(found: os.stat_result, expected: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take the name of a run's file away, if it is there; also where a folder has that name."""
+    """Unlink a run's file, if it exists; also a folder of that name."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -186,7 +186,7 @@ def remove(path: Path) -> None:
 
 
 def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
-    """Return where each tensor lies: they stand one after the other."""
+    """Return the offset and size of each tensor, which follow one another in the file."""
     places, end = {}, 0
     for name, tensor in update.tensors.items():
         size = tensor.elements * BYTES_OF_A_CHANGE
@@ -196,7 +196,7 @@ def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
 
 
 def _with_update(result: Result, **fields: Any) -> Result:
-    """Return a result with changes to what it says of its update."""
+    """Return a result with changes to fields of its update."""
     first, *others = result.ranks
     assert first.update is not None
     update = first.update.model_copy(update=fields)

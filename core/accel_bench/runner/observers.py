@@ -1,4 +1,4 @@
-"""Let plugins observe the ranks of an attempt from outside, and trackers log what is stored."""
+"""Observers of an attempt's ranks from outside, and trackers that log stored runs."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from accel_bench.result import Metric, RankResult, Result
 HOOK = "observe_ranks"
 
 PATIENCE_SECONDS = 10.0
-"""How long an observer may take to start or to finish; nothing reads heartbeats meanwhile."""
+"""Seconds that an observer may take to start or to finish; no heartbeat is read meanwhile."""
 
 HURRIED_SECONDS = 1.0
-"""The same after Ctrl-C."""
+"""Seconds that an observer may take after Ctrl-C."""
 
 TRACKER_SECONDS = 120.0
-"""How long a tracker may take for a run: its first call imports its library."""
+"""Seconds that a tracker may take for a run: its first call imports its library."""
 
 HURRIED_TRACKER_SECONDS = 5.0
-"""The same once Ctrl-C ends the session."""
+"""Seconds that a tracker may take once Ctrl-C ends the session."""
 
 
 class Observation:
-    """The observers of one attempt; each that was started is finished, whatever the others do."""
+    """Observers of one attempt; each started one is finished, whatever the others do."""
 
     def __init__(self, job: Job, active: ActivePlugins) -> None:
         self._job = job
@@ -50,7 +50,7 @@ class Observation:
         self._observers: list[tuple[ActivePlugin, Observer]] = []
 
     def start(self, ranks: Sequence[RankProcess]) -> None:
-        """Let every plugin start its observer. Raises HookError that names the plugin."""
+        """Start every plugin's observer. Raises HookError that names the plugin."""
         for plugin in self._active.plugins:
             call = partial(self._active.call_plugin, plugin, HOOK, job=self._job, ranks=ranks)
             observer = call_bounded(plugin, PATIENCE_SECONDS, call)
@@ -61,13 +61,13 @@ class Observation:
             self._observers.append((plugin, observer))
 
     def live(self) -> str:
-        """Return what the observers show while the ranks run."""
+        """Return the observers' texts while the ranks run."""
         return "  ".join(filter(None, (_live(observer) for _, observer in self._observers)))
 
     def finish(
         self, results: Mapping[int, RankResult], hurried: bool
     ) -> tuple[tuple[Metric, ...], AccelBenchError | None]:
-        """Return what all observers measured, and the first error of any."""
+        """Return the metrics of all observers, and the first error of any."""
         seconds = HURRIED_SECONDS if hurried else PATIENCE_SECONDS
         metrics: list[Metric] = []
         first: AccelBenchError | None = None
@@ -80,7 +80,7 @@ class Observation:
 
 
 def _live(observer: Observer) -> str:
-    """Return what an observer shows; nothing where it fails, which ends no run."""
+    """Return an observer's text; empty if it fails, which ends no run."""
     with contextlib.suppress(Exception):
         return str(getattr(observer, "live", ""))
     return ""
@@ -89,7 +89,7 @@ def _live(observer: Observer) -> str:
 def _finish(
     plugin: ActivePlugin, observer: Observer, results: Mapping[int, RankResult], seconds: float
 ) -> list[Metric]:
-    """Return what one observer measured. Raises HookError when that is no list of metrics."""
+    """Return one observer's metrics. Raises HookError for anything but metrics."""
 
     def call() -> Any:
         found: Any = observer.finish(results)
@@ -108,8 +108,8 @@ def call_bounded(
 ) -> Any:
     """Call a plugin's code in a thread, which is abandoned when it hangs.
 
-    Raises HookError for whatever the code raises; even a KeyboardInterrupt is the plugin's own,
-    since Ctrl-C reaches the main thread alone.
+    Raises HookError for any error of the code, even a KeyboardInterrupt, since Ctrl-C reaches only
+    the main thread.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -135,7 +135,7 @@ def call_bounded(
 
 
 class Trackers:
-    """The trackers of one session. What they raise is a warning, one for each of them."""
+    """Trackers of one session, whose errors become warnings, one for each tracker."""
 
     def __init__(
         self, active: ActivePlugins | None, results_folder: Path, warn: Callable[[str], None]
@@ -148,19 +148,19 @@ class Trackers:
         self._lock = threading.Lock()
 
     def record(self, result: Result) -> None:
-        """Log a run that is stored."""
+        """Log a stored run."""
         for plugin in self._active.plugins if self._active else ():
             self._call(plugin, result=result, summary=None)
 
     def finish(self, summarize: Callable[[], Summary]) -> None:
-        """Log the comparison to the trackers that take one."""
+        """Log the comparison to the trackers that accept one."""
         taking = [one for one in (self._active.plugins if self._active else ()) if _takes_one(one)]
         summary = summarize() if taking else None
         for plugin in taking:
             self._call(plugin, result=None, summary=summary)
 
     def _call(self, plugin: ActivePlugin, **arguments: Any) -> None:
-        """Call a tracker; one that did not come back in time is not called again."""
+        """Call a tracker, unless an earlier call has timed out."""
         assert self._active is not None
         if plugin.name in self._lost:
             return
@@ -183,7 +183,7 @@ class Trackers:
 
 
 def _patience() -> float:
-    """Return how long to wait: while a KeyboardInterrupt is on its way up, a few seconds."""
+    """Return the time limit in seconds, short while a KeyboardInterrupt is being raised."""
     hurried = isinstance(sys.exc_info()[1], KeyboardInterrupt)
     return HURRIED_TRACKER_SECONDS if hurried else TRACKER_SECONDS
 

@@ -1,4 +1,4 @@
-"""Turn the outcome of the ranks into one status with its reasons."""
+"""The status of an attempt, with its reasons, from the outcome of its ranks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.supervise import MOST_LOG_BYTES, ProcessOutcome, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
-"""Signals that a process raises by its own fault."""
+"""Signals that a process raises by its own fault, such as SIGSEGV."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One attempt's status, and why."""
+class AttemptVerdict:
+    """Status of one attempt, with its reasons."""
 
     status: Status
     reasons: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Verdict:
 
 
 def read_ranks(job: Job) -> dict[int, RankResult]:
-    """Return the results of the ranks that wrote one; a file that is cut short does not count."""
+    """Return the results of the ranks that wrote a complete one."""
     found = {rank: read_rank(job, rank) for rank in range(job.world_size)}
     return {rank: result for rank, result in found.items() if result is not None}
 
@@ -38,10 +38,10 @@ def judge(
     outcome: ProcessOutcome,
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None = None,
-) -> Verdict:
+) -> AttemptVerdict:
     """Return the status of an attempt: from result files, else exit codes, else heartbeats.
 
-    `active` names the plugin whose hook never returned.
+    `active` gives the name of the plugin whose hook never returned.
     """
     if outcome.expired:
         return _expired(job, outcome, active)
@@ -53,7 +53,7 @@ def judge(
     if failed is not None:
         return _judge_rank(job, failed, outcome, ranks, active)
     if forged := tuple(forgeries(job, outcome, ranks)):
-        return Verdict(Status.INVALID, forged)
+        return AttemptVerdict(Status.INVALID, forged)
     reasons = [reason for rank in ranks.values() for reason in rank.reasons]
     for rank, code in sorted(outcome.exits.items()):
         if code != 0:
@@ -61,14 +61,14 @@ def judge(
                 f"rank {rank} ended by {describe_exit(code)} after its result was written"
             )
     status = Status.DEGRADED if reasons else Status.OK
-    return Verdict(status, tuple(dict.fromkeys(reasons)))
+    return AttemptVerdict(status, tuple(dict.fromkeys(reasons)))
 
 
 def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Iterator[str]:
-    """Yield why results of ranks that completed are not what the worker's core wrote.
+    """Yield differences of ranks' results from what the worker's core would have written.
 
-    Core stores its last phase in the heartbeat before it writes, and every step that it counted.
-    The heartbeats of another node are not compared, since they may lag.
+    Core stores its last phase in the heartbeat before it writes, and every counted step. The
+    heartbeats of another node are not compared, since they may lag.
     """
     far = job.experiment.scenario.resources.nodes > 1
     for rank, found in sorted(ranks.items()):
@@ -92,7 +92,7 @@ def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
 
 
 def steps_of(found: RankResult) -> int | None:
-    """Return how many steps a rank has taken by its own result; None without a window."""
+    """Return the number of steps in a rank's result; None without a window."""
     if found.window is None or not found.window.samples:
         return None
     after = sum(one.steps for one in (found.phases, found.communication) if one)
@@ -115,13 +115,13 @@ def describe_exit(code: int | None) -> str:
 
 
 def _interruption(found: RankResult) -> str:
-    """Return which signal interrupted a rank; what it raised, where no signal did."""
+    """Return the signal that interrupted a rank; else the error that it raised."""
     name = found.error.message if found.error else ""
     return f"{name} from outside" if name in signal.Signals.__members__ else "a KeyboardInterrupt"
 
 
 def _where(progress: Progress, active: ActivePlugins | None) -> str:
-    """Return the phase, with the plugin whose hook was called; in a step any may be at work."""
+    """Return the phase, with the plugin whose hook was called, except in a step."""
     plugins = active.plugins if active else ()
     if active is None or not 0 < progress.plugin <= len(plugins):
         return progress.phase
@@ -132,12 +132,12 @@ def _where(progress: Progress, active: ActivePlugins | None) -> str:
 
 
 def _reached(progress: Progress, active: ActivePlugins | None) -> str:
-    """Return how far a rank was: `in warm-up after 1 step`."""
+    """Return a rank's progress as text: `in warm-up after 1 step`."""
     return f"in {_where(progress, active)} after {count(progress.step, 'step')}"
 
 
-def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
-    """Return the verdict at the time limit; it names the rank that is furthest behind."""
+def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
+    """Return the verdict at the time limit, which names the rank that is furthest behind."""
     rank = outcome.slowest or 0
     progress = outcome.reached(rank)
     limit = job.experiment.scenario.measure.timeout_seconds
@@ -146,30 +146,30 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
     what = "stood still" if outcome.expired == "hung" else "was still busy"
     where = f"{_reached(progress, active)} at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
-    return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
+    return AttemptVerdict(Status(outcome.expired), (reason,), progress.phase, rank)
 
 
-def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
-    """Return the verdict on a rank that was terminated since it filled the disk."""
+def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
+    """Return the verdict on a rank terminated because it filled the disk."""
     progress = outcome.reached(rank)
     reason = (
         f"rank {rank} wrote more than {MOST_LOG_BYTES / 2**30:g} GiB to its output, and was in "
         f"{_where(progress, active)}; let it print less"
     )
-    return Verdict(Status.FAILED, (reason,), progress.phase, rank)
+    return AttemptVerdict(Status.FAILED, (reason,), progress.phase, rank)
 
 
-def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
-    """Return the verdict on ranks that can no longer be observed; others fail since they do."""
+def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
+    """Return the verdict on ranks that can no longer be observed, which make others fail."""
     reasons = []
     for rank, reason in sorted(outcome.lost.items()):
         reasons.append(f"rank {rank}: {reason}, {_reached(outcome.reached(rank), active)}")
     first = min(outcome.lost)
-    return Verdict(Status.FAILED, tuple(reasons), outcome.reached(first).phase, first)
+    return AttemptVerdict(Status.FAILED, tuple(reasons), outcome.reached(first).phase, first)
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
-    """Return the rank that caused the failure; one with a reason comes before its followers.
+    """Return the rank that caused the failure; one with a reason comes before the others.
 
     A rank that a signal has terminated has no reason, and the others fail because it is gone.
     """
@@ -189,17 +189,17 @@ def _judge_rank(
     outcome: ProcessOutcome,
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None,
-) -> Verdict:
-    """Return the verdict from a rank's result, else from its exit."""
+) -> AttemptVerdict:
+    """Return the verdict by a rank's result, else by its exit code."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
         found = ranks[rank]
         if found.status is Status.INTERRUPTED:
             # Ctrl-C is handled by the parent: another process terminated this rank.
             reason = f"{prefix}ended by {_interruption(found)} in {found.phase}"
-            return Verdict(Status.KILLED, (reason,), found.phase, rank)
+            return AttemptVerdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
-        return Verdict(found.status, reasons, found.phase, rank)
+        return AttemptVerdict(found.status, reasons, found.phase, rank)
     progress = outcome.reached(rank)
     code = outcome.exits.get(rank)
     end = describe_exit(code)
@@ -213,4 +213,4 @@ def _judge_rank(
     if end == "SIGKILL" and outcome.out_of_memory:
         status = Status.OOM
         reason += f": the kernel killed it for memory at {outcome.out_of_memory}"
-    return Verdict(status, (reason,), progress.phase, rank)
+    return AttemptVerdict(status, (reason,), progress.phase, rank)

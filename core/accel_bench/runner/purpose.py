@@ -1,4 +1,4 @@
-"""Let workers do with one experiment what a purpose is for; nothing of it is stored."""
+"""Purposes of workers other than measuring, run on one experiment without storing anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accel_bench.errors import PluginError, WorkerError
 from accel_bench.job import OWN_PURPOSES, PREPARE, PURPOSES, Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.plugins.doors import Entry, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entry
 from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.scenario.draft import Draft
@@ -20,9 +20,9 @@ from accel_bench.scenario.uses import slot_defaults
 
 
 def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
-    """Return the one experiment of a stack, without a name that of the baseline.
+    """Return the one experiment of a stack, by default the baseline.
 
-    Its ranks are processes of this machine. Raises ScenarioError where there are several.
+    Its ranks are processes of this machine. Raises ScenarioError for several.
     """
     launcher = ("launcher", slot_defaults().slots["launcher"])
     request = replace(request, overrides=(launcher, *request.overrides))
@@ -40,10 +40,10 @@ def ask_ranks(
     trust_remote_code: bool = False,
     one_process: bool = False,
 ) -> list[bytes]:
-    """Return what a purpose returns on each rank of an experiment, as JSON, from fresh processes.
+    """Return the JSON that a purpose returns on each rank of an experiment, from fresh processes.
 
     In `one_process` it builds nothing, and no caches are filled before. Raises PluginError for an
-    unknown purpose, and WorkerError where a rank has failed.
+    unknown purpose, and WorkerError for a failed rank.
     """
     if purpose in OWN_PURPOSES:
         raise PluginError(f"{purpose!r} is a purpose of the core; a further one has another name")
@@ -63,10 +63,10 @@ def ask_ranks(
 
 
 def _attempt(
-    entry: Entry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
+    entry: DoorEntry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
 ) -> Job:
-    """Run one process group to its end. Raises WorkerError with the reasons of a rank that failed,
-    and the end of its log where they do not say all."""
+    """Run one process group to its end. Raises WorkerError with the reasons of a failed rank, and
+    the end of its log if they do not suffice."""
     session = f"purpose-{secrets.token_hex(4)}"
     folder = root / session
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Run a plan: prepare each sweep point, then interleave rounds of its stacks; store each run."""
+"""A session: each sweep point is prepared, then its stacks run in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from accel_bench.runner.at_once import run_points
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds
-from accel_bench.runner.sweep_point import SweepPoint
+from accel_bench.runner.sweep_point import SweepPointRun
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import REPEATED, SessionRecord
 
 
 class Reporter:
-    """Is called while a session runs; shows nothing but warnings unless a subclass does.
+    """Callbacks of a running session; they show only warnings unless a subclass does more.
 
-    Where sweep points run at once, it is called from several threads.
+    With concurrent sweep points, several threads call them.
     """
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
-        """Called before a plan is run; `runs` of it are still to be done, in about so many
-        seconds, where that is known."""
+        """Handle a plan that is about to run, with its number of `runs`, and their estimated
+        seconds if known."""
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Called before a process group starts; `what` is `prepare` or `round 2 of 5`."""
+        """Handle the start of a process group; `what` is `prepare` or `round 2 of 5`."""
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Called a few times a second with the progress of a rank."""
+        """Handle the progress of a rank, a few times a second."""
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Called when a run is stored, or when the preparation of an experiment has ended."""
+        """Handle a stored run, or the end of the preparation of an experiment."""
 
     def on_drop(self, planned: Planned, reason: str) -> None:
-        """Called when a stack runs no more rounds of a race."""
+        """Handle a stack that runs no more rounds of a race."""
 
     def on_warning(self, text: str) -> None:
-        """Called when something failed that loses no run, such as a tracker."""
+        """Handle a failure that loses no run, such as a tracker's."""
         logging.getLogger("accel_bench").warning(text)
 
     def close(self) -> None:
-        """Nothing more follows."""
+        """Handle the end of the session."""
 
 
 def new_id() -> str:
-    """Return UTC time and random digits: sorts by time, and two at once differ."""
+    """Return an id of UTC time and random digits: sortable by time, and unique."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -72,51 +72,51 @@ class Session:
     reporter: Reporter
 
     retries: int = 0
-    """How often a run is tried again whose failure may be transient."""
+    """Number of retries of a run whose failure may be transient."""
 
     resume: bool = False
-    """Count the rounds that are already complete in the store."""
+    """True to count the rounds that are already complete in the store."""
 
     command: tuple[str, ...] = ()
-    """Arguments of the program, for the record."""
+    """Command-line arguments of the program, for the record."""
 
     id: str = field(default_factory=new_id)
-    """Name of the session: its UTC time and random digits."""
+    """Id of the session: its UTC time and random digits."""
 
     continues: tuple[str, ...] = ()
     """Earlier sessions whose complete rounds count even without `resume`."""
 
     look_of: str = ""
-    """Session whose open verdicts it looks at again, with more rounds; empty for a first look."""
+    """Session whose open verdicts get more rounds; empty for a first look."""
 
     job: str = ""
-    """Name of the job that runs this command, and again after pre-emption; for the record."""
+    """Name of the job that runs this command, and again after pre-emption, for the record."""
 
     allocation: Allocation | None = None
     """Processes that the launcher keeps for all runs."""
 
     interleave: bool = False
-    """Run round 1 of all sweep points, then round 2, ...; else each point with all its rounds."""
+    """True to run round 1 of all sweep points, then round 2, ...; else all rounds of each point."""
 
     repeat_round: int | None = None
-    """Number of a round, from 0, that is measured again where a run of it stands out."""
+    """Number of a round, from 0, that is measured again if a run of it is an outlier."""
 
     repeats: Provenance = field(default_factory=Provenance)
-    """The bundle that this session repeats, for the record; empty where it repeats none."""
+    """Bundle that this session repeats, for the record; empty without one."""
 
     repeated_sessions: tuple[str, ...] = ()
-    """Ids of the sessions in that bundle."""
+    """Ids of the sessions in the repeated bundle."""
 
     writing: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the point that writes to the store: points may run at once."""
+    """Lock around writing to the store, since points may run concurrently."""
 
     trackers: Trackers = field(init=False)
-    """Trackers that log the runs of its plan beside the store."""
+    """Trackers that log the runs of the session's plan beside the store."""
 
     def run_plan(self, plan: Plan) -> None:
         """Run the plan; every attempt is stored as soon as it has ended.
 
-        Ctrl-C terminates the run in progress, stores it, and is raised again.
+        Ctrl-C terminates the current run, stores it, and is raised again.
         """
         with self.open_plan(plan) as points:
             if self.interleave:
@@ -125,7 +125,7 @@ class Session:
                 run_points(points, self.allocation)
 
     @contextmanager
-    def open_plan(self, plan: Plan) -> Iterator[list[SweepPoint]]:
+    def open_plan(self, plan: Plan) -> Iterator[list[SweepPointRun]]:
         """Store the session of the plan and yield its sweep points, none of which has run."""
         # What they refuse is refused here, and not in the middle of a session.
         cache_folder()
@@ -133,7 +133,7 @@ class Session:
         repeated = self._rounds_to_repeat(plan)
         by_point = groupby(plan.runnable, lambda planned: planned.experiment.point)
         points = {
-            name: SweepPoint(self, plan, list(group), repeated.get(name, ""))
+            name: SweepPointRun(self, plan, list(group), repeated.get(name, ""))
             for name, group in by_point
         }
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}
@@ -174,7 +174,7 @@ class Session:
             self.trackers.finish(lambda: plan.summarize(self.results(plan)))
 
     def results(self, plan: Plan) -> list[Result]:
-        """Return results of the plan's experiments: this session's, and earlier ones that count."""
+        """Return the results that count for the plan: this session's, and earlier ones."""
         ids = [planned.experiment.id for planned in plan.planned]
         own = self.store.results(session=self.id, experiment_ids=ids)
         return [*self.earlier(ids), *own]
@@ -191,9 +191,9 @@ class Session:
         ]
 
     def _rounds_to_repeat(self, plan: Plan) -> dict[str, str]:
-        """Return by sweep point the session whose round is measured again.
+        """Return the session whose round is measured again, by sweep point.
 
-        Raises ScenarioError for a round that nothing allows to repeat: choosing rounds would be
+        Raises ScenarioError for a round without grounds to repeat it: choosing rounds would be
         choosing results.
         """
         if self.repeat_round is None:
@@ -213,7 +213,7 @@ class Session:
         return found
 
 
-def run_rounds(points: Sequence[SweepPoint]) -> None:
+def run_rounds(points: Sequence[SweepPointRun]) -> None:
     """Prepare all points, then run round 1 of all of them, then round 2, ..."""
     for point in points:
         point.prepare()
@@ -224,7 +224,7 @@ def run_rounds(points: Sequence[SweepPoint]) -> None:
 
 
 def _skipped(planned: Planned) -> dict[str, Any]:
-    """Return what a report needs to know of an experiment that is not run."""
+    """Return the fields of a skipped experiment for reports."""
     experiment = planned.experiment
     return {
         **experiment.model_dump(mode="json", include={"sweep", "tag"}),

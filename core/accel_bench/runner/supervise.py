@@ -1,4 +1,4 @@
-"""Supervise the ranks of one attempt until all have ended, by themselves or by our signal."""
+"""Supervision of one attempt's ranks until all have ended, by themselves or by a signal."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from accel_bench.result import RankResult
 from accel_bench.runner.heartbeats import Progress, Sighting, note, read_progress
 
 POLL_SECONDS = 0.25
-"""How often heartbeats and exit codes are read."""
+"""Seconds between readings of heartbeats and exit codes."""
 
 DUMP_SECONDS = 0.5
-"""Time to write the stacks of a rank that is about to be terminated."""
+"""Seconds to write the stacks of a rank that is about to be terminated."""
 
 MOST_LOG_BYTES = 2**30
-"""How much a rank may write to its log before it is terminated: the disk is others' too."""
+"""Largest log of a rank in bytes, above which the rank is terminated to save the disk."""
 
 HUNG_SECONDS = 60.0
-"""A rank whose step and phase have stood still for this long, or half the time limit, hangs."""
+"""Seconds without progress after which a rank hangs, at most half the time limit."""
 
 
 def grace_seconds() -> float:
-    """Return the time that ranks get to end on SIGTERM, or after another rank has failed.
+    """Return the seconds that ranks get to end, after SIGTERM or the failure of another.
 
-    The variable sets another one, for ranks that write much when they end. Raises AccelBenchError.
+    An environment variable sets others, for ranks that write much when they end. Raises
+    AccelBenchError.
     """
     return seconds_from("ACCEL_BENCH_GRACE_SECONDS", 5.0)
 
 
 @dataclass
 class ProcessOutcome:
-    """How the ranks of an attempt ended."""
+    """Endings of an attempt's ranks."""
 
     exits: dict[int, int] = field(default_factory=dict)
     """Exit code by rank; negative for a signal."""
@@ -51,33 +52,33 @@ class ProcessOutcome:
     first_failed: int | None = None
 
     sightings: dict[int, list[Sighting]] = field(default_factory=dict)
-    """When each rank's heartbeats were read."""
+    """Times at which each rank's heartbeats were read."""
 
     lost: dict[int, str] = field(default_factory=dict)
-    """Ranks that can no longer be observed, and why."""
+    """Ranks that can no longer be observed, each with the reason."""
 
     signalled: list[int] = field(default_factory=list)
-    """Ranks that a signal terminated which was not ours."""
+    """Ranks that a foreign signal terminated."""
 
     expired: str = ""
-    """`timeout` or `hung` when the time limit was reached, else empty."""
+    """`timeout` or `hung` if the time limit was reached, else empty."""
 
     flooding: int | None = None
-    """The rank that wrote more than `MOST_LOG_BYTES` to its log, and was terminated for it."""
+    """Rank that was terminated for a log of more than `MOST_LOG_BYTES`."""
 
     out_of_memory: str = ""
-    """The limit at which the kernel killed processes for memory meanwhile; empty if it did not."""
+    """Memory limit at which the kernel killed processes meanwhile; empty if it did not."""
 
     slowest: int | None = None
-    """The rank with the fewest steps when the time limit was reached; None when all had as many."""
+    """Rank with the fewest steps at the time limit; None if all ranks had as many."""
 
     def reached(self, rank: int) -> Progress:
-        """Return the last heartbeat of a rank, or that of one that has just started."""
+        """Return the last heartbeat of a rank, or one without progress."""
         return self.progress.get(rank, Progress(0, "start"))
 
 
 class Supervisor:
-    """Waits for one attempt's ranks, and terminates them at the time limit or after a failure."""
+    """Supervisor of one attempt's ranks, which it terminates at the time limit."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Supervisor:
         on_progress: Callable[[Progress], None],
         stop: threading.Event | None = None,
     ) -> None:
-        """Supervise these ranks; `stop`, once set, acts as Ctrl-C does in the main thread."""
+        """Supervise these ranks; `stop`, once set, acts like Ctrl-C in the main thread."""
         self.outcome = ProcessOutcome()
         self._stop = stop
         self._job = job
@@ -99,9 +100,9 @@ class Supervisor:
     def run(
         self, timeout_seconds: float, observe: Callable[[], None] = lambda: None
     ) -> ProcessOutcome:
-        """Return when every rank has ended; at the time limit they are terminated.
+        """Return when every rank has ended; at the time limit terminate them.
 
-        `observe` is called first; when it raises, they are terminated too.
+        `observe` is called first; if it raises, they are terminated too.
         """
         deadline = monotonic() + timeout_seconds
         try:
@@ -130,7 +131,7 @@ class Supervisor:
     def terminate(self) -> None:
         """Send SIGTERM to all ranks, then SIGKILL to those that still run.
 
-        In the main thread a second Ctrl-C skips the wait; where points run at once it does not.
+        In the main thread a second Ctrl-C skips the wait, though not for concurrent points.
         """
         # What a rank does from here on is our doing: its last heartbeat says what it did before.
         self._terminating = True
@@ -172,7 +173,7 @@ class Supervisor:
             self._changed = monotonic()
 
     def _flooded(self) -> bool:
-        """Note the first rank whose log is too large, if there is one."""
+        """Note the first rank whose log is too large; return whether there is one."""
         logs = ((rank.rank, self._job.log_path(rank.rank)) for rank in self._running())
         large = (rank for rank, log in logs if log.exists() and log.stat().st_size > MOST_LOG_BYTES)
         self.outcome.flooding = next(large, None)
@@ -185,7 +186,7 @@ class Supervisor:
             self.terminate()
 
     def _expire(self, timeout_seconds: float) -> None:
-        """Record whether anything still moved, dump the stacks, and terminate all ranks."""
+        """Note whether any rank still progressed, dump the stacks, and terminate all ranks."""
         still = monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
@@ -206,7 +207,7 @@ class Supervisor:
             rank.signal(number)
 
     def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
-        """Wait until the ranks have ended, at most that long, or until `hurried` is not empty."""
+        """Wait until the ranks have ended, for `seconds` at most or until `hurried` is filled."""
         until = monotonic() + seconds
         while (running := self._running()) and (left := until - monotonic()) > 0:
             if hurried:
@@ -216,7 +217,7 @@ class Supervisor:
 
 
 def read_rank(job: Job, rank: int) -> RankResult | None:
-    """Return what a rank has written; None for a file that is missing or cut short."""
+    """Return a rank's result; None for a missing or truncated file."""
     try:
         return RankResult.model_validate_json(job.result_path(rank).read_bytes())
     except (OSError, ValidationError):
@@ -225,10 +226,10 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Sequence[int]]:
-    """Deliver Ctrl-C and what else ends a session once, after the block; yield what has arrived.
+    """Defer Ctrl-C and other ending signals until after the block, and deliver one; yield them.
 
-    People press Ctrl-C twice: the second one must not cost the row that the first one left. Only
-    the main thread receives any; a signal that is ignored stays ignored.
+    People press Ctrl-C twice: the second one must not cost the row of the run that the first one
+    ended. Only the main thread receives signals; an ignored signal stays ignored.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""The stacks of one sweep point: prepare them, run the rounds that are missing, store each run."""
+"""The stacks of one sweep point: they are prepared, and their missing rounds run and stored."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class NodesChangedError(Exception):
-    """The place is on other nodes than those that were prepared."""
+    """The part of an allocation is on other nodes than those that were prepared."""
 
 
-class SweepPoint:
-    """The stacks of one sweep point, and the rounds that are still to be run."""
+class SweepPointRun:
+    """Stacks of one sweep point, with the rounds that are still to be run."""
 
     def __init__(
         self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
@@ -54,9 +54,9 @@ class SweepPoint:
         again = session.repeat_round if replaces else None
         self._replaces = {} if again is None else {again: replaces}
         self.place = first_place(session.allocation)
-        """Nodes on which it runs."""
+        """Part of the allocation on which the point runs."""
         self.stop: threading.Event | None = None
-        """Set when the session ends; None where the point has the main thread."""
+        """Event that is set when the session ends; None for a point in the main thread."""
         self._done: set[int] = set()
         self._attempts: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -71,10 +71,10 @@ class SweepPoint:
         self._changes = KeptUpdates(plan.baseline, measure.exact_update_bytes if compared else 0)
 
     def run_point(self) -> None:
-        """Prepare every stack, then run the rounds that are not done.
+        """Prepare every stack, then run the missing rounds.
 
-        Raises PlaceLostError where that can go on elsewhere: with the whole round again, so that no
-        round compares two places.
+        Raises PlaceLostError if the point can continue elsewhere, with the whole round again, so
+        that no round compares two places.
         """
         self.prepare()
         for number in [one for one in self.rounds if one not in self._done]:
@@ -82,7 +82,7 @@ class SweepPoint:
             self._done.add(number)
 
     def prepare(self) -> None:
-        """Prepare every stack, unless all rounds are complete; on other nodes all of them again."""
+        """Prepare every stack, unless all rounds are complete; again on replaced nodes."""
         ready = not self.rounds
         while not ready:
             self._nodes = self._nodes_now()
@@ -93,7 +93,7 @@ class SweepPoint:
                 ready = True
 
     def run_round(self, number: int) -> None:
-        """Run one round, where it is missing: where nodes are replaced meanwhile, whole again."""
+        """Run one round, if missing, and again as a whole if nodes are replaced meanwhile."""
         while not self._run_stacks(number):
             self.prepare()
         self._warmup = self._warmup or self._found or None
@@ -103,7 +103,7 @@ class SweepPoint:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
 
     def _losers(self) -> dict[str, str]:
-        """Return the stacks that a race has dropped by all rounds so far, and why."""
+        """Return the stacks that a race has dropped after all rounds so far, with the reasons."""
         if not self._plan.request.race:
             return {}
         ids = [planned.experiment.id for planned in self._stacks.values()]
@@ -117,7 +117,7 @@ class SweepPoint:
         return {drop.stack: drop.reason for drop in drops}
 
     def _run_stacks(self, number: int) -> bool:
-        """Run the stacks of a round; return whether all ran on the nodes that were prepared."""
+        """Run the stacks of a round; return whether all ran on the prepared nodes."""
         try:
             for position, name in enumerate(self.rounds.get(number, ())):
                 if name not in self._dropped and name not in self._raced:
@@ -129,7 +129,7 @@ class SweepPoint:
         return number not in self.rounds or self._nodes_now() == self._nodes
 
     def _prepare(self, planned: Planned) -> None:
-        """Fill caches in a process that is not timed; drop a stack that fails here."""
+        """Fill caches in an untimed process; drop a stack that fails here."""
         if not planned.active.implements("prepare_experiment"):
             return
         self._check_place()
@@ -137,7 +137,7 @@ class SweepPoint:
             self._dropped.add(planned.experiment.stack.name)
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
-        """Run one stack once, and again while a retry may help."""
+        """Run one stack once, with retries that may help."""
         rounds = self._plan.rounds
         order = _order(planned, "measure", number)
         # What failed before the nodes were replaced counts too: a stack may be what kills them.
@@ -226,10 +226,9 @@ class SweepPoint:
         return run_folder(self._session.store.folder, self._session.id, name, tag)
 
     def _check_place(self) -> None:
-        """Raise PlaceLostError where the place is lost, KeyboardInterrupt where the session ends.
+        """Raise PlaceLostError for lost processes, KeyboardInterrupt at the end of the session.
 
-        Raises NodesChangedError where lost nodes are replaced. A point in the main thread has no
-        other place.
+        Raises NodesChangedError for replaced nodes. A point in the main thread has no other place.
         """
         is_ready = getattr(self.place, "is_ready", None)
         found = is_ready is None or is_ready()
@@ -241,7 +240,7 @@ class SweepPoint:
             raise NodesChangedError
 
     def _nodes_now(self) -> tuple[str, ...]:
-        """Return the names of the place's nodes; none where the launcher keeps no processes."""
+        """Return the names of the allocation's nodes; empty without an allocation."""
         names = getattr(self.place, "node_names", None)
         return tuple(names()) if names else ()
 
@@ -266,7 +265,7 @@ class SweepPoint:
         return stored
 
     def _add(self, result: Result) -> Result:
-        """Store a run; one that could not be read again is stored without what was measured."""
+        """Store a run; one that could not be read back is stored without its measurements."""
         try:
             with self._session.writing:
                 return self._session.store.add(result)
@@ -282,10 +281,9 @@ class SweepPoint:
 def missing_rounds(
     stored: Sequence[Result], needed: Sequence[Experiment], rounds: int
 ) -> list[int]:
-    """Return numbers of rounds to run: as many as are missing, first those with a gap.
+    """Return the numbers of the rounds to run: as many as are missing, gaps first.
 
-    A round is complete when every experiment that is needed has a completed run in it from one
-    session.
+    A round is complete if every needed experiment has a completed run in it from one session.
     """
     by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
     replaced = replaced_rounds(stored)
@@ -305,14 +303,14 @@ def _name(experiment: Experiment) -> tuple[str, str]:
 
 
 def _order(planned: Planned, purpose: str, number: int) -> str:
-    """Return what tells a run of a sweep point from its others."""
+    """Return the text that distinguishes a run from others of its sweep point."""
     return f"{purpose} {number} {planned.experiment.stack.name}"
 
 
 def _folder_name(
     experiment: Experiment, purpose: str, number: int, position: int, attempt: int
 ) -> str:
-    """Return a name that sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
+    """Return a folder name that sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
     order = "prepare" if purpose == "prepare" else f"{number + 1:02}-{position + 1}"
     again = f"-attempt{attempt + 1}" if attempt else ""
     return f"{order}-{experiment.stack.name}-{experiment.id}{again}"

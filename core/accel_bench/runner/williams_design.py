@@ -1,4 +1,4 @@
-"""Order the stacks within rounds by a seeded Williams design."""
+"""Balanced order of the stacks within rounds: a seeded Williams design."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 
 def williams_rounds(stacks: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
-    """Return that many rounds, each of which holds every stack once.
+    """Return the order of the stacks in each round.
 
     Over a full design (n rounds for an even number n of stacks, 2 n for an odd one) every stack
     stands equally often in every place, and equally often right after every other one. Two stacks
-    alternate: AB, BA, AB ... The seed deals the names to the design's letters and picks the row
-    that begins.
+    alternate: AB, BA, AB ... The seed assigns the names to the design's letters and selects the
+    first row.
 
     Source: Williams (1949), "Experimental designs balanced for the estimation of residual effects
     of treatments".
@@ -30,7 +30,7 @@ def williams_rounds(stacks: Sequence[str], rounds: int, seed: int) -> list[list[
 def _design(size: int) -> list[list[int]]:
     """Return the rows: each is the zigzag shifted by one; odd sizes need the reversed rows too.
 
-    A reversed row follows its own, so that places already balance after every two rounds.
+    A reversed row follows its own, so that positions balance after every two rounds.
     """
     zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) % size for place in range(size)]
     rows = [[(letter + shift) % size for letter in zigzag] for shift in range(size)]

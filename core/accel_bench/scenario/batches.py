@@ -1,4 +1,4 @@
-"""What follows from other settings: micro batch x accumulation x groups of devices = global batch,
+"""Settings that follow from others: micro batch x accumulation x groups of devices = global batch,
 and in `mode: inference` plugins of slots, and the length and number of prompts."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from accel_bench.scenario.settings import Inference
 from accel_bench.scenario.uses import slot_defaults
 
 KEYS = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
-"""Sizes of `train`, of which two give the third."""
+"""Batch sizes of `train`, of which two give the third."""
 
 TOTAL = ("train", "global_batch_size")
 
@@ -20,12 +20,11 @@ SAME = {
     "prompt_tokens": ("data", "sequence_length"),
     "batch_size": ("train", "micro_batch_size"),
 }
-"""Settings of `inference`, and those of data and training that are the same: plugins of data read
-these."""
+"""Settings of `inference`, each with the setting of `data` or `train` that data plugins read."""
 
 
 def count_devices(resources: Any) -> int | None:
-    """Return devices x nodes as they are written; None where they are not positive numbers."""
+    """Return the number of devices on all nodes, devices x nodes; None for invalid numbers."""
     if not isinstance(resources, dict):
         return None
     devices, nodes = (resources.get(key, 1) for key in ("devices", "nodes"))
@@ -37,9 +36,9 @@ def count_devices(resources: Any) -> int | None:
 def complete_batch(train: Any, data_parallel: int) -> Any:
     """Work out the missing one of micro batch, accumulation and global batch.
 
-    global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, which is the
-    number of devices where each takes batches of its own; with one or none given the missing ones
-    of the first two are 1. Raises LocatedError when the numbers do not fit.
+    global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, the number of
+    groups of devices that take batches of their own. Micro batch and accumulation default to 1.
+    Raises LocatedError when the numbers do not fit.
     """
     given = _given(train)
     if given is None:
@@ -75,9 +74,9 @@ def _divided(total: int, parts: int, what: str) -> int:
 
 
 def fewer_groups(work: Mapping[str, Any]) -> int | None:
-    """Return the most groups of devices that the batch fits; None where each device can be one.
+    """Return the largest number of groups of devices that divides the batch; None for no limit.
 
-    None too where the work gives their number, and where no number of groups fits.
+    None too if the work states the number, and if no number of groups fits.
     """
     resources, given = work.get("resources") or {}, _given(work.get("train"))
     devices = count_devices(resources)
@@ -92,7 +91,7 @@ def fewer_groups(work: Mapping[str, Any]) -> int | None:
 
 
 def _given(train: Any) -> dict[str, int] | None:
-    """Return the sizes that are given; None where one is not a positive number."""
+    """Return the batch sizes that are given; None if one is not a positive number."""
     if not isinstance(train, dict):
         return None
     given = {key: train[key] for key in KEYS if train.get(key) is not None}
@@ -100,9 +99,9 @@ def _given(train: Any) -> dict[str, int] | None:
 
 
 def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the work with what inference decides; that of training as it is.
+    """Return the work with settings that follow from `inference`; a training work is unchanged.
 
-    Raises LocatedError where a setting of `data` or `train` says otherwise.
+    Raises LocatedError if a setting of `data` or `train` contradicts them.
     """
     done = dict(raw)
     if raw.get("mode") != "inference":
@@ -119,14 +118,14 @@ def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(work: Mapping[str, Any], name: str) -> Any:
-    """Return a setting of inference."""
+    """Return the value of a setting of `inference`."""
     asked = work.get("inference") or {}
     usual = Inference.model_fields[name].default
     return asked.get(name, usual) if isinstance(asked, Mapping) else getattr(asked, name)
 
 
 def _with(section_as_written: Any, section: str, key: str, asked: tuple[str, Any]) -> Any:
-    """Return a section with a key as inference asks for it."""
+    """Return a section with a key set to the value that `inference` demands."""
     name, value = asked
     written = section_as_written or {}
     if isinstance(written, str):

@@ -1,4 +1,4 @@
-"""A scenario before validation: merged files, named stacks, overrides, each with its place."""
+"""A scenario before validation: merged files, named stacks, overrides, each with its location."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.documents.load import MAXIMUM_DEPTH, Document, Location, load_file
+from accel_bench.documents.load import MAXIMUM_DEPTH, Location, ParsedFile, load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
@@ -15,22 +15,22 @@ from accel_bench.scenario.models import StackEntry
 from accel_bench.scenario.overrides import AXES, Layer, is_value, lay_over, look_up, set_path
 
 MAXIMUM_EXTENDS = 16
-"""Files in one chain of `extends`."""
+"""Largest number of files in one chain of `extends`."""
 
 SET = "set"
-"""Part of a stack with the settings that it changes."""
+"""Key of a stack that holds the settings it changes."""
 
 SHORT = {
     "resources.device": "--device",
     "measure.timeout_seconds": "--timeout",
     "baseline": "the baseline",
 }
-"""How errors call a key that the command line sets, where that is not only by `--set`."""
+"""Command-line options that set a key beside `--set`, for error messages."""
 
 
 @dataclass
 class Draft:
-    """Plain data of one scenario, and the place in a file that each value came from.
+    """Plain data of one scenario, with the location in a file of each value.
 
     Every stack is spelt out as `{set: ..., use: [...]}`; named stacks are looked up. Raises
     ScenarioError for an unknown stack.
@@ -42,29 +42,29 @@ class Draft:
     """Merged and normalised values."""
 
     places: dict[Location, str] = field(default_factory=dict)
-    """`file:line:column`, or the override, by path."""
+    """Location of each value by path: `file:line:column`, or the override."""
 
     folder: Path | None = None
-    """Folder of the file: named stacks and `extends` are looked up in it first."""
+    """Folder of the file, searched first for named stacks and `extends`."""
 
     preset: str = ""
-    """Name of the scenario that the file extends, else its own, without the ending."""
+    """Name of the scenario that the file extends, else the file's own name without its ending."""
 
     notices: list[str] = field(default_factory=list)
-    """Keys that one layer sets and another one sweeps, and which of the two holds."""
+    """Messages about keys that one layer sets and another sweeps, with the layer that holds."""
 
     def __post_init__(self) -> None:
         self._normalise_stacks()
 
     def where(self, location: Location) -> str:
-        """Return the place of a value, or of the nearest enclosing one that is known."""
+        """Return the location of a value, or of the nearest enclosing value with a location."""
         for length in range(len(location), 0, -1):
             if place := self.places.get(tuple(location[:length])):
                 return place
         return self.source
 
     def get(self, key: str) -> Any:
-        """Return the value of a dotted key, or None when it was not written."""
+        """Return the value of a dotted key; None if it is not set."""
         return look_up(self.data, key)[1]
 
     def stack(self, name: str) -> StackEntry:
@@ -79,7 +79,7 @@ class Draft:
     def set(self, key: str, value: Any, place: str) -> None:
         """Change a dotted key.
 
-        `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; what follows `sweep`, `zip` or
+        `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; the rest after `sweep`, `zip` or
         `stacks.NAME.set` is one dotted key.
         """
         check_depth(key)
@@ -98,10 +98,9 @@ class Draft:
             self._normalise_stacks()
 
     def override(self, changes: Sequence[tuple[str, Any]]) -> None:
-        """Lay the dotted keys of the command line over the file. Raises ScenarioError.
+        """Apply the command line's dotted keys over the file. Raises ScenarioError.
 
-        `null` takes a key back where it is there. What the file sets gives way to a sweep, and the
-        other way round.
+        `null` removes a key. A setting of the file gives way to a sweep, and a sweep to a setting.
         """
         keys = [key for key, _ in changes]
         axes = {axis: f"--set {key}" for key, value in changes for axis in _swept(key, value)}
@@ -116,7 +115,7 @@ class Draft:
                 self.set(key, value, SHORT.get(key, f"--set {key}"))
 
     def _take_back(self, key: str) -> bool:
-        """Remove a dotted key; return whether it was there."""
+        """Remove a dotted key; return whether it existed."""
         check_depth(key)
         parts = _parts(key)
         data: Any = self.data
@@ -148,7 +147,7 @@ class Draft:
             self.places[(*stack, "use", *location[2:])] = self.places[location]
 
     def _named_stack(self, name: str, preset: str) -> dict[str, Any]:
-        """Read a named stack: beside the file, else from the presets."""
+        """Read a named stack from the file's folder, else from the presets."""
         known = find_presets("stacks")
         if self.folder is not None:
             beside = [*self.folder.glob("*.yaml"), *(self.folder / "stacks").glob("*.yaml")]
@@ -161,7 +160,7 @@ class Draft:
         return read_stack(known[preset]).model_dump(mode="json")
 
     def _part_of(self, stack: str, part: str) -> dict[str, Any]:
-        """Return the settings of one stack (`set`), or its use of a plugin, as a mapping."""
+        """Return the settings of one stack (`set`), or the options of one plugin, as a mapping."""
         stacks = self.data.get("stacks", {})
         if stack not in stacks:
             hint = did_you_mean(stack, stacks)
@@ -183,7 +182,7 @@ class Draft:
 
 
 def _parts(key: str) -> list[str]:
-    """Split a dotted key; what follows `sweep`, `zip` or `stacks.NAME.set` is one key of it."""
+    """Split a dotted key; the rest after `sweep`, `zip` or `stacks.NAME.set` is one part."""
     first, *rest = key.split(".")
     if first == "stacks" and rest[1:2] == [SET] and rest[2:]:
         return [first, *rest[:2], ".".join(rest[2:])]
@@ -191,7 +190,7 @@ def _parts(key: str) -> list[str]:
 
 
 def _is_of_stack(parts: Sequence[str]) -> bool:
-    """Return whether a key is a setting of a stack or an option of one of its plugins."""
+    """Return whether a key is a setting of a stack or an option of a stack's plugin."""
     return parts[0] == "stacks" and len(parts) >= 4
 
 
@@ -204,7 +203,7 @@ def _swept(key: str, value: Any) -> list[str]:
 
 
 def read_draft(path: Path) -> Draft:
-    """Read a file and the files that it extends. Raises ScenarioError."""
+    """Read a scenario file and the files that it extends. Raises ScenarioError."""
     layer, bases = _read_merged(path, ())
     if not layer.data:
         raise ScenarioError(
@@ -214,10 +213,10 @@ def read_draft(path: Path) -> Draft:
     return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
 
 
-def make_draft(document: Document, folder: Path) -> Draft:
-    """Return the draft of a scenario that stands in no file. Raises ScenarioError.
+def make_draft(document: ParsedFile, folder: Path) -> Draft:
+    """Return the draft of a scenario given as a mapping. Raises ScenarioError.
 
-    Stacks and files that it names are looked up in `folder` first.
+    Stacks and files that it names are searched in `folder` first.
     """
     layer, bases = _merged(document, folder, ())
     preset = Path(bases[0]).stem if bases else ""
@@ -231,14 +230,14 @@ def read_stack(path: Path) -> StackEntry:
 
 
 def check_depth(key: str) -> None:
-    """Refuse a dotted key that leads deeper than a file may. Raises ScenarioError."""
+    """Raise ScenarioError for a dotted key that is nested deeper than a file may be."""
     parts = key.count(".") + 1
     if parts > MAXIMUM_DEPTH:
         raise ScenarioError(f"{key[:40]}... has {parts} parts; at most {MAXIMUM_DEPTH} may be")
 
 
 def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
-    """Read a file over the files that it extends; return both as one layer, and those files."""
+    """Read a file and those that it extends; return the merged layer, and all files read."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -248,8 +247,8 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]
     return _merged(load_file(path), path.parent, (*chain, resolved))
 
 
-def _merged(document: Document, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
-    """Lay a document over the files that it extends; return both as one layer, and those files."""
+def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
+    """Merge a document over the files that it extends; return the layer, and all files read."""
     bases = document.data.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -264,8 +263,8 @@ def _merged(document: Document, folder: Path, chain: tuple[Path, ...]) -> tuple[
     return lay_over(merged, Layer(document.data, places)), bases
 
 
-def _base_path(document: Document, folder: Path, base: str) -> Path:
-    """Return a file beside the one that names it, or a shipped scenario."""
+def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:
+    """Return the path of an extended file, beside the file that names it, or of a preset."""
     beside = folder / base
     if beside.is_file():
         return beside

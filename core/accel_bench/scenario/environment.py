@@ -1,4 +1,4 @@
-"""Which environment variables a scenario may set, and which are recorded."""
+"""Environment variables: those that a scenario may set, and those that are recorded."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ or on and off.
 
 By group: cuBLAS and TF32; devices and kernel launches; the CPU's instructions and matrix products;
 threads and where they run; allocators; NCCL's algorithms and channels; the compiler's choices;
-Triton's. None names a program, a module, a file or an address. Left out on purpose, since they do:
-`TORCH_LOGS` (imports the modules it names), `TORCH_TRACE`, `NCCL_SOCKET_IFNAME`, all compilers,
-log files, cache folders and hooks.
+Triton's. None names a program, a module, a file or an address. Excluded since they do name one:
+`TORCH_LOGS` (imports the modules it names), `TORCH_TRACE`, `NCCL_SOCKET_IFNAME`, all compilers, log
+files, cache folders and hooks.
 """
 
 RECORDED = (
@@ -88,25 +88,25 @@ NOT_RECORDED = (
     "CUDA_INJECTION*",
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )
-"""Exceptions to the patterns: these name places of one machine, and so would change every id."""
+"""Exceptions to the recorded patterns: their values name places of one machine."""
 
 
 OPENMP_DEFAULTS = {"OMP_WAIT_POLICY": "passive"}
-"""What every worker gets unless the user or the scenario sets it: threads that wait sleep.
+"""Defaults of a worker's OpenMP variables: threads that wait sleep.
 
-A thread that spins takes the core from the one that it waits for as soon as there is other work:
+A thread that spins takes the core from the thread that it waits for as soon as there is other work:
 on a loaded machine of two cores, two threads that slept trained 2 to 20 times as fast.
 `benchmarks/openmp-waiting.yaml` measures it.
 """
 
 ABOUT_WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
-"""Variables by which OpenMP's threads spin or sleep while they wait."""
+"""Variables that make OpenMP's threads spin or sleep while they wait."""
 
 
 def check_environment(
     environment: Mapping[str, str], where: Callable[[tuple[str, ...]], str], allow_all: bool
 ) -> None:
-    """Refuse variables that could load code or carry secrets. Raises ScenarioError."""
+    """Raise ScenarioError for variables that could load code or carry secrets."""
     for name in environment:
         place = where(("environment", name))
         if not name or "=" in name or "\0" in name or "\0" in environment[name]:
@@ -122,13 +122,13 @@ def check_environment(
 
 
 def _count(text: str) -> int:
-    """Return the largest of the numbers, one for each nested level; 0 where there is none."""
+    """Return the largest number of threads in `OMP_NUM_THREADS`' list of levels; 0 without one."""
     levels = (level.strip() for level in text.split(","))
     return max((int(level[:20]) for level in levels if level.isdecimal()), default=0)
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a process that can change a result, for the record."""
+    """Return the environment variables of a process that can change a result."""
     return {name: environment[name] for name in sorted(environment) if _is_recorded(name)}
 
 

@@ -1,4 +1,4 @@
-"""An experiment: one fully resolved point, and the identity that says when two are the same."""
+"""An experiment: one fully resolved point of a scenario, with its identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.scenario.models import Scenario, Stack
 
 SCHEMA_VERSION = 2
-"""Version of scenarios, jobs and results; a reader refuses what is newer than itself."""
+"""Schema version of scenarios, jobs and results; a reader refuses newer ones."""
 
 LATER_RESOURCES = (
     "data_parallel",
@@ -19,7 +19,7 @@ LATER_RESOURCES = (
     "first_node_host_memory_gib",
     "host_memory_gib",
 )
-"""Keys without which ids are those from before there were these keys."""
+"""Keys of `resources` that are left out of an identity at their default, so that older ids stay."""
 
 
 WITHOUT_EVALUATION: tuple[tuple[str, str, JsonValue], ...] = (
@@ -29,41 +29,41 @@ WITHOUT_EVALUATION: tuple[tuple[str, str, JsonValue], ...] = (
     ("evaluate", "steps", 0),
     ("evaluate", "every", None),
 )
-"""Sections, keys and values with which ids are those from before there were evaluations."""
+"""Section, key and default of later settings, left out of an identity for older ids' sake."""
 
 
 class Experiment(Frozen):
-    """Work x stack x sweep values: what a run executes."""
+    """Experiment: work x stack x sweep values, the unit that a run executes."""
 
     id: str
     """First 12 hex digits of the SHA-256 of `identity` as canonical JSON."""
 
     scenario: Scenario
-    """The resolved work, with the stack's settings and the sweep's values folded in."""
+    """Resolved work, with the stack's settings and the sweep's values merged."""
 
     stack: Stack
     """The plugins that make this experiment differ from the baseline."""
 
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
-    """This point's values of the swept keys."""
+    """Values of the swept keys at this point."""
 
     tag: str = ""
-    """Name of the sweep point, made of its values; safe as the name of a folder."""
+    """Name of the sweep point, made from its values; safe as a folder name."""
 
     identity: dict[str, JsonValue]
-    """Everything that can change the result, and nothing else."""
+    """All settings and versions that can change the result, and nothing else."""
 
     notices: tuple[str, ...] = ()
-    """What was added to the work because a plugin needs it."""
+    """Messages about parts that were added to the work because a plugin needs them."""
 
     @property
     def point(self) -> str:
-        """The sweep point as a canonical string: equal for the stacks that are compared."""
+        """Canonical text of the sweep point, equal for stacks that are compared."""
         return canonical_json(self.sweep)
 
     @property
     def series(self) -> str:
-        """Key of its work, stack, sweep point and kind of machine: everything but versions."""
+        """Key of work, stack, sweep point and kind of machine, without versions."""
         identity = {key: part for key, part in self.identity.items() if key != "environment"}
         environment = self.identity.get("environment")
         facts = environment if isinstance(environment, dict) else {}
@@ -73,13 +73,13 @@ class Experiment(Frozen):
 
 
 def _task_of(task: dict[str, Any]) -> JsonValue:
-    """Return the name of a task, with its options where it has any: what it counts follows."""
+    """Return the identity of a task: its name, with its options if it has any."""
     written = {key: value for key, value in task.items() if key != "counts"}
     return written if len(written) > 1 else written["use"]
 
 
 def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -> dict[str, Any]:
-    """Collect what can change a result.
+    """Return the identity of an experiment: all values that can change a result.
 
     Names, rounds, timeouts and folders are left out: they do not change what a process does.
     `environment` holds versions, devices and fingerprints, by `planning.environments`.

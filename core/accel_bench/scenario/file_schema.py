@@ -1,4 +1,4 @@
-"""The JSON schema of scenario files, for editors; and all their keys as it has them, for people."""
+"""The JSON schema of scenario files, for editors, and the table of all keys, for people."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from accel_bench.scenario.models import ScenarioFile
 
 KINDS = {"integer": "whole number", "string": "text", "boolean": "true, false", "null": "null"}
-"""JSON's names of kinds, as people read them."""
+"""Readable names of JSON types."""
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the JSON schema of scenario files, with the short spellings that reading expands."""
+    """Return the JSON schema of scenario files, including the short spellings."""
     schema = ScenarioFile.model_json_schema()
     properties = schema["properties"]
     file = {"type": "string"}
@@ -44,7 +44,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
-    """Describe a name, one use with its options, or settings with or without uses."""
+    """Return the schema of a ladder's item: a name, a use with options, or settings with uses."""
     one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
     parts = {
         "name": {"type": "string"},
@@ -56,26 +56,26 @@ def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
 
 
 class ScenarioKey(NamedTuple):
-    """One key."""
+    """One key of a scenario file, as a row of the table of keys."""
 
     key: str
-    """Dotted; `NAME` stands for a name of your choice, and `[]` for each item of a list."""
+    """Dotted key; `NAME` stands for a name of your choice, and `[]` for each item of a list."""
 
     values: str
     default: str
-    """As JSON; empty where there is none, or where it depends."""
+    """Default as JSON; empty if there is none, or if it depends on other keys."""
 
     meaning: str
 
 
 def scenario_keys() -> list[ScenarioKey]:
-    """Return all keys in the order of the models."""
+    """Return all scenario keys in the order of the models."""
     schema = file_schema()
     return list(_keys("", schema, schema["$defs"]))
 
 
 def _keys(above: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[ScenarioKey]:
-    """Yield the keys of an object: sections by their keys alone, lists and maps themselves too."""
+    """Yield the keys of an object recursively, without sections themselves, with lists and maps."""
     for name, inner in node["properties"].items():
         place, below = _object_in(f"{above}{name}", inner, defs)
         if below is None or "$ref" not in inner:
@@ -89,7 +89,7 @@ def _keys(above: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[Sc
 def _object_in(
     key: str, node: dict[str, Any], defs: dict[str, Any]
 ) -> tuple[str, dict[str, Any] | None]:
-    """Return the object with keys of its own that a value is or holds, and where it stands."""
+    """Return an object nested in a value, with its dotted key, and its schema or None."""
     if "$ref" in node:
         return _object_in(key, defs[node["$ref"].rpartition("/")[2]], defs)
     if "properties" in node:
@@ -107,7 +107,7 @@ def _object_in(
 
 
 def _values(node: dict[str, Any], defs: dict[str, Any]) -> str:
-    """Return `cpu, cuda` or `whole number, null`: what a key may be."""
+    """Return a schema's values or types as text: `cpu, cuda`, or `whole number, null`."""
     if "$ref" in node:
         return _values(defs[node["$ref"].rpartition("/")[2]], defs)
     if "anyOf" in node:

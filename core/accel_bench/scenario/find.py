@@ -1,4 +1,4 @@
-"""Find the scenarios that a path, a shipped name, a mapping or a model means."""
+"""Finding scenarios by path, shipped name, mapping or model."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from accel_bench.documents.load import SUFFIXES, Document, check_plain
+from accel_bench.documents.load import SUFFIXES, ParsedFile, check_plain
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft, make_draft, read_draft
 from accel_bench.scenario.models import Work
 
-Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Work
-"""A file, a folder of files, a shipped scenario's name, or a scenario itself."""
+ScenarioSource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Work
+"""Source of scenarios: a file, a folder of files, a shipped scenario's name, or a scenario."""
 
 GIVEN = "the scenario"
-"""What messages call a scenario that stands in no file."""
+"""Name in messages of a scenario that was given as a mapping or model."""
 
 
-def find_drafts(sources: Sequence[Source]) -> list[Draft]:
-    """Read the scenarios; of a folder all but the slow ones. Raises ScenarioError."""
+def find_drafts(sources: Sequence[ScenarioSource]) -> list[Draft]:
+    """Read the scenarios of all sources, without the slow ones of folders. Raises ScenarioError."""
     return [draft for source in sources for draft in _drafts_of(source)]
 
 
-def _drafts_of(source: Source) -> list[Draft]:
+def _drafts_of(source: ScenarioSource) -> list[Draft]:
     if isinstance(source, Work):
         return [_draft_of(source.model_dump(mode="json", exclude_none=True))]
     if isinstance(source, Mapping):
@@ -39,9 +39,9 @@ def _drafts_of(source: Source) -> list[Draft]:
 
 
 def to_plain(values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return values as a file has them: of models their fields, of tuples lists, of paths texts.
+    """Return values as a file has them: models as mappings, tuples as lists, paths as texts.
 
-    `what` is what messages call them. Raises ScenarioError.
+    `what` names the values in messages. Raises ScenarioError.
     """
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -49,12 +49,12 @@ def to_plain(values: Mapping[str, Any], what: str) -> dict[str, Any]:
         plain: dict[str, Any] = to_jsonable_python(dict(values), inf_nan_mode="constants")
     except (PydanticSerializationError, ValueError) as error:
         raise ScenarioError(f"{what}: {error}") from error
-    check_plain(Document(what, plain), plain, ())
+    check_plain(ParsedFile(what, plain), plain, ())
     return plain
 
 
 def _draft_of(data: Mapping[str, Any]) -> Draft:
-    return make_draft(Document(GIVEN, to_plain(data, GIVEN)), Path.cwd())
+    return make_draft(ParsedFile(GIVEN, to_plain(data, GIVEN)), Path.cwd())
 
 
 def _named(name: str) -> list[Draft]:

@@ -1,4 +1,4 @@
-"""The ablation ladder: from a list of items to stacks that differ from one another by one item."""
+"""The ablation ladder: from a list of items to stacks that differ by one item."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from accel_bench.scenario.models import LadderPlace, StackEntry
 from accel_bench.scenario.uses import Use
 
 BASELINE = "baseline"
-"""The stack on which a ladder stands, where the file names no other one."""
+"""Name of the stack at the foot of a ladder if the file names none."""
 
 Subset = tuple[int, ...]
-"""Numbers of some items of a ladder, from 0."""
+"""Subset of a ladder's items, by their numbers from 0."""
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Items on a baseline, and the stacks that are made of them."""
+    """Ladder of items on a baseline, with the stacks made from them."""
 
     baseline: str
     """The stack that every other one extends."""
@@ -31,21 +31,21 @@ class Ladder:
     items: tuple[Item, ...]
 
     subsets: dict[str, tuple[Subset, ...]]
-    """The items of each stack, the baseline first; several sets where they make the same stack."""
+    """Items of each stack, the baseline first; several subsets if they make the same stack."""
 
     def place(self, stack: str) -> LadderPlace | None:
-        """Return where a stack stands; None for one that is not on the ladder."""
+        """Return the position of a stack on the ladder; None for a stack that is not on it."""
         if stack not in self.subsets:
             return None
         labels = tuple(item.label for item in self.items)
         return LadderPlace(items=labels, holds=self.subsets[stack])
 
     def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
-        """Return the stacks for a baseline, itself included, by name."""
+        """Return all stacks of the ladder by name, from the baseline's entry."""
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
 
     def refuse_idle_items(self, baseline: StackEntry, get: Callable[[str], Any]) -> None:
-        """Refuse an item that repeats the work or the baseline. Raises ScenarioError.
+        """Raise ScenarioError for an item that changes nothing in the work or the baseline.
 
         `get` returns the work's value of a dotted key.
         """
@@ -68,7 +68,7 @@ class Ladder:
 
 
 def expand_ladder(draft: Draft) -> Ladder | None:
-    """Write the stacks of a draft's ladder into the draft; return None where it has no ladder.
+    """Write the stacks of a draft's ladder into the draft; return None without a ladder.
 
     The baseline comes first, then its rungs (`1+A`, `2+B`, ...), then everything without one item
     (`without-A`, ...), then the other stacks of the file. Equal stacks are made once. Raises
@@ -98,7 +98,7 @@ def expand_ladder(draft: Draft) -> Ladder | None:
 
 
 def _baseline(draft: Draft, written: dict[str, Any]) -> str:
-    """Return the stack under the ladder: the named baseline, else the one called `baseline`."""
+    """Return the name of the ladder's baseline: as written, else `baseline`."""
     named = draft.data.get("baseline")
     if isinstance(named, str) and named not in written and named != BASELINE:
         raise ScenarioError(
@@ -111,7 +111,7 @@ def _baseline(draft: Draft, written: dict[str, Any]) -> str:
 def _subsets(
     name: str, baseline: StackEntry, items: Sequence[Item]
 ) -> dict[str, tuple[Subset, ...]]:
-    """Name the stacks, each with the sets of items that make it; the baseline first."""
+    """Return the names of the ladder's stacks, each with the subsets of items that make it."""
     everything = tuple(range(len(items)))
     rungs = [(item, f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
     rests = [
@@ -136,12 +136,12 @@ def _subsets(
 
 
 def content_of(stack: StackEntry) -> str:
-    """Return equal texts for stacks that do the same."""
+    """Return a stack's settings and uses as text, equal for stacks that do the same."""
     return canonical_json(stack.model_dump(mode="json", exclude={"description"}))
 
 
 def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEntry:
-    """Return the baseline with some of the items; later options and settings replace earlier."""
+    """Return the baseline with a subset of the items; later settings replace earlier ones."""
     # A plugin stands where it comes first in the whole ladder: leaving an item out moves nothing.
     order = dict.fromkeys(use.use for use in [*baseline.use, *(u for i in items for u in i.uses)])
     options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in baseline.use}
@@ -158,7 +158,7 @@ def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEn
 
 
 def _places(ladder: Ladder, stacks: dict[str, StackEntry]) -> dict[Location, str]:
-    """Return where each stack of the ladder, its plugins and its settings come from."""
+    """Return the file location of each stack of the ladder, its plugins and its settings."""
     items, places = ladder.items, dict[Location, str]()
     for number, (name, (held, *_)) in enumerate(ladder.subsets.items()):
         if number == 0:

@@ -17,37 +17,36 @@ from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import Use
 
 MAXIMUM_ITEMS = 32
-"""Items of one ladder: it makes nearly twice as many stacks."""
+"""Largest number of items on one ladder, which makes nearly twice as many stacks."""
 
 LABEL_LENGTH = 48
-"""Letters of an item's label, so that the names that are made of it fit into a folder's."""
+"""Largest length of an item's label, so that stack names made from labels fit a folder's name."""
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
-"""What `name` may look like: without dots, since names stand in dotted keys."""
+"""Pattern of an item's `name`: without dots, since names stand in dotted keys."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item of a ladder: what a stack that holds it has, and one that does not has not."""
+    """One item of a ladder: plugins and settings that stacks with the item have in addition."""
 
     text: str
-    """As it was written, for messages."""
+    """Text of the item in the file, for messages."""
 
     label: str
-    """Short name, unique on its ladder."""
+    """Short name of the item, unique on its ladder."""
 
     place: str
-    """Place at which it was written."""
+    """Location of the item in the file."""
 
     uses: tuple[Use, ...] = ()
-    """Plugins that it adds, or adds options to."""
+    """Plugin uses that the item adds, or merges options into."""
 
     settings: tuple[tuple[str, Any], ...] = ()
-    """Settings of the work that it changes, by dotted key."""
+    """Settings of the work that the item changes, by dotted key."""
 
     switch: tuple[str, str] | None = None
-    """Plugin and boolean option that it turns on; off in stacks with the plugin without the item.
-    """
+    """Plugin and boolean option that the item turns on; without the item the option is off."""
 
 
 def read_items(draft: Draft) -> tuple[Item, ...]:
@@ -96,7 +95,7 @@ def _item(draft: Draft, number: int, raw: Any) -> Item:
 
 
 def _short_item(text: str, place: str) -> Item:
-    """Read `plugin`, `plugin.option`, or a setting that becomes true."""
+    """Read an item given as text: `plugin`, `plugin.option`, or a setting that becomes true."""
     head, dot, option = text.partition(".")
     if dot and head in Work.model_fields:
         settings = ((text, True),)
@@ -108,7 +107,7 @@ def _short_item(text: str, place: str) -> Item:
 
 
 def _given(name: Any, place: str) -> str:
-    """Return the name that the file gives an item. Raises ScenarioError."""
+    """Return the `name` that the file gives an item. Raises ScenarioError."""
     if isinstance(name, str) and len(name) <= LABEL_LENGTH and LABEL.fullmatch(name):
         return name
     raise ScenarioError(
@@ -123,7 +122,7 @@ def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
 
 
 def _longer(item: Item) -> str:
-    """Return a label that says more, for an item whose short one another item has too."""
+    """Return a longer label for an item whose short label is not unique."""
     if len(item.uses) == 1 and item.uses[0].options and not (item.settings or item.switch):
         return _word(_options(item.uses[0]))
     parts = [f"{use.use}-{_options(use)}" if use.options else use.use for use in item.uses]
@@ -136,7 +135,7 @@ def _options(use: Use) -> str:
 
 
 def _setting(key: str, value: Any) -> str:
-    """Return `fullgraph` for one that is true, else `mode-max-autotune`."""
+    """Return the label of a setting: `fullgraph` if true, else as `mode-max-autotune`."""
     text = value if isinstance(value, str) else canonical_json(value)
     return key if value is True else f"{key}-{text}"
 
@@ -147,7 +146,7 @@ def _word(text: str) -> str:
 
 
 def _unique(short: Sequence[str], long: Sequence[str]) -> list[str]:
-    """Return the short labels, long ones where short ones are equal, else with a number."""
+    """Return unique labels: the short ones, else the long ones, else with a number."""
     counts = Counter(short)
     chosen: list[str] = []
     for label, longer in zip(short, long, strict=True):

@@ -1,5 +1,4 @@
-"""The scenario as the user writes it and as it is resolved: pydantic models, every field
-documented."""
+"""The scenario as written by users and as resolved: pydantic models, all fields documented."""
 
 from __future__ import annotations
 
@@ -40,24 +39,23 @@ from accel_bench.scenario.uses import (
 )
 
 STACK_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
-"""Names become folder names, so they are short and hold no separator."""
+"""Name of a stack or scenario; it becomes a folder's name, so it is short and has no separator."""
 
 StackName: TypeAlias = Annotated[str, Field(pattern=STACK_NAME)]
 
 
 class LadderPlace(Frozen):
-    """Place of a stack on the scenario's ladder: which of its items it holds."""
+    """Position of a stack on the scenario's ladder: the items that it holds."""
 
     items: tuple[str, ...]
     """Labels of all items of the ladder, in their order."""
 
     holds: tuple[tuple[int, ...], ...]
-    """Numbers of the items that it holds, from 0; several sets where they come to the same."""
+    """Numbers, from 0, of items that the stack holds; several lists if they are equivalent."""
 
 
 class Stack(Frozen):
-    """An ordered, named list of plugin uses; what it sets is already part of the scenario beside
-    it."""
+    """An ordered, named list of plugin uses; its settings are already merged into the scenario."""
 
     name: StackName
     """Name in tables and folders."""
@@ -69,8 +67,7 @@ class Stack(Frozen):
     """Settings of the work that this stack changes, by dotted key."""
 
     ladder: LadderPlace | None = None
-    """Its place on the scenario's ladder, where there is one; it makes no experiment another one.
-    """
+    """Position of the stack on the scenario's ladder, if any; no part of an experiment's id."""
 
 
 def _default_metrics() -> tuple[Use, ...]:
@@ -78,7 +75,7 @@ def _default_metrics() -> tuple[Use, ...]:
 
 
 class Work(Described):
-    """What is trained, on what, with which settings: everything that all stacks share."""
+    """Training or inference work that all stacks share: model, data and settings."""
 
     name: StackName = "unnamed"
     """Short name of the scenario."""
@@ -87,58 +84,58 @@ class Work(Described):
     """The question that the scenario answers, in a sentence."""
 
     task: TaskUse = Field(default_factory=TaskUse)
-    """What the model is trained to do. `operation`: nothing is trained, one operation is called on
-    its own, and what is counted as tokens are calls."""
+    """Objective of the training. `operation`: nothing is trained, one operation is called on its
+    own, and its calls are counted in place of tokens."""
 
     mode: Literal["train", "inference"] = "train"
-    """What is measured: steps of training, or requests that the model answers."""
+    """Quantity that is measured: steps of training, or requests that the model answers."""
 
     model: ModelUse = Field(default_factory=ModelUse)
-    """Which model."""
+    """Model of the work."""
 
     adapter: AdapterUse = Field(default_factory=AdapterUse)
-    """What is trained on top of it."""
+    """Adapter that is trained on top of the model."""
 
     data: DataUse = Field(default_factory=DataUse)
-    """What it is trained on."""
+    """Training data."""
 
     optimizer: OptimizerUse = Field(default_factory=OptimizerUse)
-    """What updates its parameters."""
+    """Optimizer of the trained parameters."""
 
     engine: EngineUse = Field(default_factory=EngineUse)
-    """What drives the steps."""
+    """Engine that drives the optimizer steps."""
 
     parallel: ParallelUse = Field(default_factory=ParallelUse)
-    """How devices share the work."""
+    """Parallelism: how devices share the work."""
 
     launcher: LauncherUse = Field(default_factory=LauncherUse)
-    """What starts the processes."""
+    """Launcher of the processes."""
 
     metrics: tuple[Use, ...] = Field(default_factory=_default_metrics, strict=False)
-    """What is measured beside time, tokens and loss."""
+    """Metrics plugins, which measure beside time, tokens and loss."""
 
     train: Train = Train()
     """Settings of training."""
 
     inference: Inference = Inference()
-    """What is asked of the model in `mode: inference`."""
+    """Requests to the model in `mode: inference`."""
 
     resources: Resources = Resources()
-    """What a run may use."""
+    """Resources that a run may use."""
 
     measure: Measure = Measure()
-    """How a run is measured."""
+    """Settings of the measurement."""
 
     evaluate: Evaluate = Evaluate()
-    """How the model is evaluated on held-out data, outside of what is measured."""
+    """Evaluation of the model on held-out data, outside of the measured window."""
 
     environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the worker, from an allow-list."""
+    """Environment variables of the worker, by an allow-list."""
 
     @field_validator("environment", mode="before")
     @classmethod
     def _numbers_are_texts(cls, raw: Any) -> Any:
-        """Accept `OMP_NUM_THREADS: 1`, which people write."""
+        """Accept numbers as values of environment variables, as in `OMP_NUM_THREADS: 1`."""
         if not isinstance(raw, dict):
             return raw
         return {key: str(value) if type(value) is int else value for key, value in raw.items()}
@@ -156,14 +153,13 @@ class Work(Described):
 
 
 class Scenario(Work):
-    """A resolved work: sweep values and a stack's settings folded in, sizes and defaults worked
-    out."""
+    """A resolved work: sweep values and a stack's settings merged, sizes and defaults computed."""
 
     data: SizedDataUse = Field(default_factory=SizedDataUse)
-    """What it is trained on."""
+    """Training data, with its sequence length."""
 
     train: SizedTrain = SizedTrain()
-    """Settings of training."""
+    """Settings of training, with all sizes."""
 
     @property
     def world_size(self) -> int:
@@ -177,39 +173,38 @@ class Scenario(Work):
 
     @property
     def counts(self) -> str:
-        """What is counted as tokens, such as `images`; `calls` where nothing is trained."""
+        """Plural noun for the counted elements, such as `images`; `calls` if nothing is trained."""
         return self.task.counts or TOKENS
 
     @property
     def calls_alone(self) -> bool:
-        """True if an operation is called on its own, so that no tokens are counted."""
+        """True if an operation is called on its own, so that calls are counted."""
         return self.counts == CALLS
 
     @property
     def trains(self) -> bool:
-        """True if a model is trained: an operation that is called on its own is none, nor is one
-        that answers requests."""
+        """True if a model is trained, and no single operation is called nor a request answered."""
         return not (self.calls_alone or self.generates)
 
     @property
     def generates(self) -> bool:
-        """True if requests are answered, and nothing is trained."""
+        """True if the model answers requests, and nothing is trained."""
         return self.mode == "inference"
 
     @property
     def compute_dtype(self) -> str:
-        """Dtype that matmuls and attention are computed in."""
+        """Dtype of matmuls and attention."""
         return self.train.work_dtype or self.model.dtype
 
     @property
     def evaluates(self) -> bool:
-        """True if the model is evaluated on samples that it is not trained on."""
+        """True if the model is evaluated on held-out samples."""
         return self.data.held_out != 0 and self.evaluate.batches != 0
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, raw: Any) -> Any:
-        """Work out what follows from other settings: the batch sizes and the parallel plugin."""
+        """Compute settings that follow from others: the batch sizes and the parallel plugin."""
         if not isinstance(raw, dict):
             return raw
         raw = complete_inference(raw)
@@ -231,7 +226,7 @@ class Scenario(Work):
 
     @model_validator(mode="after")
     def _is_stored(self) -> Scenario:
-        """Refuse warm-up and windows of more samples than a stored run can hold."""
+        """Refuse warm-up and windows with more samples than a stored run can hold."""
         measure, windows = self.measure, 1 + MOST_DISCARDED
         warmup = LONGEST_WARMUP if measure.warmup == "auto" else measure.warmup
         after = self.evaluate.steps
@@ -249,7 +244,7 @@ class Scenario(Work):
 
     @model_validator(mode="after")
     def _has_what_it_evaluates(self) -> Scenario:
-        """Refuse settings of an evaluation that never takes place."""
+        """Refuse settings of an evaluation if nothing is evaluated."""
         evaluate = self.evaluate
         for key in ("batches", "micro_batch_size", "every"):
             if getattr(evaluate, key) is not None and not self.data.held_out:
@@ -264,24 +259,23 @@ class Exclusion(Described):
     """Points of the sweep that are not to be run, with the reason that the plan prints."""
 
     when: dict[str, JsonValue] = Field(min_length=1)
-    """Dotted keys and the value, or list of values, that all of them must have; `stack` is a key
-    too."""
+    """Dotted keys, each with a value or a list of values; all must match, `stack` included."""
 
     because: str = Field(min_length=1)
-    """Why, in a sentence."""
+    """Reason for the exclusion, in a sentence."""
 
 
 class StackEntry(Described):
     """A stack as a file spells it out: the settings it changes and the plugins it uses."""
 
     set: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the work that this stack changes, by dotted key."""
+    """Settings of the work that the stack changes, by dotted key."""
 
     use: tuple[Use, ...] = ()
     """Plugin uses in order."""
 
     description: str = ""
-    """What the stack is, in a line."""
+    """Description of the stack, in a line."""
 
 
 class ScenarioFile(Work):
@@ -304,23 +298,22 @@ class ScenarioFile(Work):
     """
 
     baseline: str | None = None
-    """The stack that the others are compared with; else the one called `baseline`, else the first.
-    """
+    """Stack that the others are compared with; else the stack `baseline`, else the first."""
 
     sweep: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
-    """Dotted keys and the values that each takes; all combinations are run."""
+    """Dotted keys with lists of values; all combinations are run."""
 
     zip: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
-    """Dotted keys that move together: the first values of all, then the second values, ..."""
+    """Dotted keys with lists of values that change together: the first values, the second ..."""
 
     environments: dict[StackName, PythonEnvironment] = Field(default_factory=dict)
-    """Python environments by name. They are swept, unless `resources.environment` chooses one."""
+    """Python environments by name, swept unless `resources.environment` chooses one."""
 
     exclude: tuple[Exclusion, ...] = ()
-    """Points that are not to be run."""
+    """Points of the sweep that are not run."""
 
     tag: TagRule = TagRule()
-    """How the points of the sweep are named in tables and folders; `off` gives them no names."""
+    """Rule for the names of sweep points in tables and folders; `off` gives no names."""
 
     @field_validator("stacks")
     @classmethod
@@ -330,7 +323,7 @@ class ScenarioFile(Work):
         return stacks
 
     def baseline_name(self) -> str:
-        """Return the stack that `baseline` names, else one called `baseline`, else the first."""
+        """Return the baseline's name: as written, else `baseline`, else the first stack."""
         if self.baseline is not None:
             return self.baseline
         return "baseline" if "baseline" in self.stacks else next(iter(self.stacks))

@@ -1,6 +1,5 @@
-"""One layer of a scenario over another: a file over those that it extends, the command line over
-all. What is above wins: `null` takes a key back, and a key is swept or set, as the upper one says.
-"""
+"""Layers of a scenario: a file over the files that it extends, the command line over all. The upper
+layer wins: its `null` removes a key, and its sweep replaces a setting or the reverse."""
 
 from __future__ import annotations
 
@@ -15,21 +14,21 @@ from accel_bench.errors import ScenarioError
 from accel_bench.scenario.models import Work
 
 AXES = ("sweep", "zip")
-"""Keys whose mappings hold dotted keys, each with the values that it takes."""
+"""Keys whose mappings hold dotted keys with lists of values."""
 
 
 @dataclass
 class Layer:
-    """Plain data of one file or several merged ones, and the place of every value."""
+    """Plain data of one file or several merged ones, with the location of every value."""
 
     data: dict[str, Any]
     places: dict[Location, str] = field(default_factory=dict)
 
     notices: list[str] = field(default_factory=list)
-    """What of a lower layer gave way: keys that one layer sets and another one sweeps."""
+    """Messages about keys of a lower layer that gave way to a sweep or a setting."""
 
     def axes(self) -> dict[str, Location]:
-        """Return where each swept key stands in the data."""
+        """Return the location of each swept key."""
         mappings = {kind: self.data.get(kind) for kind in AXES}
         return {
             key: (kind, key)
@@ -39,12 +38,12 @@ class Layer:
         }
 
     def where(self, location: Location) -> str:
-        """Return the file, line and column of a value, without the file's folder."""
+        """Return file, line and column of a value, without the file's folder."""
         known = (self.places.get(location[:length]) for length in range(len(location), 0, -1))
         return Path(next(filter(None, known), "the scenario")).name
 
     def remove(self, location: Location) -> None:
-        """Remove a value and its places, where it is there."""
+        """Remove a value and its locations, if it exists."""
         *parents, last = location
         here: Any = self.data
         for part in parents:
@@ -55,7 +54,7 @@ class Layer:
             del self.places[known]
 
     def give_way(self, swept: Mapping[str, str], is_set: Mapping[str, str]) -> None:
-        """Remove what a layer above sweeps or sets; its keys come with their places."""
+        """Remove values that an upper layer sweeps or sets, given with their locations."""
         for key, place in swept.items():
             location = tuple(key.split("."))
             if look_up(self.data, key)[1] is not None:
@@ -71,7 +70,7 @@ class Layer:
 
 
 def lay_over(below: Layer, above: Layer) -> Layer:
-    """Return both as one layer; `below` must not be used any more."""
+    """Return `below` merged with `above`; `below` must not be used afterwards."""
     swept = {key: above.where(axis) for key, axis in above.axes().items()}
     is_set = {
         key: above.where(tuple(key.split(".")))
@@ -87,7 +86,7 @@ def lay_over(below: Layer, above: Layer) -> Layer:
 
 
 def merge_keys(below: Any, above: Any) -> Any:
-    """Merge mappings key by key; null takes a key back; all else, lists included, is replaced."""
+    """Merge mappings by key: null removes a key; other values, also lists, are replaced."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return copy.deepcopy(above)
     result = dict(below)
@@ -100,12 +99,12 @@ def merge_keys(below: Any, above: Any) -> Any:
 
 
 def is_value(key: str) -> bool:
-    """Return whether null is a value of this key: `use: null` names the plugin called `null`."""
+    """Return whether null is a valid value of a key: `use: null` names the plugin called `null`."""
     return key == "use"
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by dotted key; a list is a value."""
+    """Yield the values of nested mappings by dotted key; lists are not descended into."""
     for key, item in values.items():
         if isinstance(item, Mapping):
             yield from dotted(item, f"{prefix}{key}.")
@@ -114,7 +113,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def look_up(data: Any, key: str) -> tuple[bool, Any]:
-    """Return whether nested mappings hold a dotted key, and its value."""
+    """Return whether nested mappings hold a dotted key, and the value."""
     for part in key.split("."):
         if not (isinstance(data, dict) and part in data):
             return False, None
@@ -123,7 +122,7 @@ def look_up(data: Any, key: str) -> tuple[bool, Any]:
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a key in nested mappings; a slot that is a bare name becomes a mapping."""
+    """Set a key in nested mappings; a slot given as a bare name becomes a mapping."""
     key = ".".join(parts)
     *parents, last = parts
     if not last or not all(parents):

@@ -1,5 +1,5 @@
-"""Sweep points of a scenario file, the exclusions that leave some of them out, and the sizes that
-a file leaves to the program: `auto`, and the number that it becomes at a point."""
+"""Sweep points of a scenario file, their exclusions, and their sizes that are `auto` in the
+file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from accel_bench.scenario.overrides import look_up
 from accel_bench.scenario.uses import Use
 
 AUTO = "auto"
-"""The value of such a key in a file."""
+"""Value of a size that the program works out."""
 
 LENGTH, MICRO_BATCH = "data.sequence_length", "train.micro_batch_size"
-"""Keys that may have it."""
+"""Dotted keys that may be `auto`."""
 
 STAND_INS: Mapping[str, int] = {LENGTH: 512, MICRO_BATCH: 1}
-"""What a plan takes until the size is worked out."""
+"""Sizes that a plan assumes until the `auto` sizes are worked out."""
 
 EXCLUDED = "excluded: "
-"""Beginning of the reason why a point is skipped that the scenario itself excludes."""
+"""Prefix of the reason for skipping a point that the scenario itself excludes."""
 
 
 def is_excluded(reasons: Sequence[str]) -> bool:
-    """Return whether these reasons for skipping a point are the scenario's own exclusions."""
+    """Return whether a point is skipped because of the scenario's own exclusions only."""
     return bool(reasons) and all(reason.startswith(EXCLUDED) for reason in reasons)
 
 
 class Choice(Frozen):
-    """A size that was worked out."""
+    """A size that the program worked out, with the reason."""
 
     key: str
     """Dotted key of the scenario."""
@@ -42,11 +42,11 @@ class Choice(Frozen):
     value: int
 
     because: str
-    """How it came about, in a sentence."""
+    """Explanation of the size, in a sentence."""
 
 
 Choices: TypeAlias = Mapping[str, Mapping[str, Choice]]
-"""Sizes by sweep point, as `Experiment.point` names it, and key."""
+"""Worked-out sizes by sweep point, as `Experiment.point` names it, and by dotted key."""
 
 
 class Point(Frozen):
@@ -59,31 +59,31 @@ class Point(Frozen):
     """Values of the swept keys."""
 
     tag: str = ""
-    """Name of the point, from its values; empty where nothing is swept."""
+    """Name of the point, made from its values; empty if nothing is swept."""
 
     provisional: bool = False
-    """True if `resources.data_parallel` stands until the plugin that parallelizes gives it, since
-    the batch is too small for a group on each device."""
+    """True if `resources.data_parallel` is provisional: the batch is too small for one group per
+    device, and the parallel plugin gives the final number."""
 
     sizes: dict[str, Choice | None] = Field(default_factory=dict)
-    """What became of its keys that are `auto` in the file; null for what is not worked out."""
+    """Sizes of the point's `auto` keys; null for a size that is not worked out."""
 
     excluded: tuple[str, ...] = ()
     """Reasons of the exclusions that apply."""
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Return all uses: those of the stack, of the slots and of the metrics."""
+        """Return all plugin uses of the stack, the slots and the metrics."""
         slots = (getattr(self.scenario, slot) for slot in Scenario.SLOTS)
         return (*self.stack.uses, *slots, *self.scenario.metrics)
 
     def facts(self) -> dict[str, Any]:
-        """Return what an exclusion can name: every key of the scenario, and the stack's name."""
+        """Return the values that an exclusion can name: every key of the scenario, and `stack`."""
         return {**self.scenario.model_dump(mode="json"), "stack": self.stack.name}
 
 
 def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of the axes in written order; the keys of `zip` are one axis."""
+    """Yield all combinations of swept values in written order; the keys of `zip` are one axis."""
     axes = [[{key: value} for value in values] for key, values in file.sweep.items()]
     if file.zip:
         rows = zip(*file.zip.values(), strict=True)
@@ -93,7 +93,7 @@ def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
 
 
 def swept_by(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
-    """Return whether these are values of one sweep point of the file."""
+    """Return whether the values are those of one sweep point of the file."""
     if {*sweep} != {*file.sweep, *file.zip}:
         return False
     rows = zip(*file.zip.values(), strict=True)
@@ -104,19 +104,19 @@ def swept_by(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
 
 
 def count_points(file: ScenarioFile) -> int:
-    """Return the number of sweep points times stacks, without making them."""
+    """Return the number of sweep points times stacks, without creating them."""
     axes = [len(values) for values in file.sweep.values()]
     axes += [len(next(iter(file.zip.values())))] if file.zip else []
     return math.prod(axes) * len(file.stacks)
 
 
 def at(sweep: dict[str, Any]) -> str:
-    """Return ` at key=value, ...` for a message, or nothing without a sweep."""
+    """Return ` at key=value, ...` for a message; empty without a sweep."""
     return " at " + ", ".join(f"{key}={value}" for key, value in sweep.items()) if sweep else ""
 
 
 def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
-    """Return whether every key has the value, or one of the values, of the rule."""
+    """Return whether every key of an exclusion's rule has the rule's value, or one of them."""
     return all(
         look_up(facts, key)[1] in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()

@@ -1,4 +1,4 @@
-"""Tags: a short name for each point of a sweep, safe as a folder's name, made of its values."""
+"""Tags: short names of sweep points, safe as folder names, made from their values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from accel_bench.scenario.settings import TagRule
 
 
 def make_tag(rule: TagRule, sweep: Mapping[str, JsonValue], facts: Mapping[str, Any]) -> str:
-    """Return the tag of a point: equal for equal values, in whatever order its keys stand.
+    """Return the tag of a point, which does not depend on the order of its keys.
 
-    `facts` holds every key that a tag can name. Empty without a rule, and where nothing is swept.
-    Raises ScenarioError for a key that no experiment has.
+    `facts` holds every key that a tag can name. Empty without a rule or a sweep. Raises
+    ScenarioError for a key that no experiment has.
     """
     if rule.off:
         return ""
@@ -31,9 +31,9 @@ def make_tag(rule: TagRule, sweep: Mapping[str, JsonValue], facts: Mapping[str, 
 
 
 def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
-    """Return the tag of swept keys: `micro_batch_size_4-seed_1`, in the order of the alphabet.
+    """Return the tag of swept keys in alphabetical order: `micro_batch_size_4-seed_1`.
 
-    A key is shortened to its last word, unless another one has the same.
+    A key is shortened to its last word if that is unique.
     """
     last = Counter(key.rpartition(".")[2] for key in sweep)
     names = {key: key.rpartition(".")[2] for key in sweep}
@@ -45,12 +45,12 @@ def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
 
 
 def is_chosen(tag: str, sweep: Mapping[str, JsonValue]) -> bool:
-    """Return whether a scenario has formed the tag itself, so that it is what people look for."""
+    """Return whether a tag was chosen by the scenario's author, and not made automatically."""
     return bool(tag) and tag != automatic_tag(sweep)
 
 
 def _text(value: JsonValue) -> str:
-    """Return a value as a part of a name; keys of mappings in the order of the alphabet."""
+    """Return a value as part of a name; the keys of mappings in alphabetical order."""
     if isinstance(value, dict):
         return "-".join(f"{key}_{_text(value[key])}" for key in sorted(value))
     if isinstance(value, list):
@@ -59,7 +59,7 @@ def _text(value: JsonValue) -> str:
 
 
 def _filled(form: str, facts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the parts of a format with the values of its keys."""
+    """Yield the parts of a format, with keys replaced by their values."""
     try:
         parts = list(string.Formatter().parse(form))
     except ValueError as error:

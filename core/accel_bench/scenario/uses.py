@@ -1,4 +1,4 @@
-"""Uses of plugins: a name with options, and the slots with the keys that core owns."""
+"""Plugin uses, a name with options, and the slots with the keys that core owns."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from accel_bench.errors import ScenarioError
 DType = Literal["float32", "bfloat16", "float16"]
 
 Counts: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,30}$")]
-"""A plural noun: what a task counts as tokens."""
+"""Plural noun for the elements that a task counts."""
 
 TOKENS: Counts = "tokens"
-"""What is counted where a task says nothing else."""
+"""Counted elements of a task that declares none."""
 
 CALLS: Counts = "calls"
-"""What is counted where nothing is trained: an operation is called on its own."""
+"""Counted elements if nothing is trained and one operation is called on its own."""
 
 Length: TypeAlias = Annotated[int, Field(ge=1, le=16_777_216)]
-"""Tokens of a sample."""
+"""Length of a sample in tokens."""
 
 NO_PLUGIN = "none"
-"""The name that leaves a slot empty."""
+"""Name of no plugin, which leaves a slot empty."""
 
 
 class SlotDefaults(Frozen):
-    """What `sample_configurations/defaults.yaml` holds: plugins where a scenario names none."""
+    """Default plugins of slots, the content of `sample_configurations/defaults.yaml`."""
 
     slots: dict[str, str]
     """The plugin of each slot."""
 
     metrics: tuple[str, ...]
-    """What is measured beside time, tokens and loss."""
+    """Metrics plugins of every run."""
 
     gpu_metrics: tuple[str, ...]
-    """What is measured beside `metrics` on a GPU."""
+    """Metrics plugins of a run on a GPU, beside `metrics`."""
 
     several_devices: str
-    """Fills `parallel` when there is more than one device."""
+    """Plugin of the slot `parallel` for more than one device."""
 
     needed_adapter: str
-    """Fills `adapter` when a plugin needs one."""
+    """Plugin of the slot `adapter` if another plugin needs an adapter."""
 
     inference: dict[str, str]
-    """Plugins in the place of those of `slots` in `mode: inference`."""
+    """Plugin of each slot in `mode: inference`, in place of `slots`."""
 
     family_data: dict[str, dict[str, JsonValue]]
-    """What models of a family are trained on whose task does not learn from tokens, by the task."""
+    """Data of model families whose task does not learn from tokens, by task."""
 
 
 @cache
 def slot_defaults() -> SlotDefaults:
-    """Read the shipped file. Raises ScenarioError for a file that cannot be used."""
+    """Read the shipped default plugins. Raises ScenarioError for an unusable file."""
     document = load_file(presets_root() / "defaults.yaml")
     return validate(SlotDefaults, document.data, document.where, ScenarioError)
 
 
 def _default_of(slot: str) -> Any:
-    """Return a field that defaults to the slot's plugin, in the JSON schema too."""
+    """Return a field whose default is the slot's default plugin, also in the JSON schema."""
     return Field(
         default_factory=lambda: slot_defaults().slots[slot],
         json_schema_extra=lambda schema: schema.update(default=slot_defaults().slots[slot]),
@@ -76,13 +76,13 @@ class Use(Described):
     """One use of a plugin: its name and its options.
 
     Written as a bare name, or as a mapping with `use` and the plugin's options beside it. Keys that
-    the slot does not own are the plugin's, and are validated by the plugin's own `Options` on
-    activation. YAML's `use: null` means the plugin that is called `null`.
+    the slot does not own are validated by the plugin's own `Options` on activation. YAML's `use:
+    null` means the plugin that is called `null`.
     """
 
     use: str = Field(min_length=1, max_length=200)
-    """Name of the plugin, as `accel-bench plugins` lists it; `distribution:name` names one of
-    several."""
+    """Name of the plugin, as `accel-bench plugins` lists it; `distribution:name` if several have
+    it."""
 
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """The plugin's options; in files they stand beside `use`, not under a key of their own."""
@@ -125,41 +125,41 @@ class Use(Described):
 
     @classmethod
     def owned_keys(cls) -> frozenset[str]:
-        """Return the keys that belong to the slot, so that no plugin may name an option so."""
+        """Return the keys that belong to the slot, which no plugin may use for its options."""
         return frozenset(cls.model_fields) - {"options"}
 
 
 class TaskUse(Use):
-    """What the model is trained to do: which class of it is loaded, and by which loss."""
+    """Objective of the training, which decides the class of the model and the loss."""
 
     use: str = _default_of("task")
     """Plugin of the task, such as `causal-lm`."""
 
     counts: Counts | None = None
-    """What is counted as tokens, such as `images`: it follows from the plugin."""
+    """Plural noun for the counted elements, such as `images`, which the plugin determines."""
 
 
 class ModelUse(Use):
-    """Which model, how its base weights come to be and how they are stored."""
+    """Model, with the origin and the storage of its base weights."""
 
     use: str = _default_of("model")
     """Plugin that loads the model."""
 
     id: str = "tiny-llama-cpu"
-    """A name of the catalog (`accel-bench catalog models`), a local directory, or a hub id."""
+    """Name in the catalog (`accel-bench catalog models`), a local directory, or a hub id."""
 
     weights: Literal["random", "pretrained"] = "random"
-    """`random`: created on the device from the configuration with one seed; nothing is downloaded.
-    """
+    """Origin of the weights; `random` creates them on the device from the configuration and one
+    seed, and downloads nothing."""
 
     dtype: DType = "float32"
-    """How base weights are stored; `train.precision` says how they are computed with."""
+    """Dtype in which base weights are stored; `train.precision` sets that of computation."""
 
     attention: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] = "sdpa"
-    """Attention implementation, in transformers' names."""
+    """Attention implementation, by transformers' names."""
 
     overrides: dict[str, JsonValue] = Field(default_factory=dict)
-    """Changes of the architecture's configuration, such as `num_hidden_layers: 4`."""
+    """Changes to the architecture's configuration, such as `num_hidden_layers: 4`."""
 
     revision: str | None = None
     """Revision of a hub model; required with `--trust-remote-code`."""
@@ -171,14 +171,14 @@ class ModelUse(Use):
 
 
 class AdapterUse(Use):
-    """What is trained instead of the base weights; `none` trains all of them."""
+    """Adapter that is trained in place of the base weights; `none` trains all weights."""
 
     use: str = _default_of("adapter")
     """Plugin that adds the adapter, such as `lora`."""
 
 
 class DataUse(Use):
-    """What the model is trained on."""
+    """Training data."""
 
     use: str = _default_of("data")
     """Plugin that brings the data, such as `synthetic` or `text`."""
@@ -188,27 +188,27 @@ class DataUse(Use):
     most what the model was made for, measured before round 1 for all stacks alike."""
 
     seed: int = Field(0, ge=0, lt=2**63)
-    """Seed of the order of samples, and of their content where it is made up."""
+    """Seed of the order of samples, and of the content of synthetic samples."""
 
     held_out: (
         Annotated[int, Field(ge=0, le=1_000_000_000)] | Annotated[float, Field(gt=0, lt=1)]
     ) = 0
-    """Samples that are never trained on, and that the model is evaluated on: their number, or their
-    fraction of all. `data.seed` chooses them."""
+    """Samples that are held out from training for evaluation: their number, or their fraction of
+    all. `data.seed` chooses them."""
 
     prefetch: int = Field(0, ge=0, le=10_000)
-    """Micro-batches that a thread reads ahead, in their order; 0 reads each in its step."""
+    """Micro-batches that a thread reads ahead, in order; 0 reads each in its step."""
 
 
 class SizedDataUse(DataUse):
-    """Data whose sequence length is worked out."""
+    """Training data with a known sequence length."""
 
     sequence_length: Length = 512
     """Tokens in one sample, padding included."""
 
 
 class OptimizerUse(Use):
-    """What updates the parameters; its learning rate is `train.learning_rate`."""
+    """Optimizer of the parameters; `train.learning_rate` sets its learning rate."""
 
     use: str = _default_of("optimizer")
     """Plugin that builds the optimizer: `adamw`, `adam`, `sgd`, `adafactor`, ...; `none` in
@@ -216,16 +216,16 @@ class OptimizerUse(Use):
 
 
 class EngineUse(Use):
-    """What drives the steps."""
+    """Engine that drives the steps."""
 
     use: str = _default_of("engine")
     """Plugin that drives the steps: `torch` or `hf-trainer`; for requests `generate` (the default
     of `mode: inference`), `openai-endpoint` or `vllm`; for one operation `op`. `null` measures the
-    harness."""
+    harness alone."""
 
 
 class ParallelUse(Use):
-    """How several devices share the work."""
+    """Parallelism: how several devices share the work."""
 
     use: str = _default_of("parallel")
     """Plugin that parallelizes, such as `ddp`, which is the default for more than one device;
@@ -233,7 +233,7 @@ class ParallelUse(Use):
 
 
 class LauncherUse(Use):
-    """What starts the ranks."""
+    """Launcher of the ranks."""
 
     use: str = _default_of("launcher")
     """Plugin that starts processes; `local` starts them on this machine."""

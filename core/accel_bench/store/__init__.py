@@ -1,1 +1,1 @@
-"""Results: one SQLite file and a folder for each run; nothing is overwritten."""
+"""The store of results: one SQLite file and a folder for each run; nothing is overwritten."""

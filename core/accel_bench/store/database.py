@@ -1,4 +1,4 @@
-"""Store results, and read them back; none is ever overwritten or lost."""
+"""The store: results are added and read, and never overwritten or lost."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from accel_bench.store.records import (
 )
 from accel_bench.store.rows import (
     Columns,
-    Row,
-    Rows,
+    ListedRun,
+    RunListing,
     chronological_key,
     problem_of,
     text_of,
@@ -61,33 +61,33 @@ from accel_bench.store.schema import (
 )
 from accel_bench.store.sessions import SessionRecord, session_columns, to_session
 
-__all__ = ["Row", "SessionRecord", "Store", "open_store"]
+__all__ = ["ListedRun", "SessionRecord", "Store", "open_store"]
 
 TIMEOUT_SECONDS = 30.0
-"""How long another writer is waited for."""
+"""Time limit of waiting for another writer, in seconds."""
 
 ROWS_AT_ONCE = 4
-"""Rows with documents that are fetched together: these are large."""
+"""Number of rows with documents, which are large, in one fetch."""
 
 ROWS_OF_COLUMNS = 500
-"""Rows without documents that are fetched together."""
+"""Number of rows without documents in one fetch."""
 
 
 MOST_DIGITS = 18
-"""Digits of the largest number that a run can have."""
+"""Number of digits of the largest run number."""
 
 IDS_AT_ONCE = 500
-"""Ids of one query."""
+"""Number of ids in one query."""
 
 
 class Store:
-    """An open results folder, from `open_store`. Methods raise StoreError."""
+    """Open results folder, as `open_store` returns it; its methods raise StoreError."""
 
     def __init__(self, opened: Opened) -> None:
         self.folder = opened.folder
-        """The resolved results folder, where runs leave their files."""
+        """Path of the results folder, in which runs leave their files."""
         self.place = opened.place
-        """The database, as messages name it."""
+        """Name of the database in messages."""
         self._faults, self._connect = opened.faults, opened.connect
         self._engine = opened.engine
         self._writing = sqlite.writing(opened.engine)
@@ -96,7 +96,7 @@ class Store:
 
     @property
     def url(self) -> URL:
-        """Address of the database, with its password: for a library that keeps tables there too."""
+        """Address of the database with its password, for a library that stores tables there too."""
         if self.on_sqlite:
             return URL.create("sqlite", database=str(self.folder / sqlite.FILE_NAME))
         return self._engine.url
@@ -113,8 +113,8 @@ class Store:
     def add(self, result: Result) -> Result:
         """Store one result in one transaction: when this returns, the row is on the disk.
 
-        Returns the result as it is stored, without secrets. A run id that is already there and a
-        session that is not are errors; nothing is ever overwritten.
+        Returns the stored result, without secrets. An existing run id and an unknown session are
+        errors.
         """
         stored = redact_result(result)
         record = run_record(stored)
@@ -124,8 +124,8 @@ class Store:
     def _write(
         self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
-        """Write a row in one transaction; once more where the server was lost in the middle of it,
-        unless it has committed it."""
+        """Write a row in one transaction; repeat it if the connection to the server was lost before
+        the commit."""
         same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
@@ -138,7 +138,7 @@ class Store:
     def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
         """Store sessions and results in one transaction: all of them, or none.
 
-        A session that is there already stays as it is. `tag` is given to all results.
+        An existing session is unchanged. All results get `tag`.
         """
         with self.changing() as connection:
             for one in records:
@@ -172,7 +172,7 @@ class Store:
         insert_run(connection, record)
 
     def present(self, run_ids: Sequence[str]) -> Iterator[str]:
-        """Yield those of the ids that are stored."""
+        """Yield the ids that are stored, of those given."""
         for part in in_parts(run_ids):
             condition = RUNS.c.run_id.in_(part)
             yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))
@@ -184,9 +184,9 @@ class Store:
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
     ) -> list[Result]:
-        """Return intact results by start, round, position, attempt; `rows` has the others too.
+        """Return intact results by start, round, position, attempt, without corrupt ones.
 
-        `conditions` on columns of `schema.RUNS` choose some of them.
+        `conditions` on columns of `schema.RUNS` filter them.
         """
         chosen = [*conditions]
         if session is not None:
@@ -198,25 +198,25 @@ class Store:
         return [result for _, result in self.each(*chosen) if result is not None]
 
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        """Return the intact results with these ids; of each part of ids in the order of
-        `results`."""
+        """Return the intact results with the given ids, in the order of `results` within each
+        query."""
         parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
         return [result for part in parts for result in part]
 
     def each(self, *conditions: ColumnElement[bool]) -> Iterator[tuple[str, Result | None]]:
-        """Yield id and result of each run in the same order; None for one that cannot be read."""
+        """Yield id and result of each run in the order of `results`; None for an unreadable one."""
         for columns in self._runs(*conditions):
             yield str(columns["run_id"]), readable(columns)
 
     def by_experiment(self, *conditions: ColumnElement[bool]) -> Iterator[list[Mapping[str, Any]]]:
         """Yield the rows of each experiment and stack, corrupt ones included, in the order of
-        `results`: those of one alone are in memory."""
+        `results`; one experiment at a time is in memory."""
         names = [column.name for column in EXPERIMENTS]
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
-    def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
-        """Return a listing of all runs in the same order, corrupt ones included and marked."""
+    def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
+        """Return a listing of all runs in the order of `results`, with corrupt ones marked."""
         return self.list_rows(*conditions, newest=newest).rows
 
     def list_rows(
@@ -224,10 +224,10 @@ class Store:
         *conditions: ColumnElement[bool],
         newest: int | None = None,
         most_corrupt: float = math.inf,
-    ) -> Rows:
-        """Return a listing of all runs, corrupt ones marked, of which there are so many at most.
+    ) -> RunListing:
+        """Return a listing of all runs, with at most `most_corrupt` corrupt ones, marked.
 
-        `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
+        `conditions` on columns of `schema.RUNS` filter them; `newest` limits their number.
         """
         if newest is None:
             found: Iterable[Mapping[str, Any]] = self._runs(*conditions)
@@ -243,7 +243,7 @@ class Store:
                 left_out += 1
             else:
                 rows.append(to_row(columns, problem))
-        return Rows(rows, left_out)
+        return RunListing(rows, left_out)
 
     def count(self) -> int:
         """Return the number of runs."""
@@ -251,10 +251,10 @@ class Store:
         return int(found["runs"])
 
     def named_by(self, word: str) -> list[ColumnElement[bool]]:
-        """Return conditions on runs that a word names, to be tried in this order.
+        """Return alternative conditions on runs that a word may name, to be tried in this order.
 
-        An id is the word; one begins with it; the run has that number, as in `#12` or `12`.
-        Raises StoreError for `#12` where runs have no numbers.
+        The word is an id, the beginning of one, or a run's number, as in `#12` or `12`. Raises
+        StoreError for `#12` if runs have no numbers.
         """
         begins = [or_(*(begins_with(name, word) for name in IDS))] if word else []
         digits = word.removeprefix("#")
@@ -265,16 +265,14 @@ class Store:
         return [or_(*(name == word for name in IDS)), *begins, *number]
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of each run by its id, in the order in which they were stored; nothing
-        on a server."""
+        """Return the number of each run by its id, in the order of storing; empty on a server."""
         if not self.on_sqlite:
             return {}
         query = select(RUNS.c.run_id, RUN_NUMBER.label("number"))
         return {row["run_id"]: row["number"] for row in self.fetch(query)}
 
     def find(self, prefix: str) -> list[Result]:
-        """Return the results whose run, experiment or session `prefix` names, as `named_by` has
-        it."""
+        """Return the results whose run, experiment or session `prefix` names, by `named_by`."""
         found = next(filter(None, (list(self._runs(one)) for one in self.named_by(prefix))), [])
         if not found:
             raise self.unknown(prefix)
@@ -284,7 +282,7 @@ class Store:
         return sound
 
     def run_ids(self, prefix: str) -> list[str]:
-        """Return the ids of the runs that `find` finds, whether they can be read or not."""
+        """Return the ids of the runs of `find`, including unreadable ones."""
         for condition in self.named_by(prefix):
             query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
             if found := [row["run_id"] for row in self.fetch(query)]:
@@ -292,7 +290,7 @@ class Store:
         raise self.unknown(prefix)
 
     def sessions(self, ids: Collection[str] | None = None) -> list[SessionRecord]:
-        """Return all intact sessions in order of their start, or those with these ids."""
+        """Return intact sessions in order of their start: all, or those of the given ids."""
         columns = within_limits(SESSIONS, self.on_sqlite, "document")
         query = select(*columns).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
         query = query if ids is None else query.where(SESSIONS.c.id.in_(list(ids)))
@@ -318,7 +316,7 @@ class Store:
             yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
-        """Read run by run where a damaged page stops a query; what cannot be read is empty.
+        """Yield rows one by one after a damaged page stopped a query; unreadable ones are empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
@@ -333,14 +331,14 @@ class Store:
     def fetch(
         self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows of a query on tables of `schema`, fetching so many at once."""
+        """Yield the rows of a query on tables of `schema`, in fetches of `at_once`."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
             rows: Iterable[Any] = reading.execute(query).mappings()
             yield from rows
 
     def unknown(self, prefix: str) -> StoreError:
-        """Return the error for an unknown id, with the nearest ids or the newest."""
+        """Return the error for an unknown id, with the nearest ids or the newest ones."""
         short = (func.substr(name, 1, SHOWN_LETTERS).label(name.name) for name in IDS)
         query = select(*short).order_by(RUNS.c.started_at.desc()).limit(1000)
         rows = [tuple(map(str, row.values())) for row in self.fetch(query)]
@@ -355,12 +353,12 @@ class Store:
 
 
 def in_parts(ids: Sequence[str], most: int = IDS_AT_ONCE) -> Iterator[Sequence[str]]:
-    """Yield the ids in parts of as many as one query takes."""
+    """Yield the ids in parts of the size of one query."""
     return (ids[start : start + most] for start in range(0, len(ids), most))
 
 
 def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
-    """Return the condition that an id begins with a text, which an index answers."""
+    """Return the condition that an id begins with a prefix, in a form that uses an index."""
     return and_(column >= prefix, column < prefix + chr(sys.maxunicode))
 
 
@@ -368,12 +366,12 @@ def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
 def open_store(
     place: Path | str, *, write: bool, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Iterator[Store]:
-    """Open a results folder for the block; with `write` it is made when it is not there.
+    """Open a results folder for the block; with `write` it is created if missing.
 
     `place` may be the address of a PostgreSQL database too: `postgresql+psycopg://user@host/name`;
-    files of its runs are in the folder `accel_bench_results`, or where `?folder=DIR` says, and
-    `options` are settings of the server. A connection that is lost is made again for so many
-    seconds as another writer is waited for.
+    files of its runs are in the folder `accel_bench_results`, or in `?folder=DIR`, and `options`
+    are settings of the server. A lost connection is retried for `timeout_seconds`, the time limit
+    of waiting for another writer.
 
     Raises StoreError: no results, not a database, another version of the tables, locked, disk full,
     read-only. With `write`, a file that is no readable database is set aside under another name,

@@ -1,6 +1,6 @@
-"""What stands in a column of its own: settings, the effective configuration and figures of a run.
+"""Derived columns: settings, the effective configuration and figures of a run.
 
-All of it is derived from the result, when that is stored: the result with its samples is the truth.
+They are computed from the result when it is stored: the result with its samples is the truth.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from accel_bench.store.schema import (
 )
 
 FIGURES_VERSION = 1
-"""Version of what is derived; `accel-bench results check` audits runs of another one anew."""
+"""Version of the derived columns; `results check` audits runs of another version anew."""
 
 MAXIMUM_INTEGER = 2**63 - 1
 """Largest integer of a column."""
 
 MAXIMUM_LETTERS = 10_000
-"""Letters of a derived text; the result has all of them."""
+"""Largest length of a derived text in characters; the result has the whole text."""
 
 
 def derived_columns(result: Result) -> dict[str, Any]:
-    """Return the values of all derived columns of a result; null where it does not say.
+    """Return the values of all derived columns of a result; null for unknown ones.
 
-    An imported one has the status `imported` there, so that no condition on a status and no figure
-    of a group mixes it with what was measured; its figures are `metrics` alone.
+    An imported result has the status `imported` here, so that no condition on a status and no
+    figure of a group mixes it with measured ones; its figures are `metrics` alone.
     """
     broken = [] if result.imported else audit(result)
     sources = _stated(result) if result.imported else _measured(result, broken)
@@ -60,7 +60,7 @@ def derived_columns(result: Result) -> dict[str, Any]:
 
 
 def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
-    """Return where the columns of a run are read, by the first part of their paths."""
+    """Return the sources of a run's columns, by the first part of their paths."""
     audited = marked_degraded(result, broken)
     return {
         "result": result,
@@ -73,7 +73,7 @@ def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
 
 
 def _stated(result: Result) -> dict[str, Any]:
-    """Return the same of an imported run: settings that its file states, and its reasons."""
+    """Return the sources of an imported run's columns: stated settings, and reasons."""
     scenario: dict[str, Any] = {}
     settings = result.experiment.scenario.model_dump(mode="json")
     for key in result.provenance.stated:
@@ -94,8 +94,8 @@ def _is_stated(key: str, result: Result) -> bool:
 
 
 def _options_of(result: Result) -> dict[str, Any]:
-    """Return settings that have no column of their own, options of plugins above all, by key; and
-    where a run comes from that was not measured here."""
+    """Return settings without a column of their own by key, mostly plugin options, and the origin
+    of imported runs."""
     generates = result.experiment.scenario.generates
     sections = {*SECTIONS} - (set() if generates else {"inference"})
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
@@ -116,7 +116,7 @@ def _options_of(result: Result) -> dict[str, Any]:
 
 
 def _figures(result: Result) -> dict[str, Any]:
-    """Return what is worked out from several parts of a result."""
+    """Return figures computed from several parts of a result."""
     experiment, speed = result.experiment, run_throughput(result)
     return {
         **_device(result.ranks[0] if result.ranks else None),
@@ -130,8 +130,8 @@ def _figures(result: Result) -> dict[str, Any]:
 
 
 def _throughput(result: Result) -> str | None:
-    """Return the JSON of a run's throughput, which is read far faster than its samples; null for
-    one that is too long or overflows."""
+    """Return the JSON of a run's throughput, which is read far faster than its samples; null if it
+    is too long or overflows."""
     if (speed := run_throughput(result)) is None:
         return None
     try:
@@ -142,7 +142,7 @@ def _throughput(result: Result) -> str | None:
 
 
 def _mapping(values: Mapping[str, Any]) -> str:
-    """Return JSON that every database reads; what is beyond its limits is left out."""
+    """Return JSON within every database's limits; other values are left out."""
     texts = {_text(k): _text(v) if isinstance(v, str) else v for k, v in values.items()}
     stored = canonical_json({key: item for key, item in texts.items() if _storable(item)})
     return stored if len(stored) <= MAXIMUM_COLUMN_BYTES else "{}"
@@ -161,7 +161,7 @@ def _read(sources: Mapping[str, Any], path: str) -> Any:
 
 
 def _fitting(column: DerivedColumn, value: Any) -> Any:
-    """Return a value as its column holds it in every database; null for one that does not fit."""
+    """Return a value in its column's type, for every database; null for one that does not fit."""
     if value is None:
         return None
     if column.kind is str:
@@ -180,7 +180,7 @@ def _storable(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a text, cut, without what PostgreSQL refuses: NUL and halves of characters."""
+    """Return a truncated text without characters that PostgreSQL refuses: NUL and surrogates."""
     text = str(value)[:MAXIMUM_LETTERS].replace("\0", "\ufffd")
     return text.encode("utf8", "replace").decode()
 
@@ -191,7 +191,7 @@ def _device(first: RankResult | None) -> dict[str, Any]:
 
 
 def _peak_memory(result: Result) -> float | None:
-    """Return the largest peak of the window over all ranks, of the memory that tables show."""
+    """Return the largest peak of memory in the window over all ranks, as tables show it."""
     measured = (one for rank in result.ranks for one in rank.metrics)
     peaks = (one.value for one in measured if one.figure == "peak_memory")
     return max((peak for peak in peaks if peak is not None), default=None)

@@ -15,19 +15,19 @@ from accel_bench.errors import StoreError
 from accel_bench.store.names import Field
 
 MAXIMUM_LETTERS = 10_000
-"""Longest text of a condition."""
+"""Largest length of a condition in characters."""
 
 LETTERS_SHOWN = 200
-"""Letters of a condition in an error."""
+"""Largest length of a condition in an error, in characters."""
 
 MAXIMUM_DEPTH = 50
-"""Most parentheses and negations within one another."""
+"""Largest depth of nested parentheses and negations."""
 
 MAXIMUM_COMPARISONS = 500
-"""Most comparisons of a condition: SQLite takes no expression that is 1,000 levels deep."""
+"""Largest number of comparisons: SQLite takes no expression that is 1,000 levels deep."""
 
 OPERATORS = ("<=", ">=", "!=", "==", "=", "<", ">", "~")
-"""Operators of a comparison; `~` compares with a pattern in which * is any text."""
+"""Comparison operators; `~` compares with a pattern in which * is any text."""
 
 KEYWORDS = ("and", "or", "not", "in", "is", "null")
 
@@ -38,21 +38,21 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A part of a condition."""
+    """Token of a condition."""
 
     text: str
 
     kind: str
-    """`sign`, `word`, `keyword`, `text` for what is quoted, or `end`."""
+    """Kind of token: `sign`, `word`, `keyword`, `text` for a quoted one, or `end`."""
 
     place: int
-    """Letters before it."""
+    """Position of the token in characters, from 0."""
 
 
 def parse_condition(text: str, field: Callable[[str], Field]) -> ColumnElement[bool]:
-    """Return the condition that a text states; `field` finds a field by its name.
+    """Return the condition that a text states; `field` returns a field by its name.
 
-    Raises StoreError with the place of what cannot be understood.
+    Raises StoreError with the position of a syntax error.
     """
     if len(text) > MAXIMUM_LETTERS:
         raise StoreError(f"a condition of {len(text)} letters; {MAXIMUM_LETTERS} are allowed")
@@ -85,7 +85,7 @@ def _error(text: str, place: int, expected: str) -> StoreError:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one condition."""
+    """Recursive-descent parser of one condition."""
 
     def __init__(self, text: str, field: Callable[[str], Field]) -> None:
         self._text = text
@@ -105,7 +105,7 @@ class _Parser:
         return self._tokens[0]
 
     def _take(self, *words: str) -> bool:
-        """Pass a keyword or sign if it is the next token."""
+        """Advance past a keyword or sign if it is the next token; return whether it was."""
         found = self._next.kind in ("keyword", "sign") and self._next.text.lower() in words
         if found:
             self._tokens.pop(0)
@@ -185,5 +185,5 @@ class _Parser:
 
 
 def negated(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the opposite, which holds for a run without that value too."""
+    """Return the negated condition, which also holds for a run without the value."""
     return not_(func.coalesce(condition, false()))

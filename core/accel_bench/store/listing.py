@@ -1,4 +1,4 @@
-"""Stored runs as flat rows: what `results list` prints, all of their columns, and their labels."""
+"""Stored runs as flat rows: the table of `results list`, with all columns and labels."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names
 from accel_bench.store.records import label_columns
-from accel_bench.store.rows import Row, intact, provenance_of
+from accel_bench.store.rows import ListedRun, intact, provenance_of
 from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, LABELS, RUNS, within_limits
 
 IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
-"""A job that is larger is not read."""
+"""Largest size of a job's file that is read, in bytes."""
 
 MOST_CORRUPT = 1000
-"""Corrupt runs that a table for people has; programs get all."""
+"""Largest number of corrupt runs in a table for people; programs get all."""
 
 TAG_LETTERS, NOTE_LETTERS = 100, 10_000
-"""Most letters of a tag and of a note."""
+"""Largest lengths of a tag and of a note, in characters."""
 
 
 def list_runs(
@@ -43,13 +43,12 @@ def list_runs(
     newest: int | None = None,
     most_corrupt: float = math.inf,
 ) -> tuple[list[Cells], int]:
-    """Return a row of LIST_COLUMNS for each run, and the number of those that have none.
+    """Return a row of LIST_COLUMNS for each run, and the number of corrupt runs left out.
 
-    `conditions` choose some of them, `newest` so many at most; of corrupt runs `most_corrupt` have
-    a row. `cut_off` are folders of attempts that have no result, as a kill of the program leaves
-    them; those that are not stored follow as `unfinished`. Raises StoreError.
-    Where a run has tags or notes, all rows have a column for them, and in a
-    results folder one for the number by which a run can be named.
+    `conditions` and `newest` limit the runs, `most_corrupt` the corrupt ones. `cut_off` are folders
+    of attempts without a result, as after a kill of the program; those not stored follow as
+    `unfinished`. Columns for tags, notes and the runs' numbers are added to all rows if any run has
+    them. Raises StoreError.
     """
     numbers = store.numbers()
     found = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)
@@ -63,7 +62,7 @@ def list_runs(
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
-    """Return the rows with `tags` and `notes`, each where any row has some."""
+    """Return the rows with columns `tags` and `notes`, each only if any row has a value."""
     for name, kind in LABEL_KINDS.items() if labels else ():
         given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
         if any(given.values()):
@@ -71,8 +70,8 @@ def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> 
     return rows
 
 
-def _cells(row: Row, numbers: Mapping[str, int]) -> Cells:
-    """Return the cells of a run, its number first where runs have one."""
+def _cells(row: ListedRun, numbers: Mapping[str, int]) -> Cells:
+    """Return the cells of a run, with its number first if runs have one."""
     cells: Cells = {"number": numbers.get(row.run_id)} if numbers else {}
     cells.update(zip(LIST_COLUMNS, IN_COLUMNS(row), strict=True))
     cells["status"] = (None if row.imported else row.audited_status) or row.status
@@ -83,7 +82,7 @@ def _cells(row: Row, numbers: Mapping[str, int]) -> Cells:
 
 
 def _unfinished_run(folder: Path) -> Cells:
-    """Return what is known of an attempt without a result: its job, or its folder's name alone."""
+    """Return the cells of an attempt without a result: from its job, or its folder's name alone."""
     cells: Cells = {**dict.fromkeys(LIST_COLUMNS), "run_id": folder.name, "status": "unfinished"}
     try:
         text = read_text(folder / "job.json", MAXIMUM_JOB_BYTES, StoreError, "")
@@ -105,9 +104,9 @@ def _unfinished_run(folder: Path) -> Cells:
 def run_columns(
     store: Store, conditions: Sequence[ColumnElement[bool]] = (), newest: int | None = None
 ) -> list[Cells]:
-    """Return a row for each run, oldest first; a corrupt one has its id and that status alone.
+    """Return a row for each run, oldest first; a corrupt one has only its id and status.
 
-    Documents and samples are not read. `conditions` choose some runs, `newest` so many at most.
+    Documents and samples are not read. `conditions` and `newest` limit the runs.
     """
     computed = (value.label(name) for name, value in COMPUTED.items())
     query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(*conditions)
@@ -135,7 +134,7 @@ def _column(name: str) -> str:
 
 
 def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Give tags or notes to all runs of an id; those that a run has already stay.
+    """Add tags or notes to all runs of an id, beside existing ones.
 
     `kind` is `tag` or `note`. Returns the ids of the runs. Raises StoreError.
     """
@@ -149,7 +148,7 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
 
 
 def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Take tags or notes from all runs of an id, and return the ids. Raises StoreError."""
+    """Remove tags or notes from all runs of an id; return their ids. Raises StoreError."""
     run_ids = store.run_ids(identifier)
     mine = (LABELS.c.run_id.in_(run_ids), LABELS.c.kind == kind, LABELS.c.text.in_(list(texts)))
     with store.changing() as connection:
@@ -160,7 +159,7 @@ def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]
 def labels_of(
     store: Store, run_ids: Sequence[str] | None = None
 ) -> dict[str, dict[str, list[str]]]:
-    """Return `{run id: {"tag": [...], "note": [...]}}` of the runs that have any."""
+    """Return `{run id: {"tag": [...], "note": [...]}}` of all labelled runs among `run_ids`."""
     query = select(LABELS.c.run_id, LABELS.c.kind, LABELS.c.text)
     if run_ids is not None:
         query = query.where(LABELS.c.run_id.in_(list(run_ids)))
@@ -171,7 +170,7 @@ def labels_of(
 
 
 def _checked(kind: str, text: str) -> str:
-    """Return a label without secrets. Raises StoreError for one that is empty or too long."""
+    """Return a label without secrets. Raises StoreError for an empty or a too long one."""
     limit = TAG_LETTERS if kind == "tag" else NOTE_LETTERS
     kept = Redactor.of_this_process().redact(text.replace("\0", "").strip())
     if not kept or len(kept) > limit:

@@ -1,4 +1,4 @@
-"""Names by which people call what is stored of a run: columns, options, metrics, tags."""
+"""Names of a run's stored values: columns, options, metrics, tags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDENTITY = {
     **dict.fromkeys("run_id session experiment_id scenario stack sweep started_at".split(), str),
     **dict.fromkeys("round position attempt".split(), int),
 }
-"""Columns that say which run it is, with their kinds."""
+"""Columns that identify a run, with their types."""
 
 ALIASES = {"status": "audited_status", "model": "model.id"}
 """Short names of columns."""
@@ -44,29 +44,29 @@ COMPUTED: dict[str, ColumnElement[Any]] = {
     "steps_per_second": _STEPS_PER_SECOND,
     "samples_per_second": _STEPS_PER_SECOND * RUNS.c.train_global_batch_size,
 }
-"""Figures without a column that follow from others."""
+"""Figures without a column, computed from other columns."""
 
 LABEL_KINDS = {"tags": "tag", "notes": "note"}
-"""What people give to runs."""
+"""Kinds of labels, which people give to runs."""
 
 TRUTHS = {"true": ("true", "1"), "false": ("false", "0")}
-"""Truth values as databases spell them, by how they are written."""
+"""Boolean values in databases, by their spellings."""
 
 _OPTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
 
 class Field:
-    """Something stored of each run that can be compared, such as a column."""
+    """A stored value of runs that conditions can use, such as a column."""
 
     def __init__(self, name: str, kind: type, value: ColumnElement[Any]) -> None:
         self.name = name
-        """Its full name."""
+        """Full name of the field."""
         self.kind = kind
         self.value = value
-        """What a group has in common."""
+        """Expression of the field's value, by which runs are grouped."""
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Return the comparison with a value as it is written. Raises StoreError."""
+        """Return the comparison with a written value. Raises StoreError."""
         if sign == "~":
             return _like(cast(self.value, Text), text)
         compared: ColumnElement[bool]
@@ -74,20 +74,20 @@ class Field:
         return compared
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that it is one of the values. Raises StoreError."""
+        """Return the condition that the field has one of the values. Raises StoreError."""
         return self.value.in_([_converted(self.name, self.kind, text) for text in texts])
 
     def is_known(self) -> ColumnElement[bool]:
-        """Return the condition that a run has a value."""
+        """Return the condition that the field has a value."""
         return self.value.is_not(None)
 
     def shown(self, value: Any) -> Any:
-        """Return the value of a group as people and programs read it."""
+        """Return a group's value in readable form."""
         return value
 
 
 class JsonField(Field):
-    """A setting or a metric without a column, in a JSON column."""
+    """Field of a setting or a metric in a JSON column."""
 
     def __init__(self, name: str, sound: ColumnElement[Any], key: str, sqlite: bool) -> None:
         path = f'$."{key}"'
@@ -104,7 +104,7 @@ class JsonField(Field):
         self._number = case((self._is_number, cast(value, Float(53))))
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Compare with a number where a number is written, and with a text elsewhere."""
+        """Return the comparison with a written value, as a number if it is one, else as text."""
         if sign == "~":
             return _like(self._text, text)
         if sign == "=":
@@ -115,7 +115,7 @@ class JsonField(Field):
         return and_(self._is_number, COMPARE[sign](self._number, number))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Compare with each of them, numbers as numbers."""
+        """Return the condition that the field has one of the values, numbers as numbers."""
         truths = [spelt for text in texts for spelt in TRUTHS.get(text, ())]
         numbers = [number for text in texts if (number := _number(text)) is not None]
         others = [text for text in texts if text not in TRUTHS and _number(text) is None]
@@ -127,34 +127,34 @@ class JsonField(Field):
         return or_(*(and_(fits, own.in_(values)) for fits, own, values in compared if values))
 
     def shown(self, value: Any) -> Any:
-        """Return a number as one, as every database has it."""
+        """Return a number as a number, whichever database it came from."""
         number = _number(value) if isinstance(value, str) else value
         whole = isinstance(number, float) and number.is_integer()
         return value if number is None else int(number) if whole else number
 
 
 class LabelField(Field):
-    """Tags or notes: a comparison holds for a run that has one of which it holds."""
+    """Field of tags or notes; a comparison holds for a run with any label that matches."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, str, LABELS.c.text)
         self._own = and_(LABELS.c.run_id == RUNS.c.run_id, LABELS.c.kind == LABEL_KINDS[name])
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Compare with each of them."""
+        """Return the comparison with each of a run's labels."""
         return exists().where(self._own, super().compare(sign, text))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Compare each of them with each of the values."""
+        """Return the condition that any of a run's labels is one of the values."""
         return exists().where(self._own, super().among(texts))
 
     def is_known(self) -> ColumnElement[bool]:
-        """Return the condition that there are any."""
+        """Return the condition that a run has any labels."""
         return exists().where(self._own)
 
 
 def known_names() -> dict[str, type]:
-    """Return all names of columns, as people write them, with their kinds."""
+    """Return all column names for users, with their types."""
     names = {**IDENTITY, "status": str, **{one.name: one.kind for one in DERIVED}}
     names |= dict.fromkeys(COMPUTED, float)
     del names["audited_status"]
@@ -162,10 +162,10 @@ def known_names() -> dict[str, type]:
 
 
 def column_field(name: str) -> Field | None:
-    """Return the column or labels that a name means, None for a name that may be an option.
+    """Return the column or label field of a name; None for a name that may be an option.
 
-    The last part of a setting's name will do where no other has it, and `optimizer` means
-    `optimizer.use`. Raises StoreError for a last part that several settings have.
+    The last part of a setting's name suffices if it is unique, and `optimizer` means
+    `optimizer.use`. Raises StoreError for an ambiguous last part.
     """
     if name in LABEL_KINDS:
         return LabelField(name)
@@ -186,9 +186,9 @@ def column_field(name: str) -> Field | None:
 
 
 def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | None:
-    """Return the option `plugin.option` or the metric `metrics.name`; None for another name.
+    """Return the field of an option `plugin.option` or metric `metrics.name`; None for other names.
 
-    PostgreSQL reads none of the runs whose JSON is `damaged`; SQLite knows them by itself.
+    PostgreSQL must skip the runs whose JSON is `damaged`; SQLite skips them by itself.
     """
     name = OPTION_ALIASES.get(name, name)
     if not _OPTION.fullmatch(name):
@@ -200,14 +200,14 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
 
 def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
-    """Return the JSON of runs that can be read: a damaged text would stop the whole query."""
+    """Return the JSON of runs with valid JSON: a damaged text would stop the whole query."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
 def _converted(name: str, kind: type, text: str) -> Any:
-    """Return a written value as the column has it. Raises StoreError."""
+    """Return a written value in the column's type. Raises StoreError."""
     if kind is str:
         return text
     if kind is bool:
@@ -229,6 +229,6 @@ def _number(text: str) -> float | None:
 
 
 def _like(value: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
-    """Compare with a pattern in which * is any text; capital letters are as good as small ones."""
+    """Return the case-insensitive comparison with a pattern in which * is any text."""
     escaped = re.sub(r"([\\%_])", r"\\\1", pattern.lower()).replace("*", "%")
     return func.lower(value).like(escaped, escape="\\")

@@ -1,4 +1,4 @@
-"""Open a database of results after all checks: its place, its file, its version."""
+"""Opening of a database of results, with checks of its path, file and version."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from accel_bench.store import postgresql, sqlite
 from accel_bench.store.schema import META, METADATA, SHOWN_LETTERS, STORE_VERSION
 
 LOCK = 0xACCE1
-"""Number of the lock under which tables are made in PostgreSQL."""
+"""Number of PostgreSQL's advisory lock under which tables are created."""
 
 Faults = Callable[[], AbstractContextManager[None]]
-"""Turns what a database raises into a StoreError."""
+"""Context that turns a database's errors into StoreError."""
 
 
 class Opened(NamedTuple):
-    """An open database and the folder of its runs."""
+    """An open database with the folder of its runs."""
 
     folder: Path
     engine: Engine
 
     place: str
-    """The database, as messages name it."""
+    """Name of the database in messages."""
 
     faults: Faults
 
     connect: Callable[[Engine], Connection]
-    """Makes a connection, or takes one that is open."""
+    """Function that opens a connection, or returns an open one."""
 
 
 @contextmanager
 def opened_database(place: Path | str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
-    """Open a database for the block: of a results folder, or on a server. Raises StoreError."""
+    """Open a results folder's or a server's database for the block. Raises StoreError."""
     on_server = isinstance(place, str) and postgresql.is_address(place)
     opened = _on_server(str(place), write, timeout_seconds) if on_server else None
     with opened or _in_folder(Path(place), write, timeout_seconds) as found:
@@ -48,7 +48,7 @@ def opened_database(place: Path | str, write: bool, timeout_seconds: float) -> I
 
 @contextmanager
 def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
-    """Open a database of PostgreSQL."""
+    """Open a PostgreSQL database for the block."""
     address = postgresql.parse_address(place)
     root = _results_folder(address.folder, write)
     engine = postgresql.connect(address, write=write, timeout_seconds=timeout_seconds)
@@ -70,7 +70,7 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
 
 @contextmanager
 def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Opened]:
-    """Open the database of a results folder."""
+    """Open the database of a results folder for the block."""
     root = _results_folder(folder, write)
     path = root / sqlite.FILE_NAME
     faults = partial(sqlite.named_faults, path)
@@ -97,7 +97,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
 
 @contextmanager
 def _bound(faults: Faults) -> Iterator[None]:
-    """Name the faults of a database, and a text that no database holds. Raises StoreError."""
+    """Turn errors of a database, also for unstorable text, into StoreError."""
     try:
         with faults():
             yield
@@ -109,8 +109,8 @@ def _bound(faults: Faults) -> Iterator[None]:
 
 
 def _results_folder(folder: Path, write: bool) -> Path:
-    """Follow links once, so that everything later stays inside what they lead to; with `write`
-    make the folder. Raises StoreError with the reason."""
+    """Return the resolved results folder, so that everything later stays inside; with `write`
+    create it. Raises StoreError with the reason."""
     another = "choose another folder with --results"
     try:
         root = folder.resolve()
@@ -137,8 +137,8 @@ def _results_folder(folder: Path, write: bool) -> Path:
 
 
 def _left_or_set_aside(path: Path, write: bool, error: StoreError) -> StoreError:
-    """Return the error for a database that cannot be read, which is left as it is, or set aside
-    with `write`."""
+    """Return the error for an unreadable database, which is left unchanged, or set aside with
+    `write`."""
     if not write:
         do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
         return StoreError(f"{error}. {do}")
@@ -155,15 +155,15 @@ def _no_results(root: Path) -> str:
 
 
 def has_tables(engine: Engine, place: str) -> bool:
-    """Return whether there are tables; refuse those of other programs and of other versions."""
+    """Return whether the tables exist. Raises StoreError for other programs' or versions'."""
     with engine.connect() as connection:
         return _has_tables(connection, place)
 
 
 def make_tables(writing: Engine, place: str) -> None:
-    """Make missing tables under the write lock: processes that start together do it once.
+    """Create missing tables under the write lock, once among concurrent processes.
 
-    Taking the lock also finds a read-only or full disk before anything is measured.
+    Taking the lock also detects a read-only or full disk before anything is measured.
     """
     with writing.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite has taken its lock

@@ -1,4 +1,4 @@
-"""Everything that only PostgreSQL needs: its address, connections, and faults of the server."""
+"""PostgreSQL's part of the store: addresses, connections, and errors of the server."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from accel_bench.documents.redaction import looks_secret
 from accel_bench.errors import StoreError, StoreUnavailableError
 
 DRIVER = "postgresql+psycopg"
-"""The only driver; `postgresql://` means it too."""
+"""Name of the only supported driver, also for `postgresql://`."""
 
 RETRY_SECONDS = 0.5
-"""Time between two attempts to reach a server that went away."""
+"""Seconds between two attempts to reach a lost server."""
 
 
 class ConnectionLostError(StoreUnavailableError):
-    """The server went away in the middle of a transaction, which it may have committed."""
+    """The server was lost in the middle of a transaction, which it may have committed."""
 
 
 class Address(NamedTuple):
-    """Address of a database, and the folder of the files of its runs."""
+    """Address of a database, with the folder for the files of its runs."""
 
     url: URL
     folder: Path
 
     @property
     def shown(self) -> str:
-        """The address without its password, wherever that stands."""
+        """Address for messages, without its password."""
         secrets = [name for name in self.url.query if looks_secret(name)]
         return self.url.difference_update_query(secrets).render_as_string(hide_password=True)
 
@@ -45,9 +45,9 @@ def is_address(place: str) -> bool:
 
 
 def parse_address(place: str) -> Address:
-    """Return `postgresql+psycopg://user@host/database?folder=DIR` as its parts. Raises StoreError.
+    """Return the parsed `postgresql+psycopg://user@host/database?folder=DIR`. Raises StoreError.
 
-    An error does not repeat what may hold a password.
+    Errors do not repeat text that may hold a password.
     """
     scheme = place.partition("://")[0]
     if scheme not in (DRIVER, "postgresql"):
@@ -68,9 +68,9 @@ def parse_address(place: str) -> Address:
 
 
 def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
-    """Make an engine; nothing is opened yet. Raises StoreError without the driver.
+    """Return an engine without opening it. Raises StoreError without the driver.
 
-    `options` of the address are the server's settings, and hold beside those of the store.
+    `options` of the address are the server's settings, in addition to the store's.
     """
     query = {"connect_timeout": str(max(2, int(timeout_seconds))), **address.url.query}
     given = query.get("options", ())
@@ -88,7 +88,7 @@ def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
 
 
 def connect_again(engine: Engine, seconds: float) -> Connection:
-    """Return a connection; where the server went away, it is tried again for so many seconds."""
+    """Return a connection, retried for a number of seconds if the server was lost."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -101,7 +101,7 @@ def connect_again(engine: Engine, seconds: float) -> Connection:
 
 @contextlib.contextmanager
 def named_faults(place: str) -> Iterator[None]:
-    """Turn what the server or the driver raises into a StoreError with the place and the reason."""
+    """Turn errors of the server or the driver into StoreError with the address and the reason."""
     try:
         yield
     except IntegrityError as error:

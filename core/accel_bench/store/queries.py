@@ -1,4 +1,4 @@
-"""Questions about stored runs: which ones a condition chooses, and figures of groups of them."""
+"""Queries on stored runs: runs that match a condition, and figures of groups of runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from accel_bench.store.rows import intact
 from accel_bench.store.schema import RUNS, within_limits
 
 COMPLETED = tuple(status.value for status in Status if status.completed)
-"""Statuses of runs whose figures count."""
+"""Statuses of runs whose figures are used."""
 
 GROUP_FIGURES = (
     ("tokens_per_second", ("mean", "min", "max")),
@@ -40,16 +40,16 @@ GROUP_FIGURES = (
     ("last_loss", ("mean",)),
     ("mfu", ("mean",)),
 )
-"""Figures of a group, each over its completed runs."""
+"""Figures of a group, computed over its completed runs."""
 
 
 def condition_of(store: Store, text: str) -> ColumnElement[bool]:
-    """Return what `--where` states. Raises StoreError."""
+    """Return the condition of `--where`. Raises StoreError."""
     return parse_condition(text, lambda name: field_of(store, name))
 
 
 def field_of(store: Store, name: str) -> Field:
-    """Return the column, option or metric that a name means. Raises StoreError with the nearest."""
+    """Return the field of a column, option or metric. Raises StoreError with the nearest name."""
     found = column_field(name)
     if found is not None:
         return found
@@ -69,9 +69,9 @@ def model_ids(store: Store) -> set[str]:
 
 
 def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
-    """Return the option as it is read of the runs whose JSON PostgreSQL can read.
+    """Return an option's field restricted to runs whose JSON PostgreSQL can read.
 
-    Before version 16 it cannot ask whether it can, so all of it is tried once.
+    Before version 16 it cannot test this, so all JSON is tried once.
     """
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))
@@ -83,10 +83,9 @@ def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
 def group_runs(
     store: Store, names: Sequence[str], conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[dict[str, Any]]:
-    """Return a row for each combination of values that runs have of these fields.
+    """Return a row for each combination of the fields' values.
 
-    `runs` counts all of them, `completed` those whose figures follow: the others have no figures
-    that may be used.
+    `runs` counts all runs, `completed` those that enter the figures.
     """
     fields = [field_of(store, name) for name in names]
     if not fields:
@@ -112,8 +111,8 @@ def group_runs(
 
 
 def leave_out_damaged(store: Store, conditions: list[ColumnElement[bool]]) -> list[str]:
-    """Return the ids of the chosen runs whose columns do not fit their checksum, and add the
-    condition that a run is none of them; an id that is no UTF-8 is compared by its bytes."""
+    """Return the ids of the runs whose columns do not match their checksum, and add the condition
+    that excludes them; ids that are not UTF-8 are compared by their bytes."""
     rows = store.fetch(select(*within_limits(RUNS, store.on_sqlite)).where(*conditions))
     ids = [str(row["run_id"]) for row in rows if not intact(row)]
     odd = [run_id for run_id in ids if not _is_utf8(run_id)]
@@ -130,7 +129,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return a row with the names of its keys."""
+    """Return a row with its fields' names as keys."""
     keys = {
         "status" if one.name == "audited_status" else one.name: one.shown(row.pop(f"key_{number}"))
         for number, one in enumerate(fields)
@@ -139,7 +138,7 @@ def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def _place(key: Any) -> tuple[str, Any]:
-    """Return what a key is sorted by: numbers, then texts, then runs that have none."""
+    """Return a group's sort key: numbers, then texts, then missing values."""
     kind = "none" if key is None else "text" if isinstance(key, str) else "number"
     return kind, "" if key is None else key
 

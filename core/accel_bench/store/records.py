@@ -1,4 +1,4 @@
-"""Convert results to columns of the store, and back."""
+"""Conversion of results to columns of the store, and back."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from accel_bench.store.schema import (
 
 NUMBER_SHAPES = bytes.maketrans(b".0123456789E", b"11111111111e")
 IN_NO_NUMBER = b"+_ghjklmopqrsuvwxz"
-"""Characters that need not be searched: the sign of an exponent, and most of the names of keys."""
+"""Characters that no out-of-range number needs, removed before the search for one."""
 
 SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
-"""What stands in a JSON text with a number beyond these limits, and seldom in another, where all
-digits are written as 1, all exponents as e, and nothing of IN_NO_NUMBER."""
+"""Patterns of numbers beyond these limits in a JSON text in which all digits are written as 1, all
+exponents as e, and the characters of IN_NO_NUMBER are removed."""
 
 EXPERIMENT, BEHIND_EXPERIMENT = '"experiment":', ',"folder":"'
-"""Texts before and behind an experiment in the canonical JSON of a result."""
+"""Texts before and after an experiment in the canonical JSON of a result."""
 
 ModelT = TypeVar("ModelT", bound=Frozen)
 
 COMPRESSION = 6
-"""Level of zlib."""
+"""Compression level of zlib."""
 
 
 class WindowSamples(Frozen):
-    """The samples of one rank's window, as they are stored."""
+    """Stored samples of one rank's window."""
 
     samples: tuple[Sample, ...]
     discarded: tuple[Sample, ...]
@@ -71,10 +71,10 @@ def _windows_adapter() -> TypeAdapter[list[WindowSamples | None]]:
 
 
 def redact_result(result: Result) -> Result:
-    """Return the result without secrets of this process and of its scenario. Raises StoreError.
+    """Return the result without secrets of this process and its scenario. Raises StoreError.
 
-    What is stored must be readable again: a secret variable whose value is a word of the schema
-    would spoil that, so it is reported here and not when the row is read.
+    A stored row must be readable again: a secret variable whose value is a word of the schema would
+    spoil it, which is reported here and not when the row is read.
     """
     redactor = Redactor.of_this_process(result.experiment.scenario.environment)
     payload = redactor.redact_value(result.model_dump(mode="json"))
@@ -90,10 +90,10 @@ def redact_result(result: Result) -> Result:
 
 
 class RunRecord(NamedTuple):
-    """A result as it is stored."""
+    """A result in its stored form."""
 
     columns: Columns
-    """Its row of `runs`."""
+    """Row of the table `runs`."""
 
     document: bytes
     """The result without samples, as compressed JSON."""
@@ -103,7 +103,7 @@ class RunRecord(NamedTuple):
 
 
 def run_record(stored: Result) -> RunRecord:
-    """Return what is stored of a redacted result, with its checksums."""
+    """Return the stored form of a redacted result, with its checksums."""
     payload = stored.model_dump(mode="json")
     windows = [_detach_samples(rank["window"]) for rank in payload["ranks"]]
     texts = [canonical_json(part).encode() for part in (payload, windows)]
@@ -124,7 +124,7 @@ def run_record(stored: Result) -> RunRecord:
 
 
 def insert_run(connection: Connection, record: RunRecord) -> None:
-    """Insert what is stored of a result."""
+    """Insert the stored form of a result."""
     connection.execute(insert(RUNS), record.columns)
     run_id = record.columns["run_id"]
     connection.execute(insert(DOCUMENTS), {"run_id": run_id, "content": record.document})
@@ -132,13 +132,13 @@ def insert_run(connection: Connection, record: RunRecord) -> None:
 
 
 def label_columns(run_id: str, kind: str, text: str) -> Columns:
-    """Return the columns of a tag or a note that is given now."""
+    """Return the columns of a new tag or note."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"run_id": run_id, "kind": kind, "text": text, "added_at": now}
 
 
 def identity_columns(stored: Result) -> Columns:
-    """Return the columns of a result that say which run it is."""
+    """Return the columns that identify a result."""
     return {
         "run_id": stored.run_id,
         "session": stored.session,
@@ -156,7 +156,7 @@ def identity_columns(stored: Result) -> Columns:
 
 
 def too_large(run_id: str, limit: int) -> ResultTooLargeError:
-    """Return the error for a result that could not be read again."""
+    """Return the error for a result too large to be read back."""
     return ResultTooLargeError(
         f"run {run_id!r} is larger than {limit} bytes, the limit of a stored run; measure fewer "
         "steps, or let plugins report less evidence"
@@ -164,14 +164,14 @@ def too_large(run_id: str, limit: int) -> ResultTooLargeError:
 
 
 def _detach_samples(window: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Take the samples out of a window and return them."""
+    """Remove the samples from a window's JSON, and return them."""
     if window is None:
         return None
     return {part: window.pop(part) for part in WindowSamples.model_fields}
 
 
 def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
-    """Return the result of a row. Raises StoreError for one that is damaged or cannot be read."""
+    """Return the result of a row. Raises StoreError for a damaged or unreadable one."""
     if problem := problem_of(columns):
         raise StoreError(problem)
     try:
@@ -187,7 +187,7 @@ def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
 def parse_result(payload: str) -> Result:
     """Return the result of a JSON text. Raises ValueError.
 
-    Runs of one experiment share it, as it is validated once: it is most of a text as it is stored.
+    Runs of one experiment share the object, which is parsed once: it is most of a text.
     """
     before, found, behind = payload.partition(EXPERIMENT)
     text, found_too, rest = behind.partition(BEHIND_EXPERIMENT)
@@ -200,7 +200,7 @@ def parse_result(payload: str) -> Result:
 
 
 class _ResultElsewhere(Result):
-    """A result whose experiment is read by itself."""
+    """A result whose experiment is parsed separately."""
 
     experiment: None = None  # type: ignore[assignment]
 
@@ -211,7 +211,7 @@ def _shared_experiment(text: str) -> Experiment:
 
 
 def _parse(model: type[ModelT], payload: str) -> ModelT:
-    """Return the model of a JSON text of limited numbers. Raises ValueError."""
+    """Return the model of a JSON text with numbers in range. Raises ValueError."""
     parsed = model.model_validate_json(payload)
     _check_numbers(payload)
     return parsed
@@ -237,7 +237,7 @@ def _decompress(content: bytes) -> str:
 
 
 def readable(columns: Mapping[str, Any], with_samples: bool = True) -> Result | None:
-    """Return the result of a row, or None for one that is damaged or cannot be read."""
+    """Return the result of a row, or None for a damaged or unreadable one."""
     try:
         return to_result(columns, with_samples)
     except StoreError:
@@ -245,7 +245,7 @@ def readable(columns: Mapping[str, Any], with_samples: bool = True) -> Result | 
 
 
 def unreadable(columns: Mapping[str, Any]) -> str:
-    """Return why a row cannot be read; empty where it can."""
+    """Return the reason why a row cannot be read; empty for a readable one."""
     try:
         to_result(columns)
     except StoreError as error:
@@ -254,9 +254,9 @@ def unreadable(columns: Mapping[str, Any]) -> str:
 
 
 def _check_numbers(payload: str) -> None:
-    """Refuse numbers that nothing can be computed with. Raises ValueError.
+    """Raise ValueError for numbers that are out of range.
 
-    Free-form parts of a result, such as evidence and sweeps, can hold any number that JSON has.
+    Free-form parts of a result, such as evidence and sweeps, can hold any number of JSON.
     """
     if _is_suspicious(payload):
         json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)

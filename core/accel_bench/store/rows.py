@@ -1,4 +1,4 @@
-"""Rows of tables: their checksums, and what a listing shows of a run, also of a damaged one."""
+"""Rows of tables: their checksums, and the listed columns of a run, also of a damaged one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from accel_bench.store.schema import (
 )
 
 Columns = dict[str, Any]
-"""A row of a table by column name."""
+"""Row of a table, by column name."""
 
 SHA256_DIGITS = 64
-"""Hex digits of a whole checksum."""
+"""Number of hex digits in a whole checksum."""
 
 
-class Row(NamedTuple):
-    """The columns of a run that a listing shows; of a corrupt row what can still be read."""
+class ListedRun(NamedTuple):
+    """Listed columns of a run; the readable ones of a corrupt row."""
 
     run_id: str
     session: str
@@ -42,59 +42,57 @@ class Row(NamedTuple):
     attempt: int
 
     status: str
-    """How it ended, or `corrupt`."""
+    """Status of the run, or `corrupt`."""
 
     started_at: str
-    """UTC time, ISO 8601."""
+    """Start time: UTC, ISO 8601."""
 
     tag: str | None = None
     """Name of the sweep point."""
 
     audited_status: str | None = None
-    """`degraded` where the self-audit finds something in a completed run, else the status."""
+    """Status after the self-audit: `degraded` for a completed run with broken invariants."""
 
     tokens_per_second: float | None = None
-    """Real tokens of all ranks per second, of an imported run what its file states; null where that
-    is not known."""
+    """Real tokens of all ranks per second, or the imported file's value; null if unknown."""
 
     samples_per_second: float | None = None
-    """Samples of all ranks per second, likewise."""
+    """Samples of all ranks per second, or the imported file's value; null if unknown."""
 
     steps_per_second: float | None = None
-    """Optimizer steps per second, likewise."""
+    """Optimizer steps per second, or the imported file's value; null if unknown."""
 
     broken: tuple[tuple[str, str], ...] | None = None
-    """Invariants that the self-audit of this version finds broken, with the figures; null for a run
-    that must be audited anew."""
+    """Invariants that this version's self-audit finds broken, with the figures; null for a run that
+    must be audited anew."""
 
     problem: str = ""
-    """Why the row cannot be believed; empty where it can."""
+    """Reason why the row is corrupt; empty for an intact row."""
 
     provenance: str | None = None
-    """`measured`, `exported`, or `imported` with the format; null where the row cannot be
-    believed."""
+    """`measured`, `exported`, or `imported` with the format; null for a corrupt row."""
 
     counts: str = TOKENS
-    """What is counted as tokens, such as `images`."""
+    """Plural noun for the counted elements, such as `images`."""
 
     @property
     def imported(self) -> bool:
-        """True if another program measured it."""
+        """True if another program measured the run."""
         return self.audited_status == IMPORTED
 
     @property
     def corrupt(self) -> bool:
-        """True if the row cannot be believed."""
+        """True if the row is damaged."""
         return bool(self.problem)
 
 
 def content_checksum(document: bytes, samples: bytes) -> str:
-    """Return the checksum of what is stored of a run beside its columns."""
+    """Return the checksum of a run's document and samples."""
     return hashlib.sha256(document + samples).hexdigest()
 
 
 def with_checksum(columns: Columns) -> Columns:
-    """Return all columns of a row in the order of their names, with their checksum."""
+    """Return all columns of a row sorted by name, with their checksum."""
     ordered = dict(sorted(columns.items()))
     return {**ordered, "checksum": _checksum([*ordered.values()])}
 
@@ -104,20 +102,20 @@ def _checksum(values: list[Any]) -> str:
     return digest(values, SHA256_DIGITS)
 
 
-class Rows(NamedTuple):
-    """A listing of runs."""
+class RunListing(NamedTuple):
+    """Listing of runs."""
 
-    rows: list[Row]
+    rows: list[ListedRun]
 
     left_out: int
-    """Corrupt runs that have no row."""
+    """Number of corrupt runs left out of the listing."""
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
-    """Return whether a whole row matches its checksum, and the contents of a run, if any, theirs.
+    """Return whether a whole row matches its checksum, and a run's document and samples theirs.
 
-    Its columns are in the order in which `schema.within_limits` reads them; what is computed, or
-    belongs to another table, stands behind the checksum.
+    Its columns are in the order of `schema.within_limits`; computed ones, and those of another
+    table, stand after the checksum.
     """
     values, checksum = [*columns.values()], columns["checksum"]
     try:
@@ -131,7 +129,7 @@ def intact(columns: Mapping[str, Any]) -> bool:
 
 
 def problem_of(columns: Mapping[str, Any]) -> str:
-    """Return why a run cannot be believed; empty where it can."""
+    """Return the reason why a run is corrupt; empty for an intact one."""
     run_id = text_of(columns["run_id"])
     if None in (columns.get("result"), columns.get("samples")):
         return f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes or without a document"
@@ -140,10 +138,10 @@ def problem_of(columns: Mapping[str, Any]) -> str:
     return ""
 
 
-def to_row(columns: Mapping[str, Any], problem: str) -> Row:
-    """Return the listing of a run; the columns of a corrupt one, as `problem_of` says, may hold
+def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
+    """Return the listing of a run; the columns of a corrupt one, by `problem_of`, may hold
     anything."""
-    return Row(
+    return ListedRun(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
         experiment_id=text_of(columns["experiment_id"]),
@@ -162,7 +160,7 @@ def to_row(columns: Mapping[str, Any], problem: str) -> Row:
 
 
 def _believed(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a listing shows of intact runs alone."""
+    """Return the columns that are listed for intact runs only."""
     rates = _rates(columns)
     if columns["audited_status"] == IMPORTED:
         stated = _mapping(columns["metrics"])
@@ -177,7 +175,7 @@ def _believed(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the rates of a run: columns hold that of tokens, from which the others follow."""
+    """Return the rates of a run, computed from the stored rate of tokens."""
     speed, tokens = _real(columns["tokens_per_second"]), _number(columns["real_tokens"])
     steps, batch = _number(columns["steps"]), _number(columns["train_global_batch_size"])
     rate = speed * steps / tokens if speed and steps and tokens else None
@@ -202,13 +200,13 @@ def origin_of(columns: Mapping[str, Any]) -> str:
 
 
 def counted(options: Any) -> str:
-    """Return what a run counts as tokens, by the text of its column `options`."""
+    """Return the plural noun for a run's counted elements, from its column `options`."""
     found = _mapping(options).get(COUNTS)
     return found if isinstance(found, str) else TOKENS
 
 
 def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """Return what the self-audit found when the run was stored; None from another version's."""
+    """Return the self-audit's result stored with a run; None if another version made it."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
     try:
@@ -218,8 +216,8 @@ def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | No
 
 
 def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
-    """Return the throughput of a run that passed the self-audit of this version when it was stored;
-    None for another run, whose samples must be read."""
+    """Return the stored throughput of a run that passed this version's self-audit; None for another
+    run, whose samples must be read."""
     found = _mapping(columns["throughput"]) if stored_audit(columns) == () else {}
     whole: dict[str, Any] = {
         name: tuple(one) if isinstance(one, list) else one for name, one in found.items()
@@ -231,13 +229,13 @@ def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
 
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
-    """Return the key by which runs are sorted outside the database."""
+    """Return the key that sorts runs in the database's order."""
     row = to_row(columns, "not looked at")
     return row.started_at, row.round, row.position, row.attempt, row.run_id
 
 
 def text_of(value: Any) -> str:
-    """Return a column as text, whatever a damaged row holds there."""
+    """Return a column as text, whatever type a damaged row holds."""
     # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
 

@@ -1,4 +1,4 @@
-"""The tables, in terms that every SQL database has."""
+"""The tables of the store, in SQL common to all databases."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ STORE_VERSION = 5
 """Version of the tables; a database of another version is refused."""
 
 MAXIMUM_PAYLOAD_BYTES = 24 * 1024 * 1024
-"""Largest result that is stored or read: that of a run of more than 100,000 samples."""
+"""Size of the largest result in bytes: a run of more than 100,000 samples."""
 
 MAXIMUM_COLUMN_BYTES = 256 * 1024
-"""Largest text of a column that is no document."""
+"""Size of the largest text of a column other than documents, in bytes."""
 
 SHOWN_LETTERS = 200
-"""Letters that are read of a text of a row that is too large."""
+"""Number of characters read from the text of a row that is too large."""
 
 # Ids are compared by their bytes, whatever the language of the database.
 KEY = Text().with_variant(Text(collation="C"), "postgresql")
@@ -48,25 +48,25 @@ NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 @dataclass(frozen=True)
 class DerivedColumn:
-    """A column whose value is read from a result."""
+    """Column whose value is derived from a result."""
 
     name: str
-    """Dotted name, as people write it."""
+    """Dotted name of the column for users."""
 
     kind: type
-    """`str`, `int`, `float` or `bool`."""
+    """Type of the column: `str`, `int`, `float` or `bool`."""
 
     path: str
-    """Path by which `fields` reads it."""
+    """Path of the column's value, for `fields`."""
 
     @property
     def column(self) -> str:
-        """Name in the database."""
+        """Name of the column in the database."""
         return self.name.replace(".", "_")
 
 
 def _derived(kind: type, source: str, names: str, prefix: str = "") -> list[DerivedColumn]:
-    """Return columns by the last parts of their paths; `name=path` where these differ."""
+    """Return columns named by the last parts of their paths; `name=path` for another name."""
     pairs = (word.partition("=") for word in names.split())
     return [
         DerivedColumn(prefix + name, kind, f"{source}.{path or name}") for name, _, path in pairs
@@ -87,7 +87,7 @@ SETTINGS = (
     *_derived(str, "derived", "compute_dtype"),
     *_derived(int, "derived", "world_size"),
 )
-"""What was requested."""
+"""Columns of requested settings."""
 
 _EFFECTIVE_NAMES = {
     str: "python torch model_class attention strategy backend optimizer device matmul_dtype "
@@ -104,7 +104,7 @@ EFFECTIVE = tuple(
     for kind, names in _EFFECTIVE_NAMES.items()
     for column in _derived(kind, "effective", names, "effective.")
 )
-"""What really held, on rank 0; of several values the commonest."""
+"""Columns of the effective configuration on rank 0; of several values the commonest."""
 
 FIGURES = (
     *_derived(str, "audited", "audited_status=status"),
@@ -117,34 +117,34 @@ FIGURES = (
     *_derived(float, "derived", "seconds_per_token median_step_seconds first_loss last_loss mfu"),
     *_derived(int, "derived", "steps real_tokens peak_memory_bytes"),
 )
-"""How it ended, where it ran and what it measured."""
+"""Columns of a run's status, machine and figures."""
 
 DERIVED: tuple[DerivedColumn, ...] = (*SETTINGS, *EFFECTIVE, *FIGURES)
-"""All columns that are read from a result."""
+"""All derived columns."""
 
 IMPORTED = "imported"
-"""Audited status of every run that another program measured."""
+"""Value of the audited status of every imported run."""
 
 EXPORTED = "exported"
-"""Origin of a run that came with an export of another store."""
+"""Origin of a run from an export of another store."""
 
 ORIGIN = "provenance.origin"
-"""Name under which `options` has the origin of a run that was not measured here."""
+"""Key in `options` of a run's origin, if it was not measured here."""
 
 FORMAT = "provenance.format"
-"""Name under which `options` has the format of an imported run."""
+"""Key in `options` of an imported run's format."""
 
 COUNTS = "task.counts"
-"""Name under which it has what is counted as tokens, where that is something else."""
+"""Key in `options` of the counted elements' name, if they are no tokens."""
 
 COLUMN_OF = {one.name: one.column for one in DERIVED}
-"""Names in the database by dotted name."""
+"""Column names in the database by dotted name."""
 
 SECTIONS = tuple(
     "task model adapter data optimizer engine parallel launcher train inference resources measure "
     "evaluate".split()
 )
-"""Sections of a scenario whose settings without a column are in `options`."""
+"""Sections of a scenario whose settings without a column are stored in `options`."""
 
 _TYPES: dict[type, Any] = {str: Text(), int: NUMBER, float: Float(53), bool: Boolean()}
 
@@ -154,7 +154,7 @@ def _columns(kind: Any, *names: str) -> list[Column[Any]]:
 
 
 META = Table("meta", METADATA, *_columns(Integer, "schema_version"), *_columns(Text, "written_by"))
-"""One row: the version of the tables, and of the accel-bench that made them."""
+"""Table of one row: the version of the tables, and of the accel-bench that created them."""
 
 SESSIONS = Table(
     "sessions",
@@ -162,7 +162,7 @@ SESSIONS = Table(
     Column("id", KEY, primary_key=True),
     *_columns(Text, "started_at", "scenario", "command", "document", "checksum"),
 )
-"""One row for each `accel-bench run`; `command` and `document` are JSON."""
+"""Table of sessions, a row for each `accel-bench run`; `command` and `document` are JSON."""
 
 RUNS = Table(
     "runs",
@@ -180,11 +180,11 @@ RUNS = Table(
     *_columns(Integer, "figures_version"),
     *_columns(Text, "content_checksum", "checksum"),
 )
-"""One row for each attempt: who it is, settings, effective configuration and figures.
+"""Table of attempts: identity, settings, effective configuration and figures.
 
-`broken` is what its self-audit finds, `throughput` what its samples say, `options` settings without
-a column, `metrics` the figures of plugins, each as JSON. `content_checksum` is that of the document
-and the samples.
+`broken` is the self-audit's result, `throughput` is computed from the samples, `options` are
+settings without a column, `metrics` the figures of plugins, each as JSON. `content_checksum` covers
+the document and the samples.
 """
 
 
@@ -194,10 +194,10 @@ def _content_table(name: str) -> Table:
 
 
 DOCUMENTS = _content_table("documents")
-"""The `Result` of each run without its samples, as compressed JSON."""
+"""Table of each run's `Result` without samples, as compressed JSON."""
 
 SAMPLES = _content_table("samples")
-"""The samples of each run, as compressed JSON: the windows of its ranks in their order."""
+"""Table of each run's samples, as compressed JSON: the windows of its ranks in order."""
 
 LABELS = Table(
     "labels",
@@ -207,7 +207,7 @@ LABELS = Table(
     Column("text", KEY, primary_key=True),
     *_columns(Text, "added_at"),
 )
-"""Tags and notes that people give to runs: the only rows that are ever deleted."""
+"""Table of tags and notes that people give to runs: the only rows that are ever deleted."""
 
 INDEXES = (
     Index("runs_session", RUNS.c.session),
@@ -224,29 +224,28 @@ INDEXES = (
         RUNS.c.tokens_per_second,
     ),
 )
-"""For look-ups, filters and the order of listings, which SQLite reads along `runs_started`: sorting
-rows without it takes half as long again as reading them."""
+"""Indexes for look-ups, filters and the order of listings, which SQLite reads along `runs_started`:
+sorting rows without it takes half as long again as reading them."""
 
 CHRONOLOGICAL = (RUNS.c.started_at, RUNS.c.round, RUNS.c.position, RUNS.c.attempt, RUNS.c.run_id)
-"""Order in which runs are read."""
+"""Columns that define the order of runs."""
 
 EXPERIMENTS = (RUNS.c.experiment_id, RUNS.c.stack)
-"""Columns by which an experiment is told from others: stacks that do the same share an id."""
+"""Columns that identify an experiment: stacks that do the same share an id."""
 
 IDS = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
-"""Ids that name runs."""
+"""Columns of ids that name runs."""
 
 
 RUN_NUMBER: ColumnElement[int] = literal_column("runs.rowid")
-"""Short id of a run in a results folder: SQLite counts rows as they are stored."""
+"""Short id of a run in a results folder: SQLite's row number, in the order of storing."""
 
 
 def within_limits(table: Table, untyped: bool, document: str = "") -> list[ColumnElement[Any]]:
-    """Return the columns of a table; a text that is too long is cut, and fails its checksum.
+    """Return the columns of a table; a too long text is truncated, and fails its checksum.
 
     `document` is a column that may be longer. With `untyped`, as in SQLite, any column may hold a
-    text. Columns are in the order of their names, in which checksums take them, and the checksum is
-    the last.
+    text. Columns are sorted by name, as checksums take them, and the checksum is last.
     """
 
     def limited(column: Column[Any]) -> ColumnElement[Any]:
@@ -268,7 +267,7 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
 
 
 def _content(table: Table, name: str) -> ColumnElement[Any]:
-    """Return a compressed document; null for one that is too large, or not there."""
+    """Return a compressed document; null for a missing or too large one."""
     fits = func.length(table.c.content) <= MAXIMUM_PAYLOAD_BYTES
     return case((fits, table.c.content), else_=null()).label(name)
 

@@ -1,4 +1,4 @@
-"""Select the stored runs that two words mean: ids, or names of stacks within a session."""
+"""Selection of stored runs by words: ids, or names of stacks within a session."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from accel_bench.store.rows import stored_throughput
 from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 
 Runs = list[Result]
-"""Runs of one experiment, by one name of its stack."""
+"""Runs of one experiment under one stack name."""
 
 CommandKey = tuple[str, str]
-"""Id of the first session of a command, and a scenario."""
+"""Id of the first session of a command, with a scenario's name."""
 
 CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
-"""What a condition has and a word has not."""
+"""Characters that a condition contains and a word does not."""
 
 MOST_NAMED = 20
-"""Stacks that an error names."""
+"""Largest number of stacks that an error names."""
 
 NAMING = "run_id session scenario started_at stack audited_status".split()
-"""Columns that a selection needs."""
+"""Columns needed by a selection."""
 
-Named = Mapping[str, Any]
-"""A run that a word may mean: these columns, and its `command`."""
+NamedRun = Mapping[str, Any]
+"""Columns of a run that a word may name, with its `command`."""
 
 
 def command_of(session: str) -> str:
-    """Return the id of the command: those of its further sessions differ behind the dot."""
+    """Return the id of a session's command, without the part after the dot that counts sessions."""
     return session.partition(".")[0]
 
 
@@ -53,9 +53,10 @@ def select_pairs(
 ) -> list[tuple[Runs, Runs]]:
     """Return the runs of A and B for each sweep point that both have. Raises StoreError.
 
-    A word is the name of a stack (`nf4`), the same within sessions (`SESSION/nf4`, `/nf4` for all
+    A word is a stack's name (`nf4`), a stack's name within sessions (`SESSION/nf4`, `/nf4` for all
     of them), or the beginning of the id of an experiment or a run. A bare name means the newest
-    command that ran both, else the newest one that ran it. `store_b` is where B lies, if elsewhere.
+    command that ran both, else the newest one that ran it. `store_b` is B's store, if it is
+    another.
     """
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
@@ -74,9 +75,8 @@ def select_pairs(
 
 
 def select_runs(store: Store, text: str = "") -> Runs:
-    """Return the runs that a text means: all of them, or a scenario's, or a stack's, by a word as
-    `select_pairs` takes it; or those of a condition, as `--where` takes it. Raises StoreError.
-    """
+    """Return the runs that a text means: an empty one all, a scenario's, a word as in
+    `select_pairs`, or a condition as in `--where`. Raises StoreError."""
     if any(sign in text for sign in CONDITION_SIGNS):
         found = store.results(condition_of(store, text))
         if not found:
@@ -92,10 +92,10 @@ def select_experiments(
     store: Store, *conditions: ColumnElement[bool]
 ) -> tuple[list[ExperimentRuns], dict[str, str]]:
     """Return every experiment of the intact runs of conditions, in the order of their first runs,
-    and the baselines of their sessions by session.
+    and the baseline of each session.
 
-    Each is read by itself and kept without its samples, so that a store of any size can be read;
-    those of most runs are not even parsed.
+    One experiment at a time is read and kept without its samples, so that a store of any size can
+    be read; most samples are not even parsed.
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
     found = []
@@ -114,7 +114,7 @@ def select_experiments(
 
 
 def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
-    """Return a result of each experiment: what an id stands for does not differ between runs."""
+    """Return one result of each experiment, since all runs of an experiment share its settings."""
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
     ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
@@ -122,12 +122,12 @@ def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Re
 
 
 def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
-    """Return the run with its samples, which is one of these rows if it has none."""
+    """Return the run with its samples, read from its row if it has none."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
-def _candidates(store: Store, word: str) -> list[Named]:
-    """Return all runs that the word may mean; only their columns are read."""
+def _candidates(store: Store, word: str) -> list[NamedRun]:
+    """Return all runs that a word may mean, reading only their columns."""
     session, slash, name = word.rpartition("/")
     conditions = [RUNS.c.stack == (name if slash else word)]
     if slash and session:
@@ -148,7 +148,7 @@ def _candidates(store: Store, word: str) -> list[Named]:
 
 
 def _unknown(store: Store, word: str) -> StoreError:
-    """Return the error for a word that is neither a stack nor an id, with the stacks there are."""
+    """Return the error for a word that is neither a stack nor an id, with the known stacks."""
     query = select(RUNS.c.stack).distinct().order_by(RUNS.c.stack)
     stacks = [str(row["stack"]) for row in store.fetch(query)]
     if not stacks:
@@ -159,14 +159,14 @@ def _unknown(store: Store, word: str) -> StoreError:
     return StoreError(f"no stack is called {word!r}{near}; {store.unknown(word)}")
 
 
-def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
+def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[NamedRun]:
     query = select(*(RUNS.c[name] for name in NAMING)).where(*conditions)
     rows = store.fetch(query.order_by(*CHRONOLOGICAL))
     return [{**row, "command": (command_of(row["session"]), row["scenario"])} for row in rows]
 
 
-def _read(store: Store, named: Sequence[Named]) -> Runs:
-    """Read the results of the runs. Raises StoreError where none of them can be read."""
+def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
+    """Return the results of the runs. Raises StoreError if none can be read."""
     ids = [run["run_id"] for run in named]
     found = store.with_ids(ids)
     if not found:
@@ -174,16 +174,16 @@ def _read(store: Store, named: Sequence[Named]) -> Runs:
     return found
 
 
-def _of_one_command(word: str, runs: list[Named], command: CommandKey | None) -> list[Named]:
-    """Return the runs of a command, else of the newest, where the word is a stack's bare name."""
+def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None) -> list[NamedRun]:
+    """Return the runs of a command, or of the newest one, for a word that is a bare stack name."""
     if any(run["stack"] != word for run in runs):
         return runs
     command = command or max(runs, key=itemgetter("started_at"))["command"]
     return [run for run in runs if run["command"] == command]
 
 
-def _runs_of(store: Store, word: str, runs: list[Named], command: CommandKey | None) -> Runs:
-    """Return the runs that a word means; a bare name means resumed rounds too."""
+def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
+    """Return the runs that a word means; a bare name includes resumed rounds."""
     found = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):
         return found
@@ -191,9 +191,9 @@ def _runs_of(store: Store, word: str, runs: list[Named], command: CommandKey | N
 
 
 def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) -> Runs:
-    """Return runs of these sessions with those of earlier ones that a session has resumed.
+    """Return the runs of sessions with those of earlier sessions that they resumed.
 
-    Only complete rounds of them count.
+    Only complete rounds of the earlier sessions count.
     """
     if not any("--resume" in one.command for one in sessions):
         return runs

@@ -1,4 +1,4 @@
-"""Convert sessions to columns of the store, and back."""
+"""Conversion of sessions to columns of the store, and back."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from accel_bench.documents.redaction import Redactor
 from accel_bench.store.rows import Columns, intact, with_checksum
 
 REPEATED = "repeated_sessions"
-"""Key of a session's document: ids of the sessions in the bundle that it repeats."""
+"""Key in a session's document of the session ids in the bundle that it repeats."""
 
 
 class SessionRecord(Frozen):
-    """One `accel-bench run`: only runs of one session are paired."""
+    """Record of a session, one `accel-bench run`; only runs of one session are paired."""
 
     id: str
 
     started_at: str
-    """UTC time, ISO 8601."""
+    """Start time: UTC, ISO 8601."""
 
     scenario: str
     """Name of the scenario, or of the folder of scenarios."""
 
     command: tuple[str, ...] = ()
-    """Arguments that the session was started with."""
+    """Command-line arguments of the session."""
 
     document: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the plan was: the resolved scenario file, the order of the rounds, what is skipped."""
+    """Plan of the session: resolved scenario file, order of the rounds, skipped points."""
 
     @property
     def imported(self) -> bool:
-        """True if its runs are those of another program."""
+        """True if another program measured the session's runs."""
         return "imported" in self.document
 
     @property
     def baseline(self) -> str:
-        """The stack with which its others are compared."""
+        """Name of the stack that the others are compared with."""
         file = self.document.get("scenario")
         file = file if isinstance(file, dict) else {}
         stacks = file.get("stacks")
@@ -67,7 +67,7 @@ def session_columns(session: SessionRecord) -> Columns:
 
 
 def to_session(columns: Mapping[str, Any]) -> SessionRecord | None:
-    """Return the session of a row, or None for one that is damaged or cannot be read."""
+    """Return the session of a row, or None for a damaged or unreadable one."""
     if not intact(columns):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Everything that only SQLite needs: connections, locks, and faults of the file."""
+"""SQLite's part of the store: connections, locks, and errors of the file."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _BROKEN = (
 _LOCKED = ("locked", "busy")
 
 KEEPING_ODD_BYTES = partial(str, encoding="utf8", errors="surrogateescape")
-"""How texts are read: a damaged one may be no UTF-8, and its row must fail its checksum."""
+"""Decoding of texts that accepts invalid UTF-8: a damaged row must fail its checksum."""
 
 
 class BrokenDatabaseError(StoreError):
-    """The file is there and is not a database that can be read."""
+    """The file exists and is no readable database."""
 
 
 def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
-    """Make an engine; nothing is opened yet. Without `write` nothing is created or changed."""
+    """Return an engine without opening it; without `write` nothing is created or changed."""
     uri = f"{path.as_uri()}?mode={'rwc' if write else 'rw'}"
     if not write and not os.access(path.parent, os.W_OK) and not _has_log(path):
         # Readers of a WAL database must create its shared memory, unless no process writes.
@@ -80,9 +80,9 @@ def writing(engine: Engine) -> Engine:
 
 
 def enable_wal(engine: Engine, timeout_seconds: float) -> None:
-    """Let readers and a writer work side by side; stored in the file, so done once.
+    """Enable concurrent readers beside a writer (WAL); the file stores the mode.
 
-    SQLite does not wait for the lock that this takes, so processes that meet try again.
+    SQLite does not wait for the lock that this takes, so concurrent processes retry.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -98,7 +98,7 @@ def enable_wal(engine: Engine, timeout_seconds: float) -> None:
 
 @contextlib.contextmanager
 def named_faults(path: Path) -> Iterator[None]:
-    """Turn what the database or the disk raises into a StoreError with the file and the reason."""
+    """Turn errors of the database or the disk into StoreError with the file and the reason."""
     try:
         with naming_the_file(path):
             yield
@@ -108,7 +108,7 @@ def named_faults(path: Path) -> Iterator[None]:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a link, a folder, and a broken file whose log SQLite would delete."""
+    """Raise StoreError for a link, a folder, or a broken file whose log SQLite would delete."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; results are only kept inside their folder")
     if path.exists() and not path.is_file():
@@ -157,7 +157,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _named(path: Path, reason: BaseException) -> StoreError:
-    """Return the error that names the problem of the database and what to do."""
+    """Return the error that names a database's problem and the way out."""
     problem = str(reason)
     if _is(reason, _BROKEN):
         return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")

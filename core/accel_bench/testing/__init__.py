@@ -1,11 +1,9 @@
-"""The kit with which a plugin's author proves the plugin; nothing of it is needed to run one.
+"""The kit with which authors prove their plugins; running a plugin needs nothing of it.
 
     from accel_bench.testing import check_plugin, run_plugin
 
-
     def test_the_plugin_keeps_the_contract():
         check_plugin("mine")
-
 
     def test_it_counts_what_it_changed():
         result = run_plugin("mine", level=2)
@@ -18,10 +16,10 @@ The plugin must be installed, editable or not: it is found by its entry point, a
 product's own code from planning to the result; `run_scenario` does that with each stack of a
 scenario, and `run_program` starts the program itself. `check_plugin` runs the plugin several times,
 beside the same work without it, and raises one AssertionError that lists every clause of the
-contract that is violated. What it returns, and prints for `pytest -rP`, says too what could not be
-proven here, such as everything about a plugin that needs a GPU.
+contract that is violated. Its report, printed for `pytest -rP`, also lists the clauses that could
+not be proven here, such as all clauses of a plugin that needs a GPU.
 
-A test that calls hooks itself makes what they take by `make_run(folder, scenario)` and
+A test that calls hooks itself makes their arguments by `make_run(folder, scenario)` and
 `make_machine()`; `evidence_of(run)` and `close_run(run)` make the calls that hooks registered by
 `run.on_evidence` and `run.on_close`.
 """

@@ -13,31 +13,31 @@ from accel_bench.testing import result_clauses
 from accel_bench.testing.in_process import fail_in_process
 from accel_bench.testing.model_clauses import accumulation, model_steps
 from accel_bench.testing.process_state import SEEN_THROUGH
-from accel_bench.testing.report import RUN, Clause, Step, judged, proven, unproven, violated
+from accel_bench.testing.report import RUN, CheckStep, Clause, judged, proven, unproven, violated
 from accel_bench.testing.running import needs_processes
 from accel_bench.testing.tiny import model_of, models_of_task, shrunk
 from accel_bench.testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
 
 UNDONE = "undone at the end"
-"""Name of the clause about what outlives a run."""
+"""Name of the clause about changes that outlive a run."""
 
 SAME_LOSSES = "same seed, same losses"
 """Name of the clause about `deterministic`."""
 
 ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
-"""The other way out of a violation in one setting alone."""
+"""Advice, after the first, on a violation in one setting alone."""
 
 USUAL_ARCHITECTURES = ("LlamaForCausalLM", "GPT2LMHeadModel")
-"""Architectures that a plugin is tried on which declares none."""
+"""Architectures on which a plugin that declares none is tried."""
 
 USUAL_DTYPES = ("float32", "bfloat16")
-"""Dtypes that a plugin is tried in which declares none."""
+"""Dtypes in which a plugin that declares none is tried."""
 
 
-def steps(trials: TrialRuns) -> Iterator[Step]:
-    """Yield what is tried by running the plugin: in the usual setting first, then in others.
+def steps(trials: TrialRuns) -> Iterator[CheckStep]:
+    """Yield the steps that run the plugin: in the usual setting first, then in others.
 
-    A step reads what earlier ones have run, and runs it itself in a process that starts there.
+    A step reads the runs of earlier ones, and repeats them in a process that starts with it.
     """
     yield RUN, lambda: _runs(trials)
     if _obstacle(trials) is not None:
@@ -56,7 +56,7 @@ def steps(trials: TrialRuns) -> Iterator[Step]:
 
 
 def _runs(trials: TrialRuns) -> Iterator[Clause]:
-    """Run the plugin in the usual setting, and where that fails look for what it needs."""
+    """Run the plugin in the usual setting, and search for its needs if that fails."""
     if obstacle := _obstacle(trials):
         yield obstacle
         return
@@ -71,7 +71,7 @@ def _runs(trials: TrialRuns) -> Iterator[Clause]:
 
 @cache
 def _obstacle(trials: TrialRuns) -> Clause | None:
-    """Return why the plugin is not run at all; None where it is."""
+    """Return the reason why the plugin is not run at all, as a clause; None without one."""
     if reason := _cannot_be_tried(trials):
         return unproven(RUN, f"{reason}; only its declarations were checked")
     try:
@@ -87,7 +87,7 @@ def _obstacle(trials: TrialRuns) -> Clause | None:
 
 
 def _undone(trials: TrialRuns) -> list[Clause]:
-    """Compare the process before and after a run, and after one that fails early."""
+    """Compare the process before and after a run, and after a run that fails early."""
     execution = trials.execution
     left = [*_left(execution.left)]
     if execution.result.status.completed:
@@ -96,7 +96,7 @@ def _undone(trials: TrialRuns) -> list[Clause]:
 
 
 def _shown(trials: TrialRuns) -> Iterator[Clause]:
-    """Check what the result of the usual setting says."""
+    """Check the result of the usual setting."""
     result = trials.execution.result
     replaced = [
         f"{text} while the window was measured; what measures must be left alone"
@@ -113,7 +113,7 @@ def _shown(trials: TrialRuns) -> Iterator[Clause]:
 
 
 def _cannot_be_tried(trials: TrialRuns) -> str:
-    """Return why no run of this kit proves anything; empty where one can."""
+    """Return the reason why no run of this kit proves anything; empty without one."""
     devices = trials.kind.devices
     if devices is not None and trials.device not in devices:
         listed = ", ".join(sorted(devices))
@@ -125,7 +125,7 @@ def _cannot_be_tried(trials: TrialRuns) -> str:
 
 
 def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
-    """Blame the author's scenario, or else a dtype that this device does not do well."""
+    """Return the clause that blames the author's scenario, or else an unsupported dtype."""
     if not trials.scenario and baseline.status is Status.INVALID:
         return unproven(
             RUN, f"not even the baseline runs {_setting(baseline)}: {ending_of(baseline)}"
@@ -134,14 +134,14 @@ def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
 
 
 def _left(texts: Collection[str], known: Collection[str] = (), where: str = "") -> Iterator[str]:
-    """Yield what a run has left in the process, except what is `known`, with the way out."""
+    """Yield changes that a run has left in the process, except `known` ones, with advice."""
     for text in texts:
         if text not in known:
             yield f"{where}{text}; undo it by run.on_close or close_run"
 
 
 def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
-    """Yield what a run leaves behind that fails before the plugin's other hooks are called."""
+    """Yield changes left by a run that fails before the plugin's other hooks are called."""
     failed = fail_in_process(trials.usual.plugin, trials.root)
     where = "after a run that failed once processes were prepared: "
     yield from _left(failed.left, trials.execution.left, where)
@@ -155,7 +155,7 @@ def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
 
 
 def _repeated(trials: TrialRuns) -> Clause:
-    """Compare the losses of a second run, where the plugin claims that they are equal."""
+    """Compare the losses of a second run, if the plugin declares that they are equal."""
     name, result = SAME_LOSSES, trials.execution.result
     if not trials.kind.deterministic:
         return unproven(name, "`deterministic` is not claimed")
@@ -175,7 +175,7 @@ def _repeated(trials: TrialRuns) -> Clause:
     )
 
 
-def _other_settings(trials: TrialRuns) -> Iterator[Step]:
+def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
     """Try the other dtypes on the usual model, and the other architectures in the usual dtype."""
     model, kind = trials.usual.plugin.experiment.scenario.model, trials.kind
     usual = f"{model.dtype} on {model.id}"
@@ -190,7 +190,7 @@ def _other_settings(trials: TrialRuns) -> Iterator[Step]:
 
 
 def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
-    """Return the architectures that a plugin is tried on which declares none."""
+    """Return the architectures on which a plugin that declares none is tried."""
     if "task" not in trials.slots:
         return USUAL_ARCHITECTURES
     cards = list_cards()
@@ -199,7 +199,7 @@ def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
 
 
 def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
-    """Run the plugin on the smallest model of the catalog with an architecture."""
+    """Run the plugin on the catalog's smallest model with an architecture."""
     name = model_of(architecture)
     if name is None:
         return [unproven("architectures", f"no model of the catalog is a {architecture}")]

@@ -1,4 +1,4 @@
-"""Prove that a plugin keeps the contract, clause by clause, or say which ones it does not."""
+"""The check of a plugin against the contract, clause by clause."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from accel_bench.scenario.uses import ModelUse
 from accel_bench.testing import declared
 from accel_bench.testing.behaviour import steps
 from accel_bench.testing.clause_process import CLAUSE_SECONDS, try_apart
-from accel_bench.testing.report import RUN, CheckReport, Clause, Step, proven, violated
+from accel_bench.testing.report import RUN, CheckReport, CheckStep, Clause, proven, violated
 from accel_bench.testing.tiny import MODEL
 from accel_bench.testing.trial_runs import TrialRuns
 
 FATAL = frozenset({"known hooks", "declarations", "requirements"})
-"""Clauses without which no run is tried."""
+"""Clauses that must hold before any run is tried."""
 
 
 def check_plugin(  # noqa: PLR0913 - all but the name have defaults
@@ -33,17 +33,17 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     other_work: bool = False,
     seconds: float = CLAUSE_SECONDS,
 ) -> CheckReport:
-    """Check an installed plugin against the contract; return what is proven, and what cannot be.
+    """Check an installed plugin against the contract; return proven and unprovable clauses.
 
     `options` are the plugin's, `scenario` holds keys of a scenario file that are merged over the
-    tiny one. `archs` are architectures such as `LlamaForCausalLM` to run it on: those that it
-    declares, or else a Llama and a GPT-2; `dtypes` are values of `model.dtype`: those that it
-    declares, or else float32 and bfloat16. `other_work=True` acknowledges that the plugin trains
-    something else than the baseline, so that its loss may differ by more than its tolerance.
+    tiny one. `archs` are architectures such as `LlamaForCausalLM` to run it on, by default the
+    declared ones, or else a Llama and a GPT-2; `dtypes` are values of `model.dtype`, by default the
+    declared ones, or else float32 and bfloat16. `other_work=True` acknowledges that the plugin
+    trains something else than the baseline, so that its loss may differ by more than its tolerance.
 
-    It runs the plugin on `device` several times, in a process of its own: half a second each for a
-    plugin that imports nothing slow. A plugin that crashes, ends the process or takes more than
-    `seconds` for one clause violates that clause. Raises AssertionError with all violated clauses.
+    The plugin runs on `device` several times, in a process of its own, half a second each without
+    slow imports. A plugin that crashes, ends the process or takes more than `seconds` for one
+    clause violates that clause. Raises AssertionError with all violated clauses.
     """
     __tracebackhide__ = True
     trials = TrialRuns(name, options or {}, scenario or {}, archs, dtypes, device, other_work)
@@ -55,7 +55,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
 
 
 def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Yield all clauses; without a class, those that need it are left out."""
+    """Yield all clauses; without an importable class, only those that need none."""
     try:
         plugin = find(trials.name)
     except AccelBenchError as error:
@@ -69,15 +69,15 @@ def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
 
 
 def _import_libraries(scenario: Mapping[str, Any]) -> None:
-    """Import here what a run of the tiny model needs: processes are then forked with it."""
+    """Import the libraries of the tiny model here: processes are then forked with them."""
     importlib.import_module("torch")
     if scenario.get("model", {}) != {"use": "null"}:
         loading = importlib.import_module("accel_bench.modeling.loading")
         loading.import_model_class(ModelUse(use="huggingface", id=MODEL))
 
 
-def _steps(trials: TrialRuns, folder: Path) -> Iterator[Step]:
-    """Yield what is tried: the class, and then what it does when it runs."""
+def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
+    """Yield the steps of the check: the class, and then its runs."""
     trials.root = folder
     yield "entry point", lambda: _entry_point(trials)
     if not trials.importable:
@@ -89,7 +89,7 @@ def _steps(trials: TrialRuns, folder: Path) -> Iterator[Step]:
 
 
 def _entry_point(trials: TrialRuns) -> list[Clause]:
-    """Import the class."""
+    """Import the plugin's class."""
     assert trials.kind
     return [proven("entry point", f"{find(trials.name).entry.value} is a Plugin")]
 

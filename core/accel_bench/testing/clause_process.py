@@ -1,6 +1,6 @@
-"""Try clauses in a process of its own, so that how a plugin ends it is a line of the report.
+"""Trial of clauses in a process of its own, whose crash becomes a line of the report.
 
-One process serves one clause after another. It is forked where that is safe, so that nothing is
+One process serves one clause after another. It is forked if that is safe, so that nothing is
 imported twice, and replaced only when the plugin has ended it, stopped it or filled its log.
 """
 
@@ -27,32 +27,32 @@ from accel_bench.job import HEARTBEAT_PHASE, PHASES
 from accel_bench.machine.parent import die_with_parent, put_process_between
 from accel_bench.runner.artifacts import log_tail
 from accel_bench.runner.outcome import describe_exit
-from accel_bench.testing.report import Clause, Step, unproven, violated
+from accel_bench.testing.report import CheckStep, Clause, unproven, violated
 from accel_bench.testing.tiny import this_machine
 
 CLAUSE_SECONDS = 120.0
-"""How long the process may take for one clause, with the runs that it needs."""
+"""Seconds that the process may take for one clause, with its runs."""
 
 LOG_BYTES = 2**26
-"""Bytes that the process may write to its output and to the logs of runs before it is ended."""
+"""Bytes that the process may write to its output and to the logs of runs."""
 
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
 AUTOGRAD = "pt_autograd_"
-"""How the names of autograd's threads for devices begin."""
+"""Prefix of the names of autograd's threads for devices."""
 
 AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-"""A frame as `faulthandler` writes it."""
+"""Pattern of a frame as `faulthandler` writes it."""
 
-Steps: TypeAlias = Callable[[Path], Iterable[Step]]
-"""What a process tries in a folder: names, each with what yields the clauses."""
+Steps: TypeAlias = Callable[[Path], Iterable[CheckStep]]
+"""Function that yields the steps in a folder: names, each with a function of clauses."""
 
 
 def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> Iterator[Clause]:
-    """Try steps in processes; yield their clauses, and one for each step that ended its process.
+    """Run steps in processes; yield their clauses, and one for each step that ended its process.
 
-    Nothing is tried after a process that ended before the step `needed` was over. `steps` is
-    pickled where the process cannot be forked, or unless `fork`.
+    Nothing is run after a process that ended before the end of the step `needed`. `steps` is
+    pickled if the process cannot be forked, or unless `fork`.
     """
     method = "fork" if fork and _can_fork() else "spawn"
     first, ready = 0, False
@@ -74,8 +74,8 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
 def _can_fork() -> bool:
     """Return whether a process forked from this one can train.
 
-    Not where there are GPUs, nor once autograd has started threads for devices, as compiled code
-    makes a torch that is built for GPUs do without any.
+    False with GPUs, and once autograd has started threads for devices, which compiled code makes a
+    torch built for GPUs do without any.
     """
     names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
     return not this_machine().gpus and not any(name.startswith(AUTOGRAD) for name in names)
@@ -83,27 +83,27 @@ def _can_fork() -> bool:
 
 @dataclass
 class Child:
-    """One process, and how far it came."""
+    """One process for steps, with its progress."""
 
     steps: Steps
     folder: Path
     first: int
-    """Number of the step with which it begins."""
+    """Number of the process's first step."""
 
     seconds: float
     method: str
 
     last: int = -1
-    """Number of the step that it began last."""
+    """Number of the step that the process began last."""
 
     step: str = "entry point"
-    """The name of that step."""
+    """Name of the step that the process began last."""
 
     over: set[str] = field(default_factory=set)
-    """Names of the steps that it ended."""
+    """Names of the steps that the process completed."""
 
     ending: str = ""
-    """How it ended too early, in words; empty when it did all."""
+    """Description of a premature end; empty for a complete process."""
 
     def clauses(self) -> Iterator[Clause]:
         """Start the process, and yield clauses until it has ended."""
@@ -124,7 +124,7 @@ class Child:
             receiver.close()
 
     def _received(self, process: Any, receiver: Connection) -> Iterator[Clause]:
-        """Yield clauses as they come; set `ending` when no more will come than there should."""
+        """Yield clauses as they arrive; set `ending` if the process ends prematurely."""
         deadline = time.monotonic() + self.seconds
         while True:
             wait([receiver, process.sentinel], timeout=1)
@@ -145,7 +145,7 @@ class Child:
                 return
 
     def _ended(self, process: Any, deadline: float) -> str:
-        """Return how the process ended, or why it is to be ended; empty while it works."""
+        """Return how the process ended, or why it must be ended; empty while it works."""
         if not process.is_alive():
             how = describe_exit(process.exitcode)
             return f"the plugin ended the process ({how}); raise an error instead"
@@ -159,28 +159,28 @@ class Child:
         return ""
 
     def _where(self) -> str:
-        """Return in which hook and line the process was, as far as that is known."""
+        """Return the hook and the line in which the process was, if known."""
         phase = last_phase(self.folder)
         frame = last_frame(self.folder / LOG)
         return f"{f' (in {phase})' if phase else ''}{f' at {frame}' if frame else ''}"
 
 
 def not_ended(what: str, seconds: float) -> str:
-    """Return the sentence about something that took longer than a clause may."""
+    """Return the sentence about something that exceeded a clause's time limit."""
     return f"{what} had not ended after {seconds:g} s; check_plugin(seconds=...) allows more"
 
 
 DONE = "done"
-"""What a process sends when it has done all."""
+"""Message of a process that has done all steps."""
 
 LOG = "clauses.log"
-"""File to which a process writes what it would print, and where it was when it was ended."""
+"""File with a process's output, and with its stacks when it was ended."""
 
 
 def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int) -> None:
-    """Try all steps from the `first` on, in a process that does nothing else.
+    """Run all steps from the `first` on, in a process for nothing else.
 
-    It ends with its parent: nothing else would end a plugin that writes or sleeps without end.
+    It ends with its parent: nothing else would end a plugin that never returns.
     """
     die_with_parent(parent)
     with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int
 
 
 def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) -> Iterator[Clause]:
-    """Yield the clauses of a step; one that is violated in the place of what it raises."""
+    """Yield the clauses of a step, or a violated clause in place of its error."""
     try:
         yield from attempt()
     except AccelBenchError as error:
@@ -217,7 +217,7 @@ def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) 
 
 
 def last_phase(folder: Path) -> str:
-    """Return the phase in which the last run in a folder was; empty before its first hook."""
+    """Return the phase of the last run in a folder; empty before its first hook."""
     pages = sorted(folder.rglob("rank0.heartbeat"), key=lambda path: path.stat().st_mtime_ns)
     if not pages:
         return ""
@@ -233,7 +233,7 @@ def last_frame(log: Path) -> str:
 
 @contextlib.contextmanager
 def warnings_ignored() -> Iterator[None]:
-    """Ignore that this process has threads when it is forked: the other one uses none of them."""
+    """Ignore warnings about forking a process with threads, none of which the child uses."""
     import warnings
 
     with warnings.catch_warnings():

@@ -20,7 +20,7 @@ from accel_bench.errors import AccelBenchError, PluginError
 from accel_bench.plugin import CONTRACT, Options, Plugin
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
-from accel_bench.plugins.registry import Installed, is_on_contract
+from accel_bench.plugins.registry import InstalledPlugin, is_on_contract
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.scenario.uses import slot_defaults
@@ -39,11 +39,10 @@ HEAVY = (
     "torch",
     "transformers",
 )
-"""Packages that a plugin's module must not import: the program lists and plans without them."""
+"""Packages that a plugin's module must not import, since it is imported for lists and plans."""
 
 Effects: TypeAlias = tuple[list[str], list[str], str]
-"""Top-level packages, environment variables that were set, changed or removed, and what was
-printed."""
+"""Effects of an import: new top-level packages, changed environment variables, and output."""
 
 PROGRAM = """\
 import contextlib, io, json, os, sys, tempfile
@@ -76,14 +75,13 @@ imported = effects(accel_bench.plugins.manager.load_class, sys.argv[1], allow_to
 this_machine()
 print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 """
-"""What a fresh process does to find what an import, and then a plan, bring along."""
+"""Python program of a fresh process that records the effects of an import, and then of a plan."""
 
 
-def light_import(plugin: Installed, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
+def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
     """Import the module and plan with it in a fresh process: nothing heavy, set or printed.
 
-    Half of the `seconds` are for the import: to name what is heavy, it must arrive on a busy
-    machine too.
+    Half of the `seconds` are for the import, which must finish on a busy machine too.
     """
     name, module = "light import", plugin.entry.module
     try:
@@ -124,7 +122,7 @@ def _light(
 
 
 def of_the_class(
-    plugin: Installed, kind: type[Plugin[Any]], options: Mapping[str, Any]
+    plugin: InstalledPlugin, kind: type[Plugin[Any]], options: Mapping[str, Any]
 ) -> Iterator[Clause]:
     """Check a plugin's class, its options and its distribution."""
     hooks, wrong = implemented(kind), validation_problems(kind)
@@ -155,7 +153,7 @@ def of_the_class(
 
 
 def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield pairs of declarations that no stack can meet together."""
+    """Yield pairs of declarations that no stack can satisfy together."""
     needed = slot_defaults().needed_adapter
     adapter = {needed} if kind.needs_adapter else set()
     for one, names, other, others in (
@@ -180,8 +178,8 @@ def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterato
     yield from judged(name, _lax(model, options), refused)
 
 
-def _declared_range(plugin: Installed) -> Clause:
-    """Check that the distribution says for which versions of accel-bench it was made."""
+def _declared_range(plugin: InstalledPlugin) -> Clause:
+    """Check that the distribution declares its versions of accel-bench."""
     name, ours = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:
         return proven(name, "it comes with accel-bench")
@@ -203,7 +201,7 @@ def _declared_range(plugin: Installed) -> Clause:
 
 
 def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
-    """Return what importing the plugin adds to a process, and then what planning with it adds.
+    """Return the effects of importing the plugin in a process, and then of planning with it.
 
     Raises PluginError when it cannot be imported, and subprocess.TimeoutExpired.
     """
@@ -236,7 +234,7 @@ def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
 
 
 def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each way in which the options take what they should not."""
+    """Yield a sentence for each wrong value that the options accept."""
     label = model.__name__
     try:
         validate(model, dict(options), lambda _: label, PluginError)
@@ -279,7 +277,7 @@ def _reads_first(model: type[Options], name: str) -> bool:
 
 
 def _wrong_values(annotation: Any) -> list[Any]:
-    """Return values that a lax model would turn into the type; none for one that takes all."""
+    """Return values that a lax model would convert to the type; empty if any type is accepted."""
     kinds = set(_leaves(annotation))
     if not kinds <= {bool, int, float, str, type(None)}:
         return []
@@ -290,7 +288,7 @@ def _wrong_values(annotation: Any) -> list[Any]:
 
 
 def _leaves(annotation: Any) -> Iterable[Any]:
-    """Return the types that a union or a literal is made of."""
+    """Return the member types of a union or a literal."""
     if get_origin(annotation) is Literal:
         return [type(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, UnionType):

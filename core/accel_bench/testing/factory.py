@@ -1,4 +1,4 @@
-"""Runs and machines for tests that call hooks themselves, and what the hooks have registered."""
+"""Runs and machines for tests that call hooks themselves, and the hooks' callbacks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:
 
 
 def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attributes: Any) -> Run:
-    """Return the run of one rank on a CPU, which keeps its files in `folder`.
+    """Return the run of one rank on a CPU, with its files in `folder`.
 
-    `attributes` are those of `Run`, such as `model`, which is the unwrapped model too, or `rank`.
+    `attributes` are those of `Run`, such as `rank` or `model` (also the unwrapped model).
     """
     attributes.setdefault("unwrapped_model", attributes.get("model"))
     attributes.setdefault("device", Device("cpu"))
@@ -46,7 +46,7 @@ def _task_of(scenario: Scenario) -> Any:
 
 
 def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
-    """Return a machine with a GPU for each compute capability, none without any, and no compiler.
+    """Return a machine with a GPU for each given compute capability, and without a compiler.
 
     `facts` are further fields of `Machine`.
     """
@@ -59,11 +59,11 @@ def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
 
 
 def evidence_of(run: Run) -> dict[str, Any]:
-    """Return what the calls of `run.on_evidence` report, in one mapping."""
+    """Return the evidence of the functions registered by `run.on_evidence`, in one mapping."""
     return {key: value for _, report in run.evidence_callbacks for key, value in report().items()}
 
 
 def close_run(run: Run) -> None:
-    """Make the calls of `run.on_close`, the last registered first."""
+    """Call the functions registered by `run.on_close`, the last one first."""
     while run.undo_callbacks:
         run.undo_callbacks.pop()[1]()

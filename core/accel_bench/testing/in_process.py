@@ -1,4 +1,4 @@
-"""Run a planned experiment in this process, with the product's own code."""
+"""Execution of a planned experiment in this process, with the product's own code."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
 
 SESSION = "testing"
-"""The session of every result of the kit: so that two of them can be compared."""
+"""Session id of all results of the kit, so that any two can be compared."""
 
 
 @dataclass
 class Execution:
-    """The result of an experiment, as the product would have stored it, and what it left behind."""
+    """Result of an experiment, as the product would store it, with its side effects."""
 
     result: Result
 
     left: list[str] = field(default_factory=list)
-    """What is still changed in the process after `close_run`, in words; empty unless watched."""
+    """Changes in the process that remain after `close_run`, in words; empty unless watched."""
 
     replaced: list[str] = field(default_factory=list)
-    """What measures and was replaced while the window was measured, in words."""
+    """Replaced functions that measure, found in the measured window, in words."""
 
     imported: list[str] = field(default_factory=list)
-    """Packages that were imported between `prepare_process` and the window."""
+    """Packages imported between `prepare_process` and the window."""
 
     printed: dict[str, str] = field(default_factory=dict)
-    """The first text that each module of a plugin has printed."""
+    """First text that each module of a plugin has printed, by module."""
 
 
 class InProcess(Plugin[Options]):
-    """A launcher whose only rank is the process that calls it."""
+    """Launcher whose only rank is the calling process."""
 
     def __init__(
         self, options: Options, name: str = "", fails: bool = False, watched: bool = False
@@ -80,7 +80,7 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Do the rank's work here and now, and return a process that has ended."""
+        """Run the rank in this process, and return a handle of an ended process."""
         sent = Job.model_validate_json(job.path().read_bytes())
         with _logging_to(job.log_path(0)):
             result = self._work(sent)
@@ -90,20 +90,20 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """End the run here, after this hook of all others, where it is to fail."""
+        """End a run that is meant to fail here, as the last of these hooks."""
         self.modules = frozenset(sys.modules)
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Compare what measures, after the last hook before the window."""
+        """Check functions that measure for replacements, after the last hook before the window."""
         self._compare_measuring()
         self.imported = sorted({one.partition(".")[0] for one in {*sys.modules} - self.modules})
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Compare what measures once more: the steps may have replaced it."""
+        """Check functions that measure again, since the steps may have replaced them."""
         self._compare_measuring()
 
     def _compare_measuring(self) -> None:
@@ -111,7 +111,7 @@ class InProcess(Plugin[Options]):
             self.replaced += replaced_measuring(self.initial)
 
     def _work(self, job: Job) -> RankResult:
-        """Do what `python -m accel_bench.worker` does, but for the process."""
+        """Run the code of `python -m accel_bench.worker` without its process."""
         settings.set_environment(job.experiment.scenario.environment)
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
@@ -128,7 +128,7 @@ class InProcess(Plugin[Options]):
 
 
 class EndedRank:
-    """The handle of a rank that has ended when it is returned."""
+    """Handle of a rank that has already ended."""
 
     rank = 0
     pid: int | None = os.getpid()
@@ -141,23 +141,23 @@ class EndedRank:
         return 0
 
     def dump_stack(self) -> None:
-        """Do nothing: there is none any more."""
+        """Do nothing, as there is no stack."""
 
     def signal(self, number: int) -> None:
-        """Do nothing: there is no process to signal."""
+        """Do nothing, as there is no process to signal."""
 
     def sweep(self) -> None:
-        """Do nothing: it left no process behind."""
+        """Do nothing, as no process is left behind."""
 
 
 def run_in_process(
     planned: Planned, root: Path, watched: bool = False, changes: KeptUpdates | None = None
 ) -> Execution:
-    """Prepare and measure one experiment in this process, which is as before when it returns.
+    """Prepare and measure one experiment in this process, and restore the process.
 
-    The result is that of the preparation where that failed, as in the product. What the run leaves
-    behind is only looked for where it is `watched`; `changes` compares its update with those of
-    other runs. Ctrl-C is raised again.
+    A failed preparation's result is returned, as in the product. Changes left by the run are only
+    searched if it is `watched`; `changes` compares its update with those of other runs. Ctrl-C is
+    raised again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
@@ -186,7 +186,7 @@ def _attempt(
     purpose: Literal["prepare", "measure"] = "measure",
     changes: KeptUpdates | None = None,
 ) -> Execution:
-    """Make a folder and an attempt, then do everything that the product does with them."""
+    """Create a folder and an attempt, then run it with all of the product's checks."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     (caches := root / "cache").mkdir(exist_ok=True)
@@ -217,7 +217,7 @@ def _attempt(
 
 @contextlib.contextmanager
 def _as_in_a_worker(environment: Mapping[str, str]) -> Iterator[None]:
-    """Give this process the surroundings of a worker for as long as the block lasts."""
+    """Give this process the environment of a worker within the block."""
     with preserved(), warnings.catch_warnings():
         # The collector would spend time on what the tests hold: a worker has nothing of it.
         gc.freeze()
@@ -238,7 +238,7 @@ def _active(here: InProcess) -> ActivePlugin:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Write our log to the rank's file within the block."""
+    """Write accel-bench's log to the rank's file within the block."""
     logger: Any = logging.getLogger("accel_bench")
     handler, level = logging.FileHandler(path, encoding="utf8"), logger.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

@@ -1,4 +1,4 @@
-"""Clauses for plugins that load a model: what `accel_bench.modeling.contract` asks for."""
+"""Clauses for plugins that load a model, by `accel_bench.modeling.contract`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.result import Result
-from accel_bench.testing.report import Clause, Step, proven, unproven, violated
+from accel_bench.testing.report import CheckStep, Clause, proven, unproven, violated
 from accel_bench.testing.running import run_or_skip
 from accel_bench.testing.trial_runs import TrialRuns, ending_of
 
 LARGE_VOCABULARY = 300_000
-"""Tokens of data for which no model that is tried has embeddings."""
+"""Vocabulary of data that exceeds the embeddings of all tried models."""
 
 
-def model_steps(trials: TrialRuns) -> Iterator[Step]:
-    """Yield what is tried of a plugin that fills the slot `model`."""
+def model_steps(trials: TrialRuns) -> Iterator[CheckStep]:
+    """Yield the steps for a plugin that fills the slot `model`."""
     if trials.usual.plugin.experiment.scenario.engine.use == "null":
         return
     yield "accumulation", lambda: [accumulation(trials)]
@@ -44,7 +44,7 @@ def accumulation(trials: TrialRuns) -> Clause:
 
 
 def _memory(trials: TrialRuns) -> Clause:
-    """Check that what is heavy was imported before the memory of the model is counted."""
+    """Check that heavy imports precede the reading of the model's memory."""
     own = trials.kind.__module__.partition(".")[0]
     late = [
         package

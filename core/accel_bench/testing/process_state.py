@@ -1,4 +1,4 @@
-"""What a run can leave behind in its process: read before and after, compared, and put back."""
+"""State of a process that a run can change: read before and after, compared, and restored."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ WATCHED = (
     "transformers",
     "peft",
 )
-"""Modules, with those in them, whose functions and classes plugins patch; of `torch` itself what it
-holds directly is watched too."""
+"""Modules, with their submodules, whose functions and classes plugins patch; of `torch` itself only
+direct members."""
 
 SEEN_THROUGH = (
     "the environment, the folder, signal handlers, the garbage collector, torch's global settings "
     "and backend flags, its hooks of all modules and optimizers, the functions of the standard "
     f"library, torch, {', '.join(WATCHED)}, and the threads, processes and files of Python code"
 )
-"""What is read before and after a run; nothing else is compared."""
+"""Functions through which the state is read, which are not compared themselves."""
 
 MEASURING = ("time.", "torch.cuda.")
-"""Beginnings of the modules that measure, as clocks and events do, or to synchronize: nothing of
-them may be another while the window is measured."""
+"""Prefixes of the modules that measure or synchronize, such as clocks and events: none of their
+functions may be replaced during the window."""
 
 FLAGS = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
@@ -63,7 +63,7 @@ SETTERS = {
     "torch.backends.cuda.enable_math_sdp": "backends.cuda.math_sdp_enabled",
     "torch.backends.cuda.enable_mem_efficient_sdp": "backends.cuda.mem_efficient_sdp_enabled",
 }
-"""Functions that set something in torch, with those of torch that return it."""
+"""Setters of torch's settings, with their getters."""
 
 GLOBAL_HOOKS = {
     "torch.nn.modules.module": (
@@ -74,36 +74,36 @@ GLOBAL_HOOKS = {
     ),
     "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
 }
-"""Modules in which torch keeps hooks of all modules and of all optimizers."""
+"""Modules in which torch stores hooks of all modules and of all optimizers."""
 
 COMPILED = ("__compiled_fn_", "__resume_at_")
-"""Beginnings of the names that torch's compiler gives what it makes, in the module of the function
-that it compiles; they go when that function's code does, whoever runs meanwhile."""
+"""Prefixes of names that torch's compiler adds to the module of a compiled function; they disappear
+with that function's code, at any time."""
 
 METHODS = (classmethod, staticmethod, property)
-"""What a class holds of methods that cannot be called itself."""
+"""Members of a class, holding methods, that cannot be called themselves."""
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """The state of a process that a run can change and that outlives it."""
+    """State of a process that a run can change and that outlives it."""
 
     settings: Mapping[str, Any]
-    """Environment variables, settings of torch and of the process, by what people call them."""
+    """Environment variables, settings of torch and of the process, by readable name."""
 
     functions: Mapping[tuple[str, str], Any]
-    """What is called, by module or class and attribute. Holding it keeps its identity unique."""
+    """Callables by module or class and attribute; holding them keeps their identity unique."""
 
 
 def read_process_state() -> ProcessState:
-    """Read the state as it is now; imports nothing but torch."""
+    """Return the current state; import nothing but torch."""
     return ProcessState(dict(_settings()), _functions())
 
 
 def changes(before: ProcessState, after: ProcessState, matmul_precision: str) -> list[str]:
-    """Return a sentence for each thing that is not as it was.
+    """Return a sentence for each difference between two states.
 
-    `matmul_precision` is what core sets in every run, as the scenario says.
+    `matmul_precision` is the scenario's, which core sets in every run.
     """
     found = []
     for name in sorted({*before.settings, *after.settings}):
@@ -116,14 +116,14 @@ def changes(before: ProcessState, after: ProcessState, matmul_precision: str) ->
 
 
 def replaced_measuring(before: ProcessState) -> list[str]:
-    """Return a sentence for each function that measures and is another one now."""
+    """Return a sentence for each function that measures and has been replaced."""
     was = {key: value for key, value in before.functions.items() if _measures(key[0])}
     return [*_changed_functions(was, _functions_of(_measures))]
 
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Put environment, folder, signal handlers and torch's settings back after the block."""
+    """Restore environment, folder, signal handlers and torch's settings after the block."""
     environment, folder = dict(os.environ), Path.cwd()
     hooks = [(registry, dict(registry)) for registry in _global_hooks().values()]
     settable = _settable()
@@ -147,7 +147,7 @@ def preserved() -> Iterator[None]:
 
 
 def _settable() -> dict[str, tuple[Callable[[Any], Any], Any]]:
-    """Return what sets each setting, and its value now, by the name of what sets it."""
+    """Return the setter of each setting with its current value, by the setter's name."""
     import torch
 
     found: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -172,7 +172,7 @@ def _flag(backends: Any, path: str) -> tuple[Callable[[Any], Any], Any]:
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
-    """Yield what torch and the process are set to, by name."""
+    """Yield the settings of torch and of the process, by name."""
     import torch
 
     for name, value in os.environ.items():
@@ -227,7 +227,7 @@ def _is_standard(name: str) -> bool:
 def _add_module(
     found: dict[tuple[str, str], Any], name: str, module: ModuleType, seen: set[int]
 ) -> None:
-    """Add what one module holds that can be called. There are tens of thousands of them."""
+    """Add the callables of one module, tens of thousands in all."""
     for key, value in list(vars(module).items()):
         if not callable(value) or key.startswith(COMPILED):
             continue
@@ -248,7 +248,7 @@ def _is_cache_of_torch(name: str, was: Any, now: Any) -> bool:
 
 
 def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield what was replaced or removed; what a library adds at its first use harms nobody."""
+    """Yield replaced or removed functions; additions at a library's first use are harmless."""
     for (owner, name), was in before.items():
         now = after.get((owner, name))
         if now is was or _wraps_itself(owner, now):
@@ -262,9 +262,9 @@ def _shown(value: Any) -> str:
 
 
 def _wraps_itself(owner: str, now: Any) -> bool:
-    """Return whether a library has wrapped a function, as torch does with its own at first use.
+    """Return whether a library has wrapped its own function, as torch does at first use.
 
-    It compiles only what somebody else names, but for optimizers, which it excludes by wrapping.
+    Torch compiles only functions named by others, except optimizers, which it excludes by wrapping.
     """
     module = _written_in(now)
     if _is_standard(owner) and is_library(module):
@@ -274,7 +274,7 @@ def _wraps_itself(owner: str, now: Any) -> bool:
 
 
 def _written_in(value: Any) -> str:
-    """Return the module whose source holds a function, whatever name it was given."""
+    """Return the module whose source holds a function, whatever its name."""
     inner = _plain(value)
     module = getattr(inner, "__globals__", {}).get("__name__") or getattr(inner, "__module__", "")
     return str(module)

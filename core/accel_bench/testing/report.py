@@ -8,56 +8,56 @@ from typing import Literal, TypeAlias
 from accel_bench.documents.base import Frozen
 
 RUN = "runs"
-"""Name of the clause without which no other one can be tried: the plugin trains here."""
+"""Name of the clause that all others depend on: the plugin trains here."""
 
 
 class Clause(Frozen):
-    """One clause of the contract, and how it went."""
+    """One clause of the contract, with its outcome."""
 
     name: str
     """Short name, such as `light import`."""
 
     outcome: Literal["proven", "violated", "unproven"]
-    """`unproven` is neither good nor bad: it could not be tried here, or is not claimed."""
+    """Outcome; `unproven` is neither good nor bad: not testable here, or not declared."""
 
     sentence: str
-    """What was proven, or what is wrong and how to mend it, or why it could not be tried."""
+    """Proven fact, or the fault with the way out, or the reason why it is unproven."""
 
     def __str__(self) -> str:
         return f"{self.outcome:9} {self.name}: {self.sentence}"
 
 
-Step: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
-"""A name, and what tries the clause of that name, and those beside it."""
+CheckStep: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
+"""Step of a check: a name, and the function that tries the clause of that name and others."""
 
 
 class CheckReport(Frozen):
-    """All clauses of one plugin, in the order in which they were tried."""
+    """All clauses of one plugin, in the order of the check."""
 
     plugin: str
     """Name of the plugin."""
 
     clauses: tuple[Clause, ...]
-    """What was tried; one name can stand there several times, such as for several dtypes."""
+    """Clauses of the check; a name can occur several times, such as for several dtypes."""
 
     @property
     def proven(self) -> tuple[Clause, ...]:
-        """What holds here."""
+        """Clauses that hold here."""
         return tuple(clause for clause in self.clauses if clause.outcome == "proven")
 
     @property
     def unproven(self) -> tuple[Clause, ...]:
-        """What could not be tried here, each with the reason."""
+        """Clauses that could not be tested here, each with the reason."""
         return tuple(clause for clause in self.clauses if clause.outcome == "unproven")
 
     @property
     def violated(self) -> tuple[Clause, ...]:
-        """What does not hold."""
+        """Clauses that do not hold."""
         return tuple(clause for clause in self.clauses if clause.outcome == "violated")
 
     @property
     def ran(self) -> bool:
-        """True if the plugin trained at all: else nothing that needs a run is proven."""
+        """True if the plugin trained at all; otherwise no clause that needs a run is proven."""
         return any(clause.name == RUN for clause in self.proven)
 
     def __str__(self) -> str:
@@ -80,10 +80,10 @@ def violated(name: str, sentence: str) -> Clause:
 
 
 def unproven(name: str, sentence: str) -> Clause:
-    """Return a clause that could not be tried here, and why."""
+    """Return a clause that could not be tested here, with the reason."""
     return Clause(name=name, outcome="unproven", sentence=sentence)
 
 
 def judged(name: str, problems: Iterable[str], otherwise: str) -> list[Clause]:
-    """Return a violated clause for each problem; a proven one with `otherwise` without any."""
+    """Return a violated clause for each problem; without any, a proven one with `otherwise`."""
     return [violated(name, text) for text in problems] or [proven(name, otherwise)]

@@ -18,16 +18,16 @@ from accel_bench.testing.tiny import merged, plan_trial
 from accel_bench.testing.trial_runs import TrialRuns
 
 SAME_WORK = frozenset({"engine", "metrics"})
-"""Slots whose plugins must not change what is trained."""
+"""Slots whose plugins must not change the training."""
 
 MOST_OUTPUT = 4 * TAIL_BYTES
-"""Bytes that a few runs may print and log together: a result keeps `TAIL_BYTES` of a log."""
+"""Largest output of a few runs in bytes, prints and logs: a result keeps `TAIL_BYTES` of a log."""
 
 DESIGNED = "different by design"
-"""Verdict on a training that differs by what its plugin declares."""
+"""Verdict on a training that differs by its plugin's declaration."""
 
 MOST_EVIDENCE = 100_000
-"""Bytes of JSON that a run may show as evidence: it is stored with every run."""
+"""Largest JSON of evidence in bytes: every run stores it."""
 
 
 def adapter(trials: TrialRuns, result: Result) -> Clause:
@@ -41,7 +41,7 @@ def adapter(trials: TrialRuns, result: Result) -> Clause:
 
 
 def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Run a plugin that fails without an adapter with one, and say what it does not declare."""
+    """Run a failed plugin with an adapter, and report an undeclared need for one."""
     alone = result.experiment.scenario.adapter.use == "none"
     if trials.kind.needs_adapter or "adapter" in trials.slots or not alone:
         return
@@ -64,7 +64,7 @@ def gradients(result: Result) -> Clause:
 
 
 def cut_gradient(result: Result) -> Iterator[Clause]:
-    """Yield a clause where a run has ended since trained tensors got no gradient."""
+    """Yield a clause if a run has ended because trained tensors got no gradient."""
     flow = result.ranks[0].effective.gradient_flow if result.ranks else None
     if flow is not None and flow.modules_without_gradient:
         cut = ", ".join(flow.modules_without_gradient[:3])
@@ -92,7 +92,7 @@ def evidence(trials: TrialRuns, result: Result) -> Clause:
 
 
 def output(trials: TrialRuns, result: Result) -> list[Clause]:
-    """Check how much a run has printed, logged and shown as evidence."""
+    """Check the amount of a run's prints, logs and evidence."""
     log = trials.root / result.folder / "rank0.log"
     written = os.fstat(1).st_size + (log.stat().st_size if log.exists() else 0)
     shown = len(json.dumps(result.ranks[0].evidence.get(trials.name)))
@@ -131,7 +131,7 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Clause]:
-    """Compare loss and update with the baseline's; where the loss differs, the update does too."""
+    """Compare loss and update with the baseline's; another loss implies another update."""
     by_loss = loss(trials, baseline, result)
     yield by_loss
     if by_loss.outcome != "violated" and set(trials.slots) <= SAME_WORK:
@@ -157,15 +157,15 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def _designed(verdict: str, excused: bool) -> str:
-    """Return that a training differs by design, and whether it may be called faster all the same;
-    empty where it does not differ."""
+    """Return the remark that a training differs by design, and whether it may be called faster;
+    empty for an equal training."""
     if verdict != DESIGNED:
         return ""
     return f", {DESIGNED}" if excused else f", {DESIGNED}: too far apart to be called faster"
 
 
 def _ways_out(declaration: str) -> str:
-    """Return what an author can do about a training that is not the baseline's."""
+    """Return advice to an author on a training that differs from the baseline's."""
     return (
         f"if that is by design, declare {declaration}, or where it trains something else say "
         "check_plugin(..., other_work=True)"
@@ -173,7 +173,7 @@ def _ways_out(declaration: str) -> str:
 
 
 def own_steps(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Check what a plugin makes of the steps that it observes, where it observes any."""
+    """Check a plugin's steps for observation, if it observes any."""
     assert trials.kind
     if "observe_steps" not in implemented(trials.kind):
         return

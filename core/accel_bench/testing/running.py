@@ -1,4 +1,4 @@
-"""Run one plugin on a tiny model, or a scenario, in process; run the program as users do."""
+"""Runs of one plugin on a tiny model, or of a scenario, in process; the program itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from accel_bench.testing.process_state import preserved
 from accel_bench.testing.tiny import plan_trial, this_machine
 
 STARTS_PROCESSES = ("launcher", "parallel")
-"""Slots whose work is several processes."""
+"""Slots of plugins that start several processes."""
 
 
 def run_plugin(
@@ -37,15 +37,15 @@ def run_plugin(
 ) -> Result:
     """Prepare and measure an installed plugin on a tiny model, in this process.
 
-    `options` are the plugin's; `scenario` holds keys of a scenario file, such as
-    `{"model": {"id": "gpt2"}, "train": {"gradient_checkpointing": True}}`, which are merged over
-    the tiny scenario (`accel_bench.testing.tiny`). An adapter or a dtype that the plugin needs is
-    added. The result is what `accel-bench run` would store: `status`, `reasons`, and for the one
-    rank `ranks[0].window.samples`, `.evidence[name]`, `.effective`, `.metrics`. A run that fails
-    ends in a result that says so; one that a constraint excludes is `skipped` with its reasons.
+    `options` are the plugin's; `scenario` holds keys of a scenario file, such as `{"model": {"id":
+    "gpt2"}, "train": {"gradient_checkpointing": True}}`, which are merged over the tiny scenario
+    (`accel_bench.testing.tiny`). An adapter or a dtype that the plugin needs is added. The result
+    is the row that `accel-bench run` would store: `status`, `reasons`, and for the one rank
+    `ranks[0].window.samples`, `.evidence[name]`, `.effective`, `.metrics`. A failed run has a
+    result with its status; a run excluded by a constraint is `skipped` with its reasons.
 
-    Raises PluginError and ScenarioError for what `accel-bench run` refuses before it starts:
-    unknown names, wrong options, broken plugins, and for a plugin that starts processes.
+    Raises PluginError and ScenarioError for input that `accel-bench run` refuses before it starts:
+    unknown names, wrong options, broken plugins; and for a plugin that starts processes.
     """
     importlib.import_module("torch")
     with preserved():
@@ -66,12 +66,12 @@ def run_scenario(
     """Run each stack of a scenario once, in this process; return the results by stack.
 
     `scenario` is a file or the name of a shipped scenario. `plugins`, `only` and `settings`, dotted
-    keys with their values, are `--plugin`, `--only` and `--set` of `accel-bench run`. What is
-    returned is what the program would store, without a process for each run: use it for what a
-    plugin does to training, and `run_program` once for what the program prints.
+    keys with their values, are `--plugin`, `--only` and `--set` of `accel-bench run`. The results
+    are those that the program would store, without a process for each run: use this function to
+    test a plugin's training, and `run_program` once to test the program's output.
 
-    Raises PluginError and ScenarioError for what `accel-bench run` refuses, and ScenarioError for a
-    scenario with several sweep points or ranks.
+    Raises PluginError and ScenarioError for input that `accel-bench run` refuses, and ScenarioError
+    for a scenario with several sweep points or ranks.
     """
     importlib.import_module("torch")
     path = scenario if isinstance(scenario, Path) else preset_path("scenarios", scenario)
@@ -100,9 +100,9 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run `accel-bench` with these arguments in a folder; return its exit code and output.
 
-    It is run by this interpreter, with the variables of `environment` beside those of this process,
-    and for at most `seconds`. Git does not find the checkout: to save a file while the program runs
-    would change the ids of its experiments.
+    This interpreter runs it, with the variables of `environment` added to this process's, for at
+    most `seconds`. Git does not find the checkout, since saving a file during the run would change
+    the ids of its experiments.
 
     Raises subprocess.TimeoutExpired.
     """
@@ -127,7 +127,7 @@ def run_or_skip(
 
 
 def needs_processes(name: str, slots: tuple[str, ...]) -> str:
-    """Return why a plugin cannot be tried in one process; empty where it can."""
+    """Return the reason why a plugin cannot be tried in one process; empty without one."""
     for slot in slots:
         if slot in STARTS_PROCESSES:
             return (

@@ -20,7 +20,7 @@ from accel_bench.scenario.overrides import merge_keys
 from accel_bench.scenario.uses import slot_defaults
 
 MODEL = "tiny-llama-cpu"
-"""The model of the catalog that is trained where the author names no other."""
+"""Catalog model that is trained if the author names none."""
 
 KINDS: tuple[tuple[float, str], ...] = (
     (
@@ -53,24 +53,24 @@ compute the same draw their random numbers differently.
 """
 
 SMALL: dict[str, Any] = {key: value for value, keys in KINDS for key in keys.split()}
-"""The same by key."""
+"""Values that make an architecture small, by configuration key."""
 
 FEWER_TOKENS = 1024
-"""Vocabulary of the data where a task is tried."""
+"""Vocabulary of the data for trials of a task."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A plugin in the tiny scenario, and the same without it."""
+    """Plans of a plugin in the tiny scenario, and of its baseline."""
 
     baseline: Planned
-    """The stack without the plugin, planned as the product does."""
+    """Plan of the stack without the plugin."""
 
     plugin: Planned
-    """The stack with it."""
+    """Plan of the stack with the plugin."""
 
     slots: tuple[str, ...]
-    """Slots that the plugin fills; empty when it stands in the stack."""
+    """Slots that the plugin fills; empty for a plugin of the stack."""
 
 
 def plan_trial(
@@ -82,7 +82,7 @@ def plan_trial(
     """Plan a plugin and its baseline on a tiny model.
 
     `scenario` holds keys of a scenario file, merged over the tiny one. Raises PluginError and
-    ScenarioError for what `accel-bench run` would refuse too.
+    ScenarioError for input that `accel-bench run` refuses.
     """
     kind = load_class(name, allow_torch=True)
     slots = slots_of(kind)
@@ -123,18 +123,18 @@ def tiny_work(
 
 
 def usual_dtype(kind: type[Plugin[Any]]) -> str:
-    """Return float32 where the plugin works with it, else the first that it works with."""
+    """Return float32 if the plugin supports it, else its first dtype."""
     return "float32" if "float32" in (kind.dtypes or ("float32",)) else min(kind.dtypes or ())
 
 
 def shrunk(model: str) -> dict[str, Any]:
-    """Return what makes a model of the catalog small; nothing for one that is not in it."""
+    """Return overrides that make a catalog model small; empty for another model."""
     card = list_cards().get(model)
     return _smaller(card.config) if card else {}
 
 
 def _smaller(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that make a configuration small; a part of it that changes is given whole."""
+    """Return values that make a configuration small; changed sections are given whole."""
     found = {key: value for key, value in SMALL.items() if key in config}
     for key, value in config.items():
         if isinstance(value, Mapping) and (inner := _smaller(value)):
@@ -151,7 +151,7 @@ def model_of(architecture: str) -> str | None:
 
 
 def models_of_task(task: str) -> list[str]:
-    """Return the models of the catalog that were trained by a task, the smallest first."""
+    """Return the catalog's models of a task, the smallest first."""
     cards = {name: card for name, card in list_cards().items() if card.task == task}
     return sorted(cards, key=lambda name: cards[name].parameters)
 

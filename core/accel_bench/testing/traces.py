@@ -1,4 +1,4 @@
-"""Traces of a run: threads, processes and files that outlive it, and texts that it prints."""
+"""Traces of a run: threads, processes and files that outlive it, and its output."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ LIBRARIES = frozenset(
         "triton",
     }
 )
-"""Packages that keep threads, processes and caches of their own, whoever uses them first."""
+"""Packages that keep threads, processes and caches of their own after their first use."""
 
 PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 JOIN_SECONDS = 0.5
-"""How long a thread may still take that has been asked to end."""
+"""Seconds that a thread may take to end after being asked to."""
 
 NO_FILES = ("/dev", "/proc", "/sys")
-"""Folders in which what is written is no file that stays."""
+"""Folders whose files do not count as files left behind."""
 
 
 @dataclass
 class Traces:
-    """What the code of plugins has started and opened since `watch`, each with its module."""
+    """Threads, processes and files opened by plugins' code since `watch`, each with its module."""
 
     job: Job
-    """The run, in whose folder and cache files may stay."""
+    """Job of the run, whose folder and cache may keep files."""
 
     threads: list[tuple[threading.Thread, str]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
     started_by: str = ""
-    """The module that has started a process last."""
+    """Module that has started a process last."""
 
     printed: dict[str, str] = field(default_factory=dict)
-    """The first text that each module has printed."""
+    """First text that each module has printed, by module."""
 
     children: frozenset[int] = field(default_factory=lambda: frozenset(running_children()))
     processes: tuple[str, ...] = ()
     """Commands of the processes that `note_processes` has found."""
 
     def left(self) -> Iterator[str]:
-        """Stop to watch, and yield a sentence for everything that is still there."""
+        """Stop watching, and yield a sentence for each thing left behind."""
         _Watching.traces = None
         threading.Thread.start = _START  # type: ignore[method-assign]
         if isinstance(sys.stdout, NotedOutput):
@@ -83,7 +83,7 @@ class Traces:
         yield from self._files()
 
     def _files(self) -> Iterator[str]:
-        """Yield the files that stay where a plugin has none."""
+        """Yield the files left behind where a plugin may leave none."""
         folder, job = Path(self.job.folder).resolve(), self.job
         cores = {job.path(), job.result_path(0), job.log_path(0), job.heartbeat_path(0)}
         allowed = (folder, Path(job.cache_folder).resolve(), *NO_FILES)
@@ -94,12 +94,12 @@ class Traces:
                 yield f"{module} has written {Path(path).name} of run.folder, which is core's"
 
     def note_processes(self) -> None:
-        """Remember which processes still run: the runner ends what hooks of the parent leave."""
+        """Record the running processes, before the runner ends those of hooks in the parent."""
         left = sorted({*running_children()} - self.children) if self.started_by else ()
         self.processes = tuple(map(_command, left))
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Remember an audit event that code of a plugin has caused."""
+        """Record an audit event caused by a plugin's code."""
         module = _author()
         if not module:
             return
@@ -116,20 +116,20 @@ _START = threading.Thread.start
 
 
 class _Watching:
-    """What the one audit hook of this process reports to."""
+    """Target of this process's one audit hook."""
 
     traces: Traces | None = None
     hooked = False
 
 
 class NotedOutput(io.TextIOBase):
-    """Standard output that remembers what code of plugins writes to it."""
+    """Standard output that records the writes of plugins' code."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
     def write(self, text: str) -> int:
-        """Write through, and remember the module that prints."""
+        """Write through, and record the module that prints."""
         if _Watching.traces is not None and text.strip() and (module := _author()):
             _Watching.traces.printed.setdefault(module, text.strip())
         return int(self.inner.write(text))
@@ -139,13 +139,13 @@ class NotedOutput(io.TextIOBase):
 
 
 def note_processes() -> None:
-    """Remember which processes still run, if what a run leaves is watched."""
+    """Record the running processes, if the run is watched."""
     if _Watching.traces is not None:
         _Watching.traces.note_processes()
 
 
 def watch(job: Job) -> Traces:
-    """Watch what code of plugins starts, opens and prints from now on."""
+    """Watch threads, processes, files and output of plugins' code from now on."""
     _Watching.traces = Traces(job)
     sys.stdout = NotedOutput(sys.stdout)
     if not _Watching.hooked:
@@ -162,7 +162,7 @@ def watch(job: Job) -> Traces:
 
 
 def _noted_start(thread: threading.Thread) -> None:
-    """Start a thread, and remember whose it is: audit events do not say it in every Python."""
+    """Start a thread, and record its module, which not every Python's audit events contain."""
     if _Watching.traces is not None and (module := _author()):
         _Watching.traces.threads.append((thread, module))
     _START(thread)
@@ -176,7 +176,7 @@ def is_library(module: str) -> bool:
 
 
 def _author() -> str:
-    """Return the module that calls the standard library; empty when it is no plugin's."""
+    """Return the module that calls the standard library; empty if it is no plugin's."""
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

@@ -21,7 +21,7 @@ from accel_bench.testing.tiny import Trial, merged, plan_trial
 
 @dataclass(eq=False)
 class TrialRuns:
-    """A plugin with its options, and the settings in which it must run."""
+    """A plugin with its options and settings, and the runs made with it."""
 
     name: str
     options: Mapping[str, Any]
@@ -36,10 +36,10 @@ class TrialRuns:
     """Dtypes that the author names; None for those that the class declares."""
 
     device: str
-    """`cpu` or `cuda`."""
+    """Device type of the runs, `cpu` or `cuda`."""
 
     other_work: bool
-    """True if the author says that the plugin trains something else."""
+    """True if the author declares that the plugin trains something else."""
 
     root: Path = Path()
     """Folder of all runs, and of their cache."""
@@ -48,7 +48,7 @@ class TrialRuns:
 
     @cached_property
     def kind(self) -> type[Plugin[Any]]:
-        """The plugin's class; it is imported here. Raises PluginError."""
+        """Class of the plugin, imported here. Raises PluginError."""
         plugin = find(self.name)
         return import_plugin(plugin.entry, f"plugin {self.name!r} ({plugin.distribution})", True)
 
@@ -62,21 +62,21 @@ class TrialRuns:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Slots that the plugin fills; none where it stands in the stack."""
+        """Slots that the plugin fills; empty for a plugin of a stack."""
         return slots_of(self.kind)
 
     @cached_property
     def usual(self) -> Trial:
-        """The plugin and its baseline in the setting that is tried first."""
+        """Plans of the plugin and its baseline in the setting that is tried first."""
         return self.plan()
 
     @cached_property
     def execution(self) -> Execution:
-        """The first run of the plugin in the usual setting."""
+        """First run of the plugin in the usual setting."""
         return self.run(self.usual)
 
     def plan(self, **work: Mapping[str, Any]) -> Trial:
-        """Plan the plugin and its baseline, with other keys of the work where any are given."""
+        """Return plans of the plugin and its baseline, with the given keys of the work."""
         scenario = merged(self.scenario, work)
         # Planning makes the plugin: what it does then must still be new to the run.
         with preserved():
@@ -90,12 +90,12 @@ class TrialRuns:
         return self._baselines[key]
 
     def run(self, trial: Trial) -> Execution:
-        """Run the plugin; each call is a run of its own."""
+        """Run the plugin anew, and return the execution."""
         return run_or_skip(trial.plugin, self.root, watched=True)
 
 
 def own_reasons(result: Result) -> list[str]:
-    """Return why a run is not `ok`, but for what a busy machine did to its step times."""
+    """Return reasons why a run is not `ok`, except instability of a busy machine."""
     if not result.status.completed:
         return list(result.reasons)
     windows = [rank.window for rank in result.ranks if rank.window]
@@ -107,7 +107,7 @@ def own_reasons(result: Result) -> list[str]:
 
 
 def ending_of(result: Result) -> str:
-    """Return how a run ended, with its reasons."""
+    """Return the status of a run as text, with its reasons."""
     reasons = own_reasons(result) or list(result.reasons)
     where = f" in {result.phase}" if result.phase else ""
     if any(rank.error and rank.error.type == "KeyboardInterrupt" for rank in result.ranks):

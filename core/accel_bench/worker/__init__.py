@@ -1,1 +1,1 @@
-"""The measured process. Nothing outside this folder imports it, the test kit excepted."""
+"""The measured process; outside of it only the test kit imports this package."""

@@ -22,8 +22,8 @@ from accel_bench.worker.measurement import measure
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank of a job; its result file says how it ended, the exit code only whether it is
-    there."""
+    """Run one rank of a job. The result file holds the status, the exit code only whether that file
+    was written."""
     job_file, rank, local_rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     faulthandler.enable()
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
-    """Activate the plugins; the page says which one, should that end this process."""
+    """Activate the plugins; the heartbeat page names the current one, should the process die."""
     heartbeat.phase = "activation"
     scenario, stack = job.experiment.scenario, job.experiment.stack
     active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)
@@ -66,7 +66,7 @@ def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Let a signal unwind the stack, so that plugins get their `close_run`."""
+    """Turn a signal into an exception that unwinds the stack, so that plugins get `close_run`."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 

@@ -1,5 +1,5 @@
-"""The steps after the measured window: stages that compare, split into phases, observe or profile
-them. None is part of what is measured, and none of the loss curve of the window."""
+"""Stages of steps after the measured window, which compare, split into phases, observe or profile.
+No figure of the window includes them."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from accel_bench.scenario.settings import PACE_STEPS
 from accel_bench.worker.clocks import HostClock, counted, samples_of
 
 PATIENCE_SECONDS = 2.0
-"""Least time for which slow steps are repeated, since other work may have begun."""
+"""Least seconds for which slow steps are repeated, as other work may disturb them."""
 
 PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
-"""Least and largest number of such steps."""
+"""Least and largest number of repeated steps."""
 
 
-class Stage(ABC):
-    """Steps of one kind that a stopwatch takes after the window, stage by stage."""
+class StepStage(ABC):
+    """Stage: steps of one kind that a stopwatch takes after the window."""
 
     phase: ClassVar[str]
-    """Phase of the worker that the heartbeat shows meanwhile."""
+    """Phase of the worker that the heartbeat shows during the stage."""
 
     @abstractmethod
     def start(self) -> bool:
-        """Begin, between two steps, while the device is idle; return whether a step is needed."""
+        """Begin the stage between two steps, on an idle device; return whether it needs one."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most split no step
-        """End a phase of a step, where the engine marks them."""
+        """End a phase of a step, as marked by the engine."""
 
     @abstractmethod
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step of these micro-batches; return whether another one is needed."""
+        """End a step with its micro-batches; return whether the stage needs another."""
 
 
-class PaceSteps(Stage):
-    """Takes whole steps and waits for each, to see whether those of the window took as long."""
+class PaceSteps(StepStage):
+    """Stage of whole steps, each synchronized, to check the duration of the window's steps."""
 
     phase = "phases"
 
@@ -51,11 +51,11 @@ class PaceSteps(Stage):
         nodes_made: Callable[[], int] = lambda: 0,
     ) -> None:
         self.window: Window | None = None
-        """The measured window, once it is kept."""
+        """Measured window, set once it is kept."""
 
         self.samples: list[Sample] = []
         self.nodes: list[int] = []
-        """Nodes that autograd made in each of them."""
+        """Number of autograd nodes of each step of the stage."""
 
         self._made = 0
         self._nodes_made = nodes_made
@@ -64,14 +64,14 @@ class PaceSteps(Stage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Mark the begin of the first step."""
+        """Mark the beginning of the first step."""
         self._began = monotonic()
         self._made = self._nodes_made()
         self._clock.mark()
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step, and wait for it; ranks agree on whether they take another one."""
+        """End a step and synchronize; all ranks agree on whether to take another."""
         lap = counted(batches), float(loss)
         self._clock.synchronize()
         self._clock.mark()
@@ -83,11 +83,11 @@ class PaceSteps(Stage):
         return again
 
     def reasons(self) -> list[str]:
-        """Return reasons for `invalid`: the window was too fast for the steps around it."""
+        """Return reasons for `invalid`: the window's steps were too fast compared with these."""
         return [*pace_figures(self.window, self.samples)] if self.window else []
 
     def _has_enough(self) -> bool:
-        """Return whether a step was as fast as the window's, or it is no use to wait for one."""
+        """Return whether a step was as fast as the window's, or waiting for one is of no use."""
         taken = len(self.samples)
         window = self.window.samples if self.window else ()
         if taken >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
@@ -95,8 +95,8 @@ class PaceSteps(Stage):
         return taken >= PATIENCE_STEPS and monotonic() - self._began >= PATIENCE_SECONDS
 
 
-class PhaseSplitter(Stage):
-    """Splits steps into the phases that the engine marks, where it has marked some before."""
+class PhaseSplitter(StepStage):
+    """Stage that splits steps into phases, if the engine has marked phases before."""
 
     phase = "phases"
 
@@ -108,22 +108,22 @@ class PhaseSplitter(Stage):
         self._names: list[PhaseName | None] = []
 
     def notice(self, phase: PhaseName) -> None:
-        """Remember in the warm-up that the engine marks phases: there is something to split."""
+        """Note during warm-up that the engine marks phases."""
         self._marked = True
 
     def start(self) -> bool:
-        """Mark the begin of the first step, where there is something to split."""
+        """Mark the beginning of the first step; return whether the engine marks phases."""
         if self._marked:
             self._clock.mark()
         return self._marked
 
     def mark(self, phase: PhaseName | None) -> None:
-        """End a phase; None is what is left of a step when it ends."""
+        """End a phase; None stands for the rest of a step at its end."""
         self._clock.mark()
         self._names.append(phase)
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step that is split; after the last one, split them."""
+        """End a step; after the stage's last step compute the split."""
         self.mark(None)
         if self._names.count(None) < self._steps:
             return True
@@ -134,11 +134,11 @@ class PhaseSplitter(Stage):
 
 
 def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> PhaseSplit:
-    """Add up what lies between consecutive marks, and take the step of median duration.
+    """Return the seconds by phase of the step of median duration, from consecutive marks.
 
-    `names[i]` is the phase that the mark after `seconds[i]` ended, None for the end of a step: what
-    lies between the last mark of a step and its end belongs to no phase, but to the step. One whole
-    step is taken, since medians of the phases need not add up to the median of the steps.
+    `names[i]` is the phase that the mark after `seconds[i]` ended; None for the end of a step,
+    since the time after a step's last mark belongs to no phase. One whole step is chosen, since
+    medians of the phases need not add up to the median of the steps.
     """
     steps: list[dict[PhaseName | None, float]] = [{}]
     for name, spent in zip(names, seconds, strict=True):

@@ -1,4 +1,4 @@
-"""What the one answer of a hook must be, and the call that refuses anything else."""
+"""Type checks of the return values of one-answer hooks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from accel_bench.run_context import Run
 
 
 def require(active: ActivePlugins, hook: str, run: Run) -> Any:
-    """Return the answer to a hook of `EXPECTED`. Raises HookError for one of the wrong type."""
+    """Return the value of a hook of `EXPECTED`. Raises HookError for a wrong type."""
     expected, accepts = EXPECTED[hook]
     return active.require(hook, expected, lambda found: accepts(found, run), run=run)
 
 
 def is_model(found: object, run: Run) -> bool:
-    """Return whether a hook's answer can be a model: no plain value, and one with parameters where
-    the run's model has some."""
+    """Return whether a hook's value can be a model: an object, and with parameters if the run's
+    model has some."""
     if isinstance(found, bool | float | int | list | str | tuple | Mapping | None):
         return False
     return not hasattr(run.model, "named_parameters") or hasattr(found, "named_parameters")
 
 
 def is_optimizer(found: object, run: Run) -> bool:
-    """Return whether a hook's answer can be an optimizer; without parameters there is no step."""
+    """Return whether a hook's value can be an optimizer, an object with parameters."""
     takes_steps = callable(getattr(found, "step", None))
     return found is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
 
@@ -42,4 +42,4 @@ EXPECTED: dict[str, tuple[str, Callable[[Any, Run], bool]]] = {
     ),
     "build_engine": ("an Engine", lambda found, run: callable(getattr(found, "run", None))),
 }
-"""Hooks whose answer is checked, with what it must be."""
+"""Checked hooks, each with a description and a test of its value."""

@@ -1,4 +1,4 @@
-"""Mark the end of steps, with events on devices that have them; turn laps into stored samples."""
+"""Clocks that mark the ends of steps, by device events if there are any; samples of laps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from accel_bench.result import Sample
 from accel_bench.run_context import Run
 
 Lap: TypeAlias = tuple[list[tuple[int, TokenCounts]], Any]
-"""The counts of a step's micro-batches, and its loss, which may still be on the device."""
+"""Counts of a step's micro-batches, and its loss, which may still be on the device."""
 
 
 class HostClock:
-    """The host's monotonic clock, for devices that compute before they return.
+    """Monotonic clock of the host, for devices that compute synchronously.
 
-    It marks instants cheaply now, and gives the seconds between them later.
+    Marking is cheap; the seconds between marks are computed later.
     """
 
     def __init__(self, synchronize: Callable[[], object] | None = None) -> None:
@@ -28,26 +28,26 @@ class HostClock:
         self._synchronize = synchronize
 
     def reserve(self, marks: int) -> None:
-        """Get ready for that many marks, so that marking allocates nothing on the device."""
+        """Allocate a number of marks, so that marking allocates nothing on the device."""
 
     def mark(self) -> None:
-        """Mark this instant without waiting for the device; more often than reserved is slower."""
+        """Mark this instant without waiting for the device; more marks than reserved are slower."""
         self._marks.append(perf_counter_ns())
 
     def synchronize(self) -> None:
-        """Wait until the device has done all work that was given to it."""
+        """Wait until the device has done all submitted work."""
         if self._synchronize is not None:
             self._synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
-        """Return the seconds between consecutive marks on the host and on the device; forget the
-        marks. Waits for a device with events of its own: never call it within a window."""
+        """Return the seconds between consecutive marks, on the host and on the device; drop the
+        marks. Waits for a device with events: never call it within a window."""
         marks, self._marks = self._marks, []
         return [(b - a) / 1e9 for a, b in pairwise(marks)], None
 
 
 class EventClock(HostClock):
-    """Events on the device's current stream, with the host's clock beside them."""
+    """Clock of events on the device's current stream, beside the host's clock."""
 
     def __init__(self, device: DeviceType) -> None:
         super().__init__(device.synchronize)
@@ -79,7 +79,7 @@ def clock_of(run: Run) -> HostClock:
 
 
 def clock_for(device: DeviceType) -> HostClock:
-    """Return the clock of a type of device: by its events where it has any that time."""
+    """Return the clock for a type of device, with device events if the type has them."""
     if device.on_host:
         return HostClock()
     has_events = device.make_event() is not None
@@ -87,7 +87,7 @@ def clock_for(device: DeviceType) -> HostClock:
 
 
 def counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
-    """Keep the counts of the micro-batches and let their tensors go."""
+    """Return sequences and token counts of micro-batches, without their tensors."""
     return [(batch.sequences, batch.tokens) for batch in batches]
 
 
@@ -98,7 +98,7 @@ def sample_of(
     counts: list[tuple[int, TokenCounts]],
     loss: Any,
 ) -> Sample:
-    """Return the sum of a step's micro-batches, with its loss."""
+    """Return the sample of a step, summed over its micro-batches, with its loss."""
     value = float(loss)
     return Sample(
         step=step,
@@ -117,7 +117,7 @@ def sample_of(
 def samples_of(
     first: int, seconds: tuple[list[float], list[float] | None], laps: Sequence[Lap]
 ) -> list[Sample]:
-    """Return the samples of laps, numbered from `first`; `seconds` are those of host and device."""
+    """Return the samples of laps, numbered from `first`; `seconds` are by host and by device."""
     host, device = seconds
     return [
         sample_of(first + i, host[i], None if device is None else device[i], *lap)

@@ -1,4 +1,4 @@
-"""Time the collectives of a few steps, each apart from the wait for the slowest rank."""
+"""Timing of collectives in a few steps, apart from the wait for the slowest rank."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from accel_bench.engine import Batch
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import Collective, Communication
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 
 NAMESPACES = frozenset({"c10d", "_c10d_functional"})
-"""Namespaces of torch's collectives: those of `torch.distributed`, and the functional ones."""
+"""Namespaces of torch's collectives, eager (`torch.distributed`) and functional."""
 
 NOT_OBSERVED = frozenset(
     {
@@ -25,7 +25,7 @@ NOT_OBSERVED = frozenset(
         *("send", "recv_", "recv_any_source_"),
     }
 )
-"""Operations there that move no data, and those that not all ranks of the group take part in."""
+"""Operations in these namespaces that move no data, or that only some ranks of a group call."""
 
 NAMES = (
     ("reduce_scatter", "reduce_scatter"),
@@ -36,7 +36,7 @@ NAMES = (
     ("alltoall", "all_to_all"),
     ("all_to_all", "all_to_all"),
 )
-"""Part of an operation's name, and what its collective is called."""
+"""Names of collectives, each by a part of the operations' names."""
 
 
 @dataclass
@@ -47,11 +47,11 @@ class _Total:
     waiting_seconds: float = 0.0
 
 
-class CommunicationProbe(Stage):
-    """Observes collectives in a number of steps, on every rank alike.
+class CommunicationProbe(StepStage):
+    """Stage that observes collectives in a number of steps, on every rank alike.
 
-    Before each collective the ranks of its group meet, so that what a rank waits for slower ones is
-    known apart from the collective itself, which is waited for at once: nothing overlaps here.
+    A barrier before each collective separates the wait for slower ranks from the collective itself,
+    which is waited for at once: nothing overlaps here.
     """
 
     phase = "communication"
@@ -65,7 +65,7 @@ class CommunicationProbe(Stage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Observe from here on."""
+        """Start observing."""
         self._mode = EachOperation(self._observe)
         self._mode.__enter__()
         self._began = monotonic()
@@ -83,16 +83,15 @@ class CommunicationProbe(Stage):
         return self._left > 0
 
     def stop(self) -> None:
-        """Stop observing, unless that is done."""
+        """Stop observing; further calls do nothing."""
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
             self._mode = None
 
     def result(self) -> Communication | None:
-        """Return calls and bytes of a mean step, and medians of seconds; None without a step.
+        """Return mean calls and bytes of a step, and median seconds; None without a step.
 
-        The first is left out where there are more: groups that meet there for the first time make
-        their connections.
+        The first of several steps is left out: groups connect in it.
         """
         if not self._steps:
             return None
@@ -107,7 +106,7 @@ class CommunicationProbe(Stage):
         )
 
     def _observe(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Meet the group, carry out a collective, wait for its end, and add up what it took."""
+        """Wait for the group, run a collective to its end, and add its counts and seconds."""
         if not is_collective(function):
             return function(*args, **kwargs)
         arguments = (*args, *kwargs.values())
@@ -127,9 +126,9 @@ class CommunicationProbe(Stage):
 
 
 def _of_step(totals: Sequence[_Total | None]) -> Collective:
-    """Return one kind of collective in a step; None is a step without it.
+    """Return one kind of collective in a step; None stands for a step without it.
 
-    Counts are means; seconds are medians, since one step that other work held up says nothing.
+    Counts are means; seconds are medians, which a single delayed step does not move.
     """
     found = [total or _Total() for total in totals]
     return Collective(
@@ -141,9 +140,9 @@ def _of_step(totals: Sequence[_Total | None]) -> Collective:
 
 
 class EachOperation(TorchDispatchMode):
-    """Calls `observe` in the place of every operation, those of C++ included.
+    """Mode that calls `observe` in place of every torch operation, those of C++ included.
 
-    It is given the operation, the types of its arguments, and these.
+    `observe` gets the operation, the types of its arguments, and the arguments.
     """
 
     def __init__(self, observe: Callable[[Any, Any, Any, Any], Any]) -> None:
@@ -152,7 +151,7 @@ class EachOperation(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled code stay compiled; what is compiled into it is not seen."""
+        """Let compiled code stay compiled; operations inside it are not observed."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -160,12 +159,12 @@ class EachOperation(TorchDispatchMode):
 
 
 def is_collective(function: Any) -> bool:
-    """Return whether an operation sends data between ranks, all of a group alike."""
+    """Return whether an operation is a collective, which all ranks of a group call."""
     return function.namespace in NAMESPACES and _bare_name(function) not in NOT_OBSERVED
 
 
 def name_of(function: Any) -> str:
-    """Return what a collective is usually called, such as `all_reduce`."""
+    """Return the usual name of a collective, such as `all_reduce`."""
     name = _bare_name(function)
     known = (usual for part, usual in NAMES if part in name)
     return next(known, name.strip("_"))
@@ -177,7 +176,7 @@ def _bare_name(function: Any) -> str:
 
 
 def group_of(arguments: tuple[Any, ...]) -> Any:
-    """Return the process group among a collective's arguments; functional ones give its name."""
+    """Return the process group among a collective's arguments, by name for functional ones."""
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import _resolve_process_group
 
@@ -189,12 +188,12 @@ def group_of(arguments: tuple[Any, ...]) -> Any:
 
 
 def meet(group: Any) -> None:
-    """Wait until every rank of a group is here."""
+    """Wait until every rank of a group has arrived."""
     group.barrier().wait()
 
 
 def wait_for(found: Any) -> None:
-    """Wait for the end of a collective by what it returned."""
+    """Wait for the end of a collective, given its return value."""
     for one in tree_leaves(found):
         if isinstance(one, torch.ScriptObject) and str(one._type()).endswith("Work"):
             torch.distributed.Work.unbox(one).wait()
@@ -203,7 +202,7 @@ def wait_for(found: Any) -> None:
 
 
 def largest_buffer(values: tuple[Any, ...]) -> int:
-    """Return the bytes of the larger of input and output, which is the size of NCCL's tests."""
+    """Return the bytes of the larger of input and output, the size stated by NCCL's tests."""
     sizes = [
         sum(
             leaf.numel() * leaf.element_size() for leaf in tree_leaves(one) if torch.is_tensor(leaf)

@@ -1,4 +1,4 @@
-"""Turn an exception of the worker into a status, reasons, and what else is worth keeping.
+"""Conversion of a worker's exception into a status, reasons and figures.
 
 An out-of-memory error becomes data: requested and available bytes, part of the step.
 """
@@ -24,7 +24,7 @@ from accel_bench.result import Failure, Status
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 OBSERVING = "while steps were observed; the measured window is complete"
-"""When an error came that ended steps that are observed."""
+"""Description of an error's time, for errors that ended observed steps."""
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -35,7 +35,7 @@ _UNITS = {
         for i in ("", "i")
     },
 }
-"""Some allocators leave out the i; all of them count by 1024."""
+"""Bytes by unit; some allocators omit the i, but all count by 1024."""
 
 _WORDINGS: Mapping[str, tuple[str, ...]] = {
     "bytes_asked": (rf"[Tt]ried to allocate {_SIZE}", rf"Unable to allocate {_SIZE}"),
@@ -45,7 +45,7 @@ _WORDINGS: Mapping[str, tuple[str, ...]] = {
     "bytes_allocated": (rf"{_SIZE} is allocated by PyTorch", rf"MPS allocated: {_SIZE}"),
     "bytes_reserved_unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
-"""Figures by name, and how torch's allocators (CUDA, ROCm, MPS, CPU) and numpy's word them."""
+"""Memory figures, with their wordings in errors of torch's allocators and of numpy."""
 
 _BACKWARD = ("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py")
 _OPTIMIZER = ("torch/nn/utils/clip_grad.py",)
@@ -54,11 +54,11 @@ _SCALER_STEPS = ("step", "unscale_", "update")
 _MODULE = ("torch/nn/modules/module.py",)
 
 StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
-"""Parts of a step in which memory may run out."""
+"""Part of a step in which memory may run out."""
 
 
 def status_of(error: BaseException) -> Status:
-    """Return `oom` for an out-of-memory error among the causes, else the status of the error."""
+    """Return `oom` for an out-of-memory error among an error's causes, else the error's status."""
     if out_of_memory(error) is not None:
         return Status.OOM
     if isinstance(error, InvalidRunError):
@@ -73,7 +73,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
-    """Return the reasons, a line each; `phase` is what the worker was doing."""
+    """Return the reasons, a line each; `phase` is the worker's phase at the error."""
     if isinstance(error, InvalidRunError):
         return tuple(map(whole_text, error.reasons))
     guilty = out_of_memory(error)
@@ -87,7 +87,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
 
 
 def failure_of(error: BaseException, phase: str = "") -> Failure:
-    """Return what is kept of an error; `phase` is what the worker was doing."""
+    """Return the stored failure of an error; `phase` is the worker's phase at the error."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     guilty = out_of_memory(error)
     hook = error if isinstance(error, HookError) else None
@@ -117,10 +117,10 @@ def _step_part(error: BaseException, phase: str) -> StepPart | None:
 
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:
-    """Return the figures in an out-of-memory error's text; the allocator gives what is missing.
+    """Return the figures in an out-of-memory error's text, completed by the allocator's.
 
-    Null where neither knows: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
-    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. Rounded where the text is.
+    Unknown figures are null: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
+    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. Rounded as in the text.
     """
     text = str(error)
     found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
@@ -134,10 +134,10 @@ def memory_figures(error: BaseException) -> dict[str, int | None]:
 
 
 def step_part(error: BaseException) -> StepPart | None:
-    """Return the part of a step, by the outermost call of torch in the traceback.
+    """Return the part of a step that raised, by the outermost torch call in the traceback.
 
-    The outermost, since a backward pass may compute a forward pass again. Clipping belongs to the
-    optimizer. None where the error came in none of them: while a batch was made, say.
+    An inner call may be misleading: a backward pass may compute a forward pass again. Clipping
+    belongs to the optimizer. None for an error elsewhere, such as in making a batch.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         path = PurePath(frame.f_code.co_filename).as_posix()
@@ -174,7 +174,7 @@ def _first(wordings: tuple[str, ...], text: str) -> int | None:
 
 
 def _device_memory() -> dict[str, int]:
-    """Return the bytes of the current device's allocator; empty where torch has started none."""
+    """Return memory figures of the current device's allocator; empty if torch started none."""
     device = started_device()
     if device is None:
         return {}
@@ -192,7 +192,7 @@ def _device_memory() -> dict[str, int]:
 
 
 def _host_memory() -> dict[str, int]:
-    """Return the bytes of the host and of this process, within the limit of its address space."""
+    """Return memory figures of host and process, within the limit of the address space."""
     import psutil
 
     memory, own = psutil.virtual_memory(), psutil.Process().memory_info()

@@ -1,4 +1,4 @@
-"""Prompts of a round, and what was generated: ids of the first requests, digests of the others."""
+"""Prompts of a round, and the generated answers: ids of the first requests, digests of the rest."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from accel_bench.run_context import Run
 from accel_bench.worker.heartbeat import Heartbeat
 
 MOST_IDS = 65_536
-"""Token ids of one rank that are kept as they are."""
+"""Largest number of token ids of one rank that are stored in full."""
 
 OWN_TOKENS = 8
-"""First tokens of a prompt that are drawn for it alone."""
+"""Number of tokens at the start of a prompt that are drawn for it alone."""
 
 
 def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
-    """Yield batches whose prompts begin with tokens drawn from each prompt itself.
+    """Yield batches whose prompts begin with random tokens of their own.
 
-    Servers remember how prompts began, from an earlier round or from the warm-up, and answer those
-    without work. What is drawn depends on `inference.seed`, the round and the place of the request
-    alone: all stacks of a round are asked the same.
+    Servers cache how prompts began, in an earlier round or in the warm-up, and answer repeated ones
+    without work. The tokens depend on `inference.seed`, the round and the request's position alone:
+    all stacks of a round get the same.
     """
     import numpy as np
 
@@ -45,10 +45,10 @@ def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
 
 
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
-    """Return what a run has generated, with its near ties where the engine kept the prompts.
+    """Return the answers of a run, with near ties if the engine kept the prompts.
 
-    Raises HookError where the engine kept another number of prompts than of answers, and for ids
-    that could not be read back.
+    Raises HookError if the engine kept another number of prompts than of answers, and for ids that
+    could not be read back.
     """
     near_ties = None
     engine = active.answers("build_engine")
@@ -76,8 +76,8 @@ def kept_answers(
     unit: Literal["tokens", "letters"] = "tokens",
     near_ties: Sequence[Sequence[int]] | None = None,
 ) -> Answers:
-    """Return token ids of the first requests, as many as are kept, with their near ties, and
-    digests of the others."""
+    """Return token ids of the first requests, up to MOST_IDS, with their near ties, and digests of
+    the rest."""
     room, whole = MOST_IDS, 0
     for answer in answers:
         room -= len(answer)

@@ -15,7 +15,7 @@ from accel_bench.job import (
 
 
 class Heartbeat:
-    """Stores the step number and the phase where the parent reads them.
+    """Writer of a rank's heartbeat page: its step number and phase, for the parent.
 
     The stopwatch writes the step to `page[HEARTBEAT_STEP]`, without a call.
     """
@@ -28,7 +28,7 @@ class Heartbeat:
 
     @property
     def phase(self) -> str:
-        """What the worker is doing."""
+        """Current phase of the worker."""
         return PHASES[self.page[HEARTBEAT_PHASE]]
 
     @phase.setter
@@ -36,9 +36,9 @@ class Heartbeat:
         self.page[HEARTBEAT_PHASE] = PHASES.index(name)
 
     def call(self, plugin: int) -> None:
-        """Store the number of the plugin whose code is called from here on; 0 for none."""
+        """Store the number of the plugin whose code runs from here on; 0 for none."""
         self.page[HEARTBEAT_PLUGIN] = plugin
 
     def end_pass(self) -> None:
-        """Count a forward pass outside of steps: who does that for long does not hang."""
+        """Count a forward pass outside of steps, as a sign of life."""
         self.page[HEARTBEAT_PASSES] += 1

@@ -1,5 +1,5 @@
-"""The learning curve of one rank: evaluations before training and after the measured window, and
-steps after it. Nothing here is part of what is measured."""
+"""Learning curve of one rank: evaluations before training and after the measured window, and steps
+after it, all outside of the measured window."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from accel_bench.machine.process_memory import device_bytes, resident_bytes
 from accel_bench.result import Evaluation, LearningCurve, MemoryReading, Sample
 from accel_bench.run_context import Run
 from accel_bench.task import Task
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.clocks import HostClock, Lap, counted, samples_of
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.record import RankRecord
 
 
 class Evaluator:
-    """Evaluates the model of one rank as it is; training goes on as if nothing had been."""
+    """Evaluation of one rank's model in its current state, without effect on the training."""
 
     def __init__(self, run: Run, batches: Iterable[Batch], synchronize: Callable[[], None]) -> None:
         self._run = run
@@ -34,10 +34,10 @@ class Evaluator:
         self._warm = False
 
     def evaluate(self, step: int) -> Evaluation:
-        """Return the mean loss of held-out samples after so many steps.
+        """Return the mean loss of held-out samples after a number of steps.
 
-        Before the first evaluation one batch is computed that is not timed. Nor is what comes
-        before the first batch, such as reading all samples.
+        One batch is computed untimed before the first evaluation. Work before the first batch, such
+        as reading all samples, is not timed either.
         """
         with self._evaluating():
             rest = iter(self._batches)
@@ -54,9 +54,9 @@ class Evaluator:
         return _evaluation(step, seconds, done)
 
     def predict(self) -> None:
-        """Compute one batch without labels, as a prediction does: its logits are all there.
+        """Compute one batch without labels, as a prediction does, with all logits.
 
-        A decoder beside an encoder gets the labels as its inputs: they have the right shape.
+        The decoder of an encoder-decoder gets the labels as its inputs: they have the right shape.
         """
         config = getattr(self._run.unwrapped_model, "config", None)
         left_out = (self._run.task or Task).loss_inputs
@@ -84,7 +84,7 @@ class Evaluator:
 
 
 def make_evaluator(run: Run, synchronize: Callable[[], None]) -> Evaluator | None:
-    """Return what evaluates, where the scenario holds samples out. Raises InvalidRunError."""
+    """Return an evaluator if the scenario holds samples out, else None. Raises InvalidRunError."""
     if not run.scenario.evaluates:
         return None
     if not hasattr(run.model, "named_parameters"):
@@ -108,8 +108,8 @@ def _evaluation(
     )
 
 
-class LearningSteps(Stage):
-    """Trains on after the window, and evaluates between the steps."""
+class LearningSteps(StepStage):
+    """Stage that trains on after the window, with evaluations between the steps."""
 
     phase = "learning"
 
@@ -133,9 +133,9 @@ class LearningSteps(Stage):
         self._first = 0
 
     def before_training(self) -> None:
-        """Evaluate the model as it is before its first step.
+        """Evaluate the model before its first training step.
 
-        What the evaluation's peak took is given back: the window's reserve is that of training.
+        Memory of the evaluation's peak is released: the window's reserved memory is training's.
         """
         self._run.trace.mark("build_engine")
         self._evaluate(0)
@@ -144,7 +144,7 @@ class LearningSteps(Stage):
             self._run.device_type.empty_cache()
 
     def start(self) -> bool:
-        """Evaluate after the window, while the device is idle; return whether steps follow."""
+        """Evaluate after the window, with an idle device; return whether steps follow."""
         self._run.trace.mark("finish_metrics")
         self._first = self._page[HEARTBEAT_STEP]
         self._evaluate(self._first)
@@ -154,7 +154,7 @@ class LearningSteps(Stage):
         return self._finish()
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step; evaluate where it is time to; return whether another step follows."""
+        """End a step, and evaluate at its turn; return whether another step follows."""
         self._clock.mark()
         self._laps.append((counted(batches), loss))
         done = len(self._steps) + len(self._laps)
@@ -183,13 +183,13 @@ class LearningSteps(Stage):
         return False
 
     def _keep_steps(self) -> None:
-        """Turn the laps since the last evaluation into samples."""
+        """Store the laps since the last evaluation as samples."""
         laps, self._laps = self._laps, []
         self._steps += samples_of(self._first + len(self._steps), self._clock.read(), laps)
         self._keep()
 
     def _evaluate(self, step: int) -> None:
-        """Evaluate after so many steps. Memory is read at few of them: stages have names."""
+        """Evaluate after a number of steps, and read memory at a few of them."""
         if self._evaluator is None:
             return
         self._evaluations.append(self._evaluator.evaluate(step))
@@ -205,7 +205,7 @@ class LearningSteps(Stage):
         self._memory.append(reading)
 
     def _keep(self) -> None:
-        """Write what there is into the record, however the run ends."""
+        """Write the curve so far into the record, which is kept however the run ends."""
         self._record.learning = LearningCurve(
             evaluations=tuple(self._evaluations),
             steps=tuple(self._steps),

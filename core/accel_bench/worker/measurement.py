@@ -36,7 +36,7 @@ from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import failure, settings
-from accel_bench.worker.after_window import PaceSteps, Stage
+from accel_bench.worker.after_window import PaceSteps, StepStage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.generated import answers_of, own_prompts
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     from accel_bench.worker.verify.verification import Verification
 
 REHEARSAL_STEPS = 2
-"""Untimed steps of a prepare process whose plugin asked for a rehearsal."""
+"""Untimed steps of a `prepare` process whose plugin asked for a rehearsal."""
 
 
 def measure(
     job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
-    """Do what the job is for, and return this rank's result, however that ends."""
+    """Do the job's work, and return this rank's result, however the work ends."""
     run = make_run(job, rank, local_rank)
     numbers = {id(plugin): number for number, plugin in enumerate(active.plugins, 1)}
     run.on_calling = lambda plugin: heartbeat.call(numbers.get(id(plugin), 0))
@@ -109,7 +109,7 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
 
 
 def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Fill caches; when a plugin asks for it, take a few steps so that compile caches fill too."""
+    """Fill caches; if a plugin asks for a rehearsal, take a few steps for compile caches."""
     heartbeat.phase = "prepare_experiment"
     list(active.call_all("prepare_experiment", run=run))
     if run.rehearsal:
@@ -127,10 +127,10 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """What a purpose of a distribution works with: this process's part of an experiment."""
+    """One process's part of an experiment, as a distribution's purpose gets it."""
 
     run: Run
-    """What hooks share; its model, data and optimizer are there once they are built."""
+    """Object that hooks share; its model, data and optimizer exist once they are built."""
 
     active: ActivePlugins
     """Plugins of the stack and of the slots, which answer hooks."""
@@ -139,7 +139,7 @@ class Rank:
     """Page through which the parent sees this process's phase and steps."""
 
     def ask(self, hook: str) -> Any:
-        """Call a hook that one plugin answers, and return its answer; None where none answers."""
+        """Call a one-answer hook and return its value; None if no plugin answers."""
         return self.active.call_one(hook, run=self.run)
 
     def build(self) -> Engine:
@@ -154,7 +154,7 @@ class Rank:
 
 
 def pursue(job: Job, rank: Rank) -> None:
-    """Write what the purpose of a distribution returns; nothing is timed."""
+    """Write the value that a distribution's purpose returns; nothing is timed."""
     rank.heartbeat.phase = "purpose"
     purpose = find_entry(PURPOSES, "purpose", job.purpose)
     found = purpose.load()(rank)
@@ -286,7 +286,7 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
 
 @dataclass
 class AroundWindow:
-    """What core does before each window opens and after the last has closed."""
+    """Work of core before each window opens and after the last has closed."""
 
     job: Job
     active: ActivePlugins
@@ -302,7 +302,7 @@ class AroundWindow:
         self.communication = communication_of(self.run)
         self.observed = observed_steps(self.active, self.run, self.record)
         self.pace = pace_of(self.run) if self.verification else None
-        known: tuple[Stage | None, ...] = (
+        known: tuple[StepStage | None, ...] = (
             self.verification.later if self.verification else None,
             self.pace,
             self.communication,
@@ -327,7 +327,7 @@ class AroundWindow:
         self.run.barrier()
 
     def after(self, window: Window) -> None:
-        """Keep the window, finish the metrics, and refuse a window that did not train as asked."""
+        """Keep the window, finish the metrics, and refuse a window that did not train."""
         self.record.window = window
         if self.pace is not None:
             self.pace.window = window
@@ -347,10 +347,10 @@ class AroundWindow:
 
     @contextlib.contextmanager
     def keeps_window(self) -> Iterator[None]:
-        """Degrade a run of one rank by an error of a step that was observed on request.
+        """Turn an error of an observed step after the window into a degraded run of one rank.
 
-        The measured window is complete by then. With several ranks the others wait for this one,
-        so that all of them end.
+        The measured window is complete by then. With several ranks the others wait for this one, so
+        that all of them end.
         """
         try:
             yield
@@ -363,7 +363,7 @@ class AroundWindow:
             self.record.degraded += failure.reasons_of(error, self.observed.phase)
 
     def check_steps_after(self) -> None:
-        """Refuse a window that was too fast for the steps after it, and a run that changed.
+        """Refuse a run whose window was too fast for the steps after it, or that changed since.
 
         Called once no rank waits for this one in a step.
         """
@@ -373,7 +373,7 @@ class AroundWindow:
             raise InvalidRunError(reasons)
 
     def remove_probes(self) -> None:
-        """Take all hooks away, also when a step has ended the run."""
+        """Remove all hooks, also when a step has ended the run."""
         self.synchronizations.stop()
         if self.communication is not None:
             self.communication.stop()
@@ -389,7 +389,7 @@ class AroundWindow:
             self.verification.sketch_update(self.heartbeat.page[HEARTBEAT_STEP])
 
     def _verify(self) -> None:
-        """Read back what really holds; without torch there is nothing to read."""
+        """Read back the effective configuration, which exists with torch only."""
         if self.verification is None:
             self.record.device = Device(self.run.device.type, self.run.local_rank)
             if self.run.scenario.generates and "torch" in sys.modules:
@@ -407,7 +407,7 @@ class AroundWindow:
 def verification_of(
     job: Job, run: Run, record: RankRecord
 ) -> Verification | GenerationCheck | None:
-    """Verify a run where torch computes; the null engine has nothing to verify."""
+    """Return the check of a run that computes with torch; None for the null engine."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
     if run.scenario.generates:
@@ -420,7 +420,7 @@ def verification_of(
 
 
 def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningSteps | None:
-    """Evaluate before training, where the scenario asks for it, and return what goes on later."""
+    """Evaluate before training, if configured, and return the stage of the learning curve."""
     clock = clock_of(run)
     evaluator = make_evaluator(run, clock.synchronize)
     if evaluator is None and not run.scenario.evaluate.steps:
@@ -432,7 +432,7 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
 
 
 def pace_of(run: Run) -> PaceSteps | None:
-    """Return what compares steps after the window with it, where a model trains."""
+    """Return the stage that checks the window's duration by later steps, if a model trains."""
     if not run.scenario.trains:
         return None
     from accel_bench.worker.verify.optimizer_steps import nodes_made
@@ -441,7 +441,7 @@ def pace_of(run: Run) -> PaceSteps | None:
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:
-    """Observe collectives in as many steps as are split, where ranks have joined a group."""
+    """Return the stage that observes collectives, if ranks have joined a process group."""
     steps = run.scenario.measure.phase_steps
     if not steps or run.world_size == 1 or not settings.has_process_group():
         return None
@@ -451,16 +451,16 @@ def communication_of(run: Run) -> CommunicationProbe | None:
 
 
 def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> ObservedSteps | None:
-    """Return what takes steps for plugins that observe some; None where none does."""
+    """Return the stage of steps for plugins' observers; None if no plugin observes."""
     if not active.implements("observe_steps"):
         return None
     return ObservedSteps(active, run, record, clock_of(run).synchronize)
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:
-    """Call every `close_run`, then what `run.on_close` registered; return the first error.
+    """Call every `close_run`, then the functions of `run.on_close`; return the first error.
 
-    An error is logged, and the other plugins are closed all the same.
+    An error is logged, and the other plugins are still closed.
     """
     heartbeat.phase = "close_run"
     errors: list[BaseException] = []
@@ -485,7 +485,7 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
 def log_error(
     run: Run, hook: str, plugin: ActivePlugin | None, errors: list[BaseException]
 ) -> Iterator[None]:
-    """Log whatever is raised within the block, and keep it in `errors`."""
+    """Log any error raised within the block, and append it to `errors`."""
     try:
         yield
     except BaseException as error:

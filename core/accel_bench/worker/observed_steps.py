@@ -1,4 +1,4 @@
-"""Take steps for plugins that observe them, after all other steps: for each plugin its own."""
+"""Steps for plugins that observe them, after all other steps, for each plugin its own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from accel_bench.plugins.active import (
 )
 from accel_bench.result import Metric
 from accel_bench.run_context import Run, StepObserver
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.record import RankRecord
 
 HOOK = "observe_steps"
 
 
-class ObservedSteps(Stage):
-    """The observers of one rank, which take their steps one after the other."""
+class ObservedSteps(StepStage):
+    """Stage of the observers of one rank, which take their steps one after the other."""
 
     phase = "observe_steps"
 
@@ -43,14 +43,14 @@ class ObservedSteps(Stage):
         self._left = 0
 
     def start(self) -> bool:
-        """Call every plugin's hook, and begin with the first observer; return whether one came."""
+        """Call every plugin's hook, and begin with the first observer, if there is one."""
         for plugin, found in self._active.call_all(HOOK, run=self._run):
             if found is not None:
                 self._waiting.append((plugin, _checked(plugin, found)))
         return self._begin()
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step; return whether another one is wanted."""
+        """End a step; return whether an observer needs another."""
         plugin, observer = self._waiting[0]
         self._left -= 1
         if plugin.slot == OBSERVERS:
@@ -75,16 +75,16 @@ class ObservedSteps(Stage):
         return self._begin()
 
     def mark(self, phase: PhaseName) -> None:
-        """Tell an observer that follows the parts of steps that one has ended."""
+        """Notify an observer with a method `mark` of the end of a phase."""
         plugin, observer = self._waiting[0]
         if mark := getattr(observer, "mark", None):
             with self._of(plugin):
                 mark(phase)
 
     def fail(self, error: Exception) -> bool:
-        """Tell the observer whose step has failed; return whether the run is none the worse.
+        """Notify the observer whose step has failed; return whether the run's result stands.
 
-        It is so where the observer is no part of the experiment: what is measured is complete.
+        It stands if the observer is no part of the experiment: the measurement is complete.
         """
         if not self._left:
             return False
@@ -111,7 +111,7 @@ class ObservedSteps(Stage):
 
 
 def _checked(plugin: ActivePlugin, found: Any) -> StepObserver:
-    """Return an observer. Raises HookError for what is none, or wants no step."""
+    """Return a valid observer. Raises HookError for another object, or one without steps."""
     if not all(callable(getattr(found, name, None)) for name in ("start", "end_step", "finish")):
         raise wrong_answer(plugin, HOOK, "a StepObserver or None", found)
     steps = getattr(found, "steps", None)

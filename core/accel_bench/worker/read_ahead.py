@@ -1,4 +1,4 @@
-"""Read micro-batches ahead in a thread, in their order: `data.prefetch`."""
+"""Prefetching of micro-batches in a thread, in their order: `data.prefetch`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from accel_bench.plugins.active import ActivePlugin, attribute_errors_to
 from accel_bench.run_context import Run
 
 JOIN_SECONDS = 30.0
-"""How long the end of a run waits for a batch that is being read."""
+"""Seconds that the end of a run waits for a batch that is being read."""
 
 
 class ReadAhead(Iterator[Batch]):
-    """The same batches in the same order, up to `ahead` of them read before they are asked for.
+    """Iterator over batches in their order, with up to `ahead` of them read in advance.
 
-    The thread starts with the first batch that is asked for. What reading raises is raised where
+    The thread starts with the first batch that is asked for. An error of the reader is raised where
     the batch is asked for, with its traceback.
     """
 
@@ -43,7 +43,7 @@ class ReadAhead(Iterator[Batch]):
             raise self._ended or StopIteration
 
     def close(self) -> None:
-        """End the thread. Raises RuntimeError where a batch keeps it from ending."""
+        """End the thread. Raises RuntimeError if a batch keeps it from ending."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -65,7 +65,7 @@ class ReadAhead(Iterator[Batch]):
             self._end(StopIteration())
 
     def _put(self, batch: Batch) -> bool:
-        """Keep a batch once there is room for it; return whether more are wanted."""
+        """Store a batch once there is room for it; return whether more are wanted."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
             self._ready.append(batch)
@@ -79,7 +79,7 @@ class ReadAhead(Iterator[Batch]):
 
 
 def read_ahead(run: Run, plugin: ActivePlugin | None) -> Iterator[Batch]:
-    """Return the run's batches, read ahead where its scenario says so, until the run is closed."""
+    """Return the run's batches, prefetched if so configured, until the run is closed."""
     ahead = run.scenario.data.prefetch
     if not ahead or plugin is None:
         batches: Iterator[Batch] = run.batches

@@ -1,4 +1,4 @@
-"""Collect the record of one rank from its plugins, check it, and turn it into a result."""
+"""The record of one rank: collected from its plugins, checked, and turned into a result."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from accel_bench.worker import failure
 
 @dataclass
 class RankRecord:
-    """The record of a run so far, which is written however the run ends.
+    """Record of a run so far, which is written however the run ends.
 
-    Fields of `RankResult` have its names.
+    Its fields are named like those of `RankResult`.
     """
 
     window: Window | None = None
@@ -67,7 +67,7 @@ class RankRecord:
 
 
 def changed_at_import(active: ActivePlugins) -> list[str]:
-    """Return a sentence for each plugin whose import changed the environment, which was undone."""
+    """Return a sentence for each plugin whose import changed the environment (now restored)."""
     return [
         f"plugin {plugin.name!r} ({plugin.distribution}) changed {', '.join(plugin.set_at_import)} "
         "at its import, which was undone: let it do so in prepare_process, or set it in the "
@@ -90,7 +90,7 @@ def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window:
 def _measured(
     active: ActivePlugins, run: Run, window: Window
 ) -> Iterator[tuple[ActivePlugin, str, list[Any]]]:
-    """Yield each plugin with the hook or callback that was called, and what that measured."""
+    """Yield each plugin with the hook or callback that was called, and its metrics."""
     for plugin, metrics in active.call_lists("finish_metrics", run=run, window=window):
         yield plugin, "finish_metrics", metrics
     for plugin, report in run.metric_callbacks:
@@ -100,7 +100,7 @@ def _measured(
 
 
 def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:
-    """Collect the evidence of every plugin, which must be JSON, from its hook and its callbacks."""
+    """Collect the evidence of every plugin, JSON from its hook and its callbacks."""
     for plugin, hook, shown in _reports(active, run):
         if shown is None:
             continue
@@ -117,7 +117,7 @@ def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> Non
 
 
 def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:
-    """Yield each plugin with the hook or callback that was called, and what that returned."""
+    """Yield each plugin with the hook or callback that was called, and its return value."""
     for plugin in active.plugins:
         yield plugin, "report_evidence", active.call_plugin(plugin, "report_evidence", run=run)
         for owner, report in run.evidence_callbacks:
@@ -128,7 +128,7 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
 
 
 def check_window(window: Window, generates: bool = False) -> None:
-    """Refuse a window in which nothing was trained, or no token was generated."""
+    """Raise InvalidRunError for a window without trained or generated tokens."""
     steps = (*window.warmup, *window.samples)
     if generates:
         if not all(sample.real_tokens for sample in steps):
@@ -147,7 +147,7 @@ def check_window(window: Window, generates: bool = False) -> None:
 def rank_result(
     run: Run, record: RankRecord, error: BaseException | None, phase: str
 ) -> RankResult:
-    """Return the record as the rank's result; `error` is what ended the run."""
+    """Return the record as the rank's result; `error` is the exception that ended the run."""
     ended = Status.DEGRADED if record.degraded else Status.OK
     known = {name: value for name, value in vars(record).items() if name in RankResult.model_fields}
     known["metrics"] = tuple(record.metrics)
@@ -166,7 +166,7 @@ def rank_result(
 
 
 def _without_measurements(result: RankResult, fault: str) -> RankResult:
-    """Return a rank's result that can be stored in place of one that could not be read back."""
+    """Return a storable result in place of a rank's result that could not be read back."""
     reasons = () if result.status.completed else result.reasons
     return RankResult(
         rank=result.rank,

@@ -1,4 +1,4 @@
-"""What core sets in the worker for every stack alike: threads, seeds, the process group."""
+"""Settings of the worker for every stack alike: threads, seeds, the process group."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.environment import OPENMP_DEFAULTS
 
 SAME_FOR_ALL = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-"""Variables that some libraries set when they are imported, so that having a library installed
-would change every stack; what a scenario or the user sets comes first."""
+"""Environment variables that some libraries set on import, so that an installed library would
+change every stack; settings of the scenario or the user come first."""
 
 ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Older names that torch still reads, before `PYTORCH_ALLOC_CONF`: they are watched, not set."""
+"""Former names of `PYTORCH_ALLOC_CONF` that torch still reads; they are recorded, not set."""
 
 
 BACKEND_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""Variable by which torch imports whatever is installed for `torch.backends`, in every process."""
+"""Variable that controls whether torch imports distributions registered for `torch.backends`."""
 
 
 def set_environment(asked: Mapping[str, str]) -> None:
-    """Give every stack the same allocator, order of devices and way of waiting.
+    """Set the same allocator, device order and OpenMP waiting for every stack.
 
-    Called before anything is imported that reads them. `asked` is what the scenario sets: torch
-    imports what distributions have registered with it only where that says so.
+    Called before any import that reads them. `asked` holds the scenario's variables: torch imports
+    registered distributions only if one of them says so.
     """
     for name, value in {**SAME_FOR_ALL, **OPENMP_DEFAULTS}.items():
         os.environ.setdefault(name, value)
@@ -39,16 +39,16 @@ def set_environment(asked: Mapping[str, str]) -> None:
 
 
 OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
-"""How many objects are made before the garbage collector looks, while libraries are imported."""
+"""Number of new objects between garbage collections while libraries are imported."""
 
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Collect garbage rarely within the block, where libraries are imported.
+    """Collect garbage rarely within the block, while libraries are imported.
 
-    They leave next to none, and a fifth of an import's time would go into looking for it. No later
-    collection looks at what they made until the window has closed. What a plugin sets within the
-    block stays.
+    Imports leave next to no garbage, and searching it would take a fifth of their time. No later
+    collection visits the imported objects until the window has closed. A threshold that a plugin
+    sets within the block stays.
     """
     before, *others = gc.get_threshold()
     rare = (OBJECTS_BETWEEN_COLLECTIONS, *others)
@@ -62,20 +62,20 @@ def rare_collections() -> Iterator[None]:
 
 
 LAUNCHED_BY_ACCELERATE = "ACCELERATE_MIXED_PRECISION"
-"""Variable that `accelerate launch` always sets."""
+"""Environment variable that `accelerate launch` always sets."""
 
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Variables in which implementations of MPI say how many processes they have started."""
+"""Environment variables of MPI implementations for the number of started processes."""
 
 
 RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
-"""Variable by which a launcher says where ranks meet that share no folder: `tcp://HOST:PORT`."""
+"""Environment variable of a launcher for the ranks' meeting point: `tcp://HOST:PORT`."""
 
 
 def apply_settings(run: Run) -> None:
-    """Seed everything, and set torch up where `prepare_process` has imported it.
+    """Seed all generators, and configure torch if `prepare_process` has imported it.
 
-    Raises InvalidRunError where the launcher says that it has not started every rank.
+    Raises InvalidRunError if the launcher states that it has not started every rank.
     """
     started = started_processes() or str(run.world_size)
     if started != str(run.world_size):  # those that a launcher has not started never come
@@ -92,10 +92,10 @@ def apply_settings(run: Run) -> None:
 
 
 def started_processes() -> str:
-    """Return how many processes the launcher says it has started; empty where it does not say.
+    """Return the number of processes that the launcher states; empty if it states none.
 
-    `accelerate launch` gives their number in MPI's variables where MPI starts them, and in none
-    where it starts one process, which it also does on CPUs where it was asked for more.
+    `accelerate launch` states it in MPI's variables if MPI starts the processes; it states none if
+    it starts one process, which it also does on CPUs when asked for more.
     """
     variables = MPI_SIZES if LAUNCHED_BY_ACCELERATE in os.environ else ()
     found = (os.environ[name] for name in ("WORLD_SIZE", *variables) if name in os.environ)
@@ -103,7 +103,7 @@ def started_processes() -> str:
 
 
 def agree(run: Run, ready: bool) -> bool:
-    """Return whether all ranks are ready; with one rank, or without torch, whether this one is."""
+    """Return whether all ranks are ready; with one rank, or without torch, `ready` itself."""
     if run.world_size == 1 or not has_process_group():
         return ready
     import torch
@@ -114,13 +114,13 @@ def agree(run: Run, ready: bool) -> bool:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group, so that no rank dies of it at exit."""
+    """Destroy the process group, so that no rank fails at exit."""
     if has_process_group():
         sys.modules["torch"].distributed.destroy_process_group()
 
 
 def _set_up_torch(run: Run) -> None:
-    """Set threads, precision of matmuls, seeds, device and process group."""
+    """Set torch's threads, precision of matmuls, seeds, device and process group."""
     import torch
 
     train = run.scenario.train
@@ -135,8 +135,8 @@ def _set_up_torch(run: Run) -> None:
 
 
 def _join_process_group(run: Run) -> None:
-    """Meet the other ranks through a file in the run's folder, where there is no port that could be
-    taken; without a folder that all can reach, where the launcher says."""
+    """Join the other ranks through a file in the run's folder, which needs no free port; else at
+    the meeting point of the launcher."""
     import torch
 
     from accel_bench.modeling.process_group import backends_for
@@ -153,6 +153,6 @@ def _join_process_group(run: Run) -> None:
 
 
 def has_process_group() -> bool:
-    """Return whether this process has joined others by torch.distributed."""
+    """Return whether this process has joined a process group of torch.distributed."""
     torch = sys.modules.get("torch")
     return bool(torch and torch.distributed.is_available() and torch.distributed.is_initialized())

@@ -1,5 +1,5 @@
-"""The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
-and measures an unstable window again; then it takes the steps of the stages after the window."""
+"""The stopwatch: it counts warm-up, times a window in which it only marks the ends of steps,
+repeats an unstable window, and then takes the steps of later stages."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from accel_bench.machine.clock import monotonic
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
-from accel_bench.worker.after_window import PhaseSplitter, Stage
+from accel_bench.worker.after_window import PhaseSplitter, StepStage
 from accel_bench.worker.clocks import HostClock, Lap, counted, samples_of
 from accel_bench.worker.heartbeat import Heartbeat
 
 PLATEAU_STEPS = 5
-"""Steps on each side whose medians are compared; `auto` takes at least twice as many."""
+"""Steps on each side of the compared medians; `auto` takes at least twice as many."""
 
 PLATEAU_TOLERANCE = 0.01
-"""Relative difference of those medians that counts as a plateau."""
+"""Relative difference of the compared medians that counts as a plateau."""
 
 JUMP = 5.0
-"""A step that takes this many times the median, per token, is out of range."""
+"""Multiple of the median seconds per token from which a step is out of range."""
 
 JUMP_SECONDS = 0.05
-"""Shorter hiccups are the operating system's: they do not move a window."""
+"""Least excess seconds of a step out of range; shorter delays are the operating system's."""
 
 
 @dataclass
 class WindowStopwatch:
-    """Times the steps of an engine; see `accel_bench.engine.Stopwatch` for what the engine sees.
+    """Stopwatch of an engine's steps, the implementation of `accel_bench.engine.Stopwatch`.
 
-    `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
-    time before a window opens, and `after_window` once after the one that is kept, while the clock
-    stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
-    take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps that
-    are split when the engine marks phases, and those of `stages`. Engines that train must not
-    call `resume`; those that answer or call operations may (`may_resume`).
+    `warmup` is a number of steps, or None to find a plateau. `before_window` is called each time
+    before a window opens, and `after_window` once after the window that is kept, while the clock
+    stands. `instabilities` returns the disturbances of a window, given its samples; `agree` makes
+    ranks take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps
+    that are split if the engine marks phases, and the steps of `stages`. Engines that answer
+    requests or call operations may call `resume` (`may_resume`).
     """
 
     clock: HostClock
@@ -57,8 +57,8 @@ class WindowStopwatch:
     after_window: Callable[[Window], None] = lambda window: None
     instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
     phase_steps: int = 0
-    learning: Stage | None = None
-    stages: Sequence[Stage] = ()
+    learning: StepStage | None = None
+    stages: Sequence[StepStage] = ()
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
     may_resume: bool = False
@@ -84,7 +84,7 @@ class WindowStopwatch:
         self._started = self._ended = 0.0
 
     def start(self) -> None:
-        """Start the clock of the first warm-up step; called just before the engine runs."""
+        """Start the clock of the first warm-up step, just before the engine runs."""
         self.heartbeat.phase = "warm-up"
         self.clock.reserve(2)
         self.clock.synchronize()
@@ -92,11 +92,11 @@ class WindowStopwatch:
 
     @property
     def phases(self) -> PhaseSplit | None:
-        """The phases of a step; None where none were split."""
+        """Split of a step by phase; None if no step was split."""
         return self._splitter.split
 
     def window(self) -> Window:
-        """Return what was measured; only once the last window has closed."""
+        """Return the measured window, once the last window has closed."""
         return Window(
             started=self._started,
             ended=self._ended,
@@ -108,12 +108,12 @@ class WindowStopwatch:
         )
 
     def _resume(self) -> None:
-        """Leave the time since the last lap out of the step that begins here."""
+        """Exclude the time since the last lap from the step that begins here."""
         self._resumed.append(len(self._laps) + len(self._resumed))
         self.clock.mark()
 
     def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a warm-up step, where waiting for the device is allowed."""
+        """End a warm-up step; waiting for the device is allowed here."""
         self._laps.append((counted(batches), float(loss)))
         self.clock.synchronize()
         self.clock.mark()
@@ -127,7 +127,7 @@ class WindowStopwatch:
             self.clock.mark()
 
     def _open_window(self) -> None:
-        """Do everything that would disturb the window, then start its clock."""
+        """Do all that would disturb the window, then start its clock."""
         self.before_window()
         self.heartbeat.phase = "window"
         self._left_out = 0.0
@@ -141,7 +141,7 @@ class WindowStopwatch:
         self.clock.mark()
 
     def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a measured step. Nothing here waits, prints or calls anybody."""
+        """End a measured step without waiting, printing or calling anybody."""
         self.clock.mark()
         self._laps.append((counted(batches), loss))
         self._done += 1
@@ -155,9 +155,9 @@ class WindowStopwatch:
         self._window_lap(batches, loss)
 
     def _close_window(self) -> None:
-        """Wait for the device once, read the samples, and measure again what is unstable.
+        """Wait for the device once, read the samples, and repeat an unstable window.
 
-        The losses are read first: an engine that computes a step only then has not ended before.
+        The losses are read first: a lazy engine computes a step only then.
         """
         self._laps = [(counts, float(loss)) for counts, loss in self._laps]
         self.clock.synchronize()
@@ -175,7 +175,7 @@ class WindowStopwatch:
             self._open_window()
 
     def _keep_window(self, samples: list[Sample]) -> None:
-        """Keep the samples, and go on to the stages after the window."""
+        """Keep the samples, and continue with the stages after the window."""
         self._window_samples = samples
         if self.may_resume:
             self.resume = lambda: None
@@ -183,7 +183,7 @@ class WindowStopwatch:
         self._begin_stage()
 
     def _begin_stage(self) -> None:
-        """Begin with the next stage that needs a step; there is no other step after the last."""
+        """Begin the next stage that needs a step, or stop after the last one."""
         self.running = False
         while self._waiting and not self.running:
             stage = self._waiting.pop(0)
@@ -192,8 +192,8 @@ class WindowStopwatch:
             self.clock.synchronize()
             self.running = stage.start()
 
-    def _stage_lap(self, stage: Stage, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step of a stage. It trains the model too, but is no part of the loss curve."""
+    def _stage_lap(self, stage: StepStage, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step of a stage, which trains the model too, but is no part of the loss curve."""
         again = stage.end_step(batches, loss)
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
@@ -201,7 +201,7 @@ class WindowStopwatch:
             self._begin_stage()
 
     def _is_warm(self) -> bool:
-        """Return whether the set number of steps is done, or the plateau is reached."""
+        """Return whether the warm-up is complete: its number of steps, or a plateau."""
         if self.warmup is not None:
             return self._done >= self.warmup
         return self._done >= LONGEST_WARMUP or is_plateau(
@@ -211,7 +211,7 @@ class WindowStopwatch:
     def _leave_out(
         self, host: list[float], device: list[float] | None
     ) -> tuple[list[float], list[float] | None]:
-        """Return the seconds of steps alone, and add up those before a `resume`."""
+        """Return the seconds of steps alone, and add up the time that `resume` excluded."""
         places, self._resumed, self._resumes = set(self._resumed), [], True
         kept = [place for place in range(len(host)) if place not in places]
         true = host if device is None else device
@@ -219,14 +219,14 @@ class WindowStopwatch:
         return [host[i] for i in kept], None if device is None else [device[i] for i in kept]
 
     def _read_samples(self, first: int) -> list[Sample]:
-        """Turn the laps since the last reading into samples, numbered from `first`."""
+        """Return the laps since the last reading as samples, numbered from `first`."""
         seconds = self.clock.read()
         laps, self._laps = self._laps, []
         return samples_of(first, self._leave_out(*seconds) if self._resumed else seconds, laps)
 
 
 def refuse_resume() -> None:
-    """Raise InvalidRunError: all of the time of an engine that trains is that of steps."""
+    """Raise InvalidRunError, since a training engine must not exclude time from its steps."""
     raise InvalidRunError(
         [
             "the engine called stopwatch.resume(), which leaves time out of the steps: only an "
@@ -236,7 +236,7 @@ def refuse_resume() -> None:
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:
-    """Return whether the medians of the last steps and of those before are within the tolerance."""
+    """Return whether the medians of the last steps, and of those before, are close."""
     if len(seconds) < 2 * PLATEAU_STEPS:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
@@ -244,7 +244,7 @@ def is_plateau(seconds: Sequence[float]) -> bool:
 
 
 class WindowMonitor:
-    """Compares counters of torch before and after a window, and the durations of its steps."""
+    """Monitor of a window's stability, by counters of torch and the durations of steps."""
 
     def __init__(self, device: DeviceType) -> None:
         self._device = device
@@ -255,7 +255,7 @@ class WindowMonitor:
         self._before = self._counts()
 
     def instabilities(self, samples: Sequence[Sample]) -> list[str]:
-        """Return what disturbed the window since `start`, each as a text."""
+        """Return the disturbances of the window since `start`, each as a text."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
         found = [f"{count} {name}" for name, count in grown.items() if count > 0]
@@ -265,7 +265,7 @@ class WindowMonitor:
         return found
 
     def _counts(self) -> dict[str, int]:
-        """Return the counters that must stand still in a window."""
+        """Return the counters that must not change within a window."""
         counts = {}
         if "torch._dynamo" in sys.modules:
             counters = sys.modules["torch._dynamo"].utils.counters
@@ -279,7 +279,7 @@ class WindowMonitor:
 def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
     """Return the steps that took many times longer per token than the others.
 
-    Per token, since steps hold different numbers of tokens where batches are padded.
+    Per token, since padded batches make steps of different numbers of tokens.
     """
     pace = [seconds_per_token(sample) for sample in samples]
     usual = median(pace) if pace else 0.0

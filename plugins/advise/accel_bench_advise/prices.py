@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.options import Names, takes
-from accel_bench.cli.output import Format, print_rows
+from accel_bench.cli.output import OutputFormat, print_rows
 from accel_bench.report.table import entry
 
 PRICES = (
@@ -33,7 +33,7 @@ app = typer.Typer(help="Prices of machines by the hour, each with its date and s
 
 
 @app.command("list")
-def list_prices(output: Format = "table") -> None:
+def list_prices(output: OutputFormat = "table") -> None:
     """List all prices, those that ship replaced by your own."""
     from datetime import date
 

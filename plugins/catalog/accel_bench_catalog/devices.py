@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.output import Format, print_fields, print_rows
+from accel_bench.cli.output import OutputFormat, print_fields, print_rows
 
 app = typer.Typer(help="Peak FLOP/s, memory and bandwidth of devices, with their sources.")
 
 
 @app.command("list")
-def list_devices(output: Format = "table") -> None:
+def list_devices(output: OutputFormat = "table") -> None:
     """List the devices whose peaks are known: dense FLOP/s by dtype."""
     from accel_bench.catalog.hardware import list_hardware
     from accel_bench_catalog.view import HARDWARE
@@ -30,7 +30,7 @@ def show_device(
         str,
         typer.Argument(help="How torch or NVML names the device, or a name of `catalog devices`."),
     ],
-    output: Format = "table",
+    output: OutputFormat = "table",
 ) -> None:
     """Show which device a name means and what is known of it.
 

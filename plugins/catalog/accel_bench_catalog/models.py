@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format, print_aside, print_fields, print_rows
+from accel_bench.cli.output import OutputFormat, print_aside, print_fields, print_rows
 
 if TYPE_CHECKING:
     from accel_bench.catalog.models import ModelCard
@@ -16,7 +16,7 @@ app = typer.Typer(help="Models of the catalog, with their published figures.")
 
 
 @app.command("list")
-def list_models(output: Format = "table") -> None:
+def list_models(output: OutputFormat = "table") -> None:
     """List the models that `model.id` can name without a download."""
     from accel_bench.catalog.models import list_cards
     from accel_bench_catalog.view import MODELS
@@ -32,7 +32,7 @@ def show_model(
         int | None,
         typer.Option(min=1, help="Tokens in a sequence: adds what training computes for a token."),
     ] = None,
-    output: Format = "table",
+    output: OutputFormat = "table",
 ) -> None:
     """Show all published figures of one model.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format, print_report
+from accel_bench.cli.output import OutputFormat, print_report
 from accel_bench.documents.escaping import printable
 from accel_bench.errors import install_package
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Named stacks that a scenario can refer to.")
 
 
 @app.command("list")
-def list_stacks(output: Format = "table") -> None:
+def list_stacks(output: OutputFormat = "table") -> None:
     """List named stacks: what each uses and sets.
 
     Also what is not installed.

@@ -13,7 +13,7 @@ import typer
 from accel_bench.analysis.wording import percent
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
-from accel_bench.documents.load import SUFFIXES, Document, load_file
+from accel_bench.documents.load import SUFFIXES, ParsedFile, load_file
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
@@ -33,7 +33,7 @@ from accel_bench_ci.claims import (
 
 def check_claims(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of claims.")],
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
     output: AnyFormat = "table",
 ) -> None:
     """Check each claim of a file: it holds, does not hold, or cannot be told.
@@ -61,7 +61,7 @@ def check_claims(
 
 
 @contextmanager
-def _placed(document: Document, number: int, key: str) -> Iterator[None]:
+def _placed(document: ParsedFile, number: int, key: str) -> Iterator[None]:
     """Add the place in the file to an error of the block. Raises ScenarioError."""
     try:
         yield

@@ -75,7 +75,7 @@ class RegressionOptions:
     tolerance: Annotated[
         str, typer.Option(metavar="FRACTION", help="Change that is allowed: 5% or 0.05.")
     ] = "5%"
-    results: options.Results = options.DEFAULT_RESULTS
+    results: options.ResultsOption = options.DEFAULT_RESULTS
     output: AnyFormat = "table"
 
 

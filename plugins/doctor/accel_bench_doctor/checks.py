@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import GPU, RELEVANT, Machine, find_program, installed_versions
-from accel_bench.machine.libraries import Rule, known_distributions, read_libraries
+from accel_bench.machine.libraries import LibraryEffect, known_distributions, read_libraries
 from accel_bench.machine.probe import read_state
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.machine.state import GPUState
@@ -53,7 +53,7 @@ def changes_of_every_stack() -> tuple[Conflict, ...]:
     return tuple(_conflicts(read_libraries().changes_every_stack))
 
 
-def _conflicts(rules: Iterable[Rule]) -> Iterator[Conflict]:
+def _conflicts(rules: Iterable[LibraryEffect]) -> Iterator[Conflict]:
     """Yield a conflict for each rule that applies to these versions."""
     for rule in rules:
         lacks = not rule.missing or any(map(unmet_requirement, rule.missing))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import Format, print_aside, print_json, print_report
+from accel_bench.cli.output import OutputFormat, print_aside, print_json, print_report
 
 if TYPE_CHECKING:
     from accel_bench.machine.info import Machine
@@ -19,8 +19,8 @@ def doctor(
     noise: Annotated[
         bool, typer.Option(help="Measure the noise floor: about a minute on an idle machine.")
     ] = True,
-    results: options.Results = options.DEFAULT_RESULTS,
-    output: Format = "table",
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
+    output: OutputFormat = "table",
 ) -> None:
     """Print what is installed here, what of it does not go together, and how noisy the machine is.
 

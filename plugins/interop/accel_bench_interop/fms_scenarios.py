@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.base import JsonValue
-from accel_bench.documents.load import Document, Location, load_file
+from accel_bench.documents.load import Location, ParsedFile, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
 from accel_bench.scenario.overrides import set_path
 from accel_bench_interop.figures import positive_integer, short_name
@@ -84,7 +84,7 @@ class _File:
         defaults = path.with_name("defaults.yaml")
         if not defaults.is_file():
             findings.wrong.append(f"{path}: there is no defaults.yaml beside it")
-        found = load_file(defaults) if defaults.is_file() else Document("", {})
+        found = load_file(defaults) if defaults.is_file() else ParsedFile("", {})
         self.defaults = respelled(found, (), found.data, self.known, findings)
 
     def scenarios(self, matrix: Matrix, parallel: str | None) -> list[NativeScenario]:
@@ -220,7 +220,7 @@ def _read_stacks(folder: Path, table: Mapped, findings: Findings) -> dict[str, U
     return stacks
 
 
-def _entries(contents: Document) -> Iterator[tuple[str, str, str]]:
+def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
     """Yield key, short name and file of each configuration. Raises ImportFileError."""
     entries = contents.data.get("framework_configs")
     if not isinstance(entries, list):
@@ -236,7 +236,7 @@ def _entries(contents: Document) -> Iterator[tuple[str, str, str]]:
         yield where, name, filename
 
 
-def _read_uses(document: Document, table: Mapped, findings: Findings) -> Uses:
+def _read_uses(document: ParsedFile, table: Mapped, findings: Findings) -> Uses:
     """Return the uses of one sample configuration, in the order of the table."""
     plugins = document.data.get("plugins")
     if not isinstance(plugins, dict):
@@ -253,7 +253,7 @@ def _read_uses(document: Document, table: Mapped, findings: Findings) -> Uses:
 
 
 def _stanzas(
-    document: Document,
+    document: ParsedFile,
     location: Location,
     given: Mapping[str, Any],
     known: Mapping[str, Any],

@@ -37,7 +37,7 @@ def import_results(
         options.Names,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting that the files do not state."),
     ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Import results of another program, or an export of `accel-bench results export`.
 

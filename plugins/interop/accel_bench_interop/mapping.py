@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.load import Document, Location, load_file
+from accel_bench.documents.load import Location, ParsedFile, load_file
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 
@@ -115,7 +115,7 @@ def _tied(name: str, close: list[str]) -> bool:
 
 
 def respelled(
-    document: Document,
+    document: ParsedFile,
     location: Location,
     given: Mapping[str, Any],
     known: Collection[str],

@@ -26,7 +26,7 @@ from accel_bench.interchange import (
     load_format,
     read_source,
 )
-from accel_bench.plugins.doors import Entry, find_entries, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 from accel_bench.result import EARLIEST, Provenance, Result
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.models import Scenario, Stack
@@ -50,7 +50,7 @@ DAMAGED = (AttributeError, LookupError, TypeError, ValueError, csv.Error)
 Given: TypeAlias = Mapping[str, JsonValue]
 """Settings of the work that the user adds, by dotted key."""
 
-Named: TypeAlias = tuple[Entry, Format]
+Named: TypeAlias = tuple[DoorEntry, Format]
 """A format with its entry point."""
 
 
@@ -103,7 +103,7 @@ def read_files(path: Path, name: str | None, given: Given) -> tuple[list[Importe
     return read, left_out + formats.broken
 
 
-def _reading(name: str) -> Entry:
+def _reading(name: str) -> DoorEntry:
     """Return the readable format of a name. Raises ImportFileError, PluginError."""
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).read is None:
@@ -114,7 +114,7 @@ def _reading(name: str) -> Entry:
 class _Formats:
     """Installed formats, each imported when it is first tried on a file."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[DoorEntry]) -> None:
         self._entries = [*entries]
 
         self.broken: list[str] = []
@@ -129,7 +129,7 @@ class _Formats:
             else:
                 yield entry, form
 
-    def _leave_out(self, entry: Entry, error: PluginError) -> None:
+    def _leave_out(self, entry: DoorEntry, error: PluginError) -> None:
         self._entries.remove(entry)
         self.broken.append(str(error))
 

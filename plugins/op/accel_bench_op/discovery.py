@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.machine.provenance import distribution_version
-from accel_bench.plugins.doors import Entry, find_entries
+from accel_bench.plugins.doors import DoorEntry, find_entries
 from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.executors import Executor
 
@@ -95,11 +95,11 @@ def _with_warnings(found: Discovered[FoundT]) -> dict[str, FoundT]:
 
 
 def _discover(
-    what: str, group: str, read: Callable[[Entry], Mapping[str, FoundT]]
+    what: str, group: str, read: Callable[[DoorEntry], Mapping[str, FoundT]]
 ) -> Discovered[FoundT]:
     """Load all entry points of a group; of equal names accel-bench's own is kept, or none."""
     found: Discovered[FoundT] = Discovered(what)
-    bringers: dict[str, Entry] = {}
+    bringers: dict[str, DoorEntry] = {}
     for entry in find_entries(group, what).values():
         try:
             for name, one in read(entry).items():
@@ -117,7 +117,7 @@ def _discover(
 
 
 def _note_duplicate(
-    found: Discovered[Any], name: str, one: Any, entries: tuple[Entry, ...]
+    found: Discovered[Any], name: str, one: Any, entries: tuple[DoorEntry, ...]
 ) -> None:
     """Discard an entry with a duplicate name, unless it is the same object."""
     first, second = entries
@@ -131,7 +131,7 @@ def _note_duplicate(
         found.usable.pop(name, None)
 
 
-def _executors_of(entry: Entry) -> dict[str, Executor]:
+def _executors_of(entry: DoorEntry) -> dict[str, Executor]:
     kind = entry.point.load()
     if not (inspect.isclass(kind) and issubclass(kind, Executor)):
         raise PluginError(f"{kind!r} is no subclass of accel_bench_op.Executor")
@@ -140,7 +140,7 @@ def _executors_of(entry: Entry) -> dict[str, Executor]:
     return {executor.name: executor}
 
 
-def _benchmarks_of(entry: Entry) -> dict[str, type[Benchmark]]:
+def _benchmarks_of(entry: DoorEntry) -> dict[str, type[Benchmark]]:
     """Return a benchmark class, or the named classes that a module defines."""
     loaded = entry.point.load()
     named: dict[str, type[Benchmark]] = {}
@@ -162,11 +162,11 @@ def _kind(one: Any) -> type:
     return one if inspect.isclass(one) else type(one)
 
 
-def _unusable(name: str, entry: Entry, reason: str) -> Unusable:
+def _unusable(name: str, entry: DoorEntry, reason: str) -> Unusable:
     return Unusable(name, entry.brought_by, str(entry.broken(reason)))
 
 
-def _distribution(entry: Entry) -> str:
+def _distribution(entry: DoorEntry) -> str:
     """Return the distribution of an entry point, with version and the checkout's commit."""
     if entry.point.dist is None:
         return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, Where, takes
+from accel_bench.cli.options import DEFAULT_RESULTS, Names, ResultsOption, Where, takes
 from accel_bench.cli.output import print_aside
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ReportOptions:
         ),
     ] = False
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
 
 
 @takes(ReportOptions)

@@ -9,7 +9,7 @@ import typer
 
 from accel_bench.analysis.wording import count
 from accel_bench.cli import options
-from accel_bench.cli.output import Format, print_aside, print_fields, print_rows, print_text
+from accel_bench.cli.output import OutputFormat, print_aside, print_fields, print_rows, print_text
 from accel_bench.documents.escaping import plain
 from accel_bench.errors import BundleError
 from accel_bench.report.table import paths
@@ -26,7 +26,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `bundle 
 @app.command("list")
 def list_bundles(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Else this folder.")] = Path(),
-    output: Format = "table",
+    output: OutputFormat = "table",
 ) -> None:
     """List the bundles in a folder and below it.
 
@@ -44,7 +44,7 @@ def list_bundles(
 
 
 @app.command("show")
-def show_bundle(file: File, output: Format = "table") -> None:
+def show_bundle(file: File, output: OutputFormat = "table") -> None:
     """Verify a bundle, and show what it holds and concludes."""
     bundle = read_bundle(file)
     document = {**bundle.manifest.model_dump(mode="json"), "conclusion": bundle.conclusion}
@@ -84,7 +84,7 @@ def new_bundle(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, such as a.zip.")
     ],
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Write all sessions to which ids lead into one file.
 

@@ -21,7 +21,7 @@ from repeated_sessions import SCENARIO, make_record, make_runs
 
 from accel_bench.documents.canonical import digest
 from accel_bench.errors import BundleError, PluginError
-from accel_bench.plugins.doors import Entry
+from accel_bench.plugins.doors import DoorEntry
 from accel_bench.result import Node, Provenance
 from accel_bench.runner.anonymous import anonymous
 from accel_bench.scenario.uses import LauncherUse
@@ -180,7 +180,7 @@ def test_the_page_is_that_of_a_stranger_where_ours_is_absent(
     (tmp_path / "a_stranger_s_pages.py").write_text(STRANGER)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "a_stranger_s_pages", raising=False)
-    entry = Entry("page", name, EntryPoint(name, f"a_stranger_s_pages:{name}", PAGES))
+    entry = DoorEntry("page", name, EntryPoint(name, f"a_stranger_s_pages:{name}", PAGES))
     monkeypatch.setattr("accel_bench_share.bundling.find_entries", lambda *_: {name: entry})
     if name == "page":
         page = unpack(write(tmp_path, make_runs()))["report.html"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from accel_bench.result import SKETCH_BUCKETS
-from accel_bench.worker.verify.optimizer_steps import StepCounter
+from accel_bench.worker.verify.optimizer_steps import OptimizerStepCounter
 from accel_bench.worker.verify.update import BLOCK_ROWS, ROW, UpdateSketch, sketch
 
 SIZES = [1, SKETCH_BUCKETS, ROW - 1, ROW, ROW + 1, ROW * BLOCK_ROWS + 5]
@@ -91,7 +91,7 @@ def test_tensors_whose_elements_cannot_be_read_are_left_out():
     model = torch.nn.Sequential(*layers)
     model.sparse = torch.nn.Parameter(torch.eye(4).to_sparse())
     assert list(UpdateSketch(make_run(model)).finish(1).tensors) == ["2.weight", "2.bias"]
-    StepCounter(model.parameters()).see_step()
+    OptimizerStepCounter(model.parameters()).see_step()
 
 
 def test_wrappers_do_not_change_the_names():

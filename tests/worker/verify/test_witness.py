@@ -25,8 +25,8 @@ from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.effective import differences, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (
+    OptimizerStepCounter,
     Reading,
-    StepCounter,
     node_reasons,
     read_progress,
 )
@@ -300,7 +300,7 @@ def test_what_is_no_number_under_the_key_of_a_counter_counts_nothing() -> None:
     states = {0: {"step": torch.zeros(3)}, 1: {"step": None}, 2: {"step": torch.tensor(4.0)}}
     for state, counted in ((states, 4), ({0: states[0]}, None)):
         optimizer = SimpleNamespace(state=state, param_groups=[])
-        assert read_progress([optimizer], 4, StepCounter([])).counted_steps == counted
+        assert read_progress([optimizer], 4, OptimizerStepCounter([])).counted_steps == counted
 
 
 def test_a_sparse_gradient_is_read_in_the_first_step(make_run: Callable[..., Run]) -> None:
@@ -319,7 +319,7 @@ def test_what_an_engine_writes_before_its_first_step_makes_no_step_larger(
     warmup: int, steps: int | None
 ) -> None:
     weight = torch.nn.Parameter(torch.zeros(4))
-    counter = StepCounter([weight])
+    counter = OptimizerStepCounter([weight])
     weight.add_(1)
     for step in range(6):
         weight.add_(1)
@@ -337,7 +337,7 @@ def test_numbers_are_read_of_every_group_and_states_as_they_are_stored() -> None
     optimizer.step()
     state = optimizer.state[parameters[0]]
     state["exp_avg"] = state["exp_avg"].bfloat16()
-    found = read_progress([optimizer, optimizer], 1, StepCounter([]))
+    found = read_progress([optimizer, optimizer], 1, OptimizerStepCounter([]))
     assert found.hyperparameters["betas"] == {"0.9, 0.999": 2, "0.9, 0.95": 1}
     assert found.hyperparameters["maximize"] == {"true": 3}
     assert found.hyperparameters["eps"] == {"1e-08": 3}

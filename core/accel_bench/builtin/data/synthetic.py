@@ -1,4 +1,4 @@
-"""The data plugin `synthetic`: made-up token ids that cost nothing to get and can be learned."""
+"""The data plugin `synthetic`: learnable synthetic token ids, without files or downloads."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ if TYPE_CHECKING:
 
 
 LONGEST = 16_777_216
-"""No length is drawn above this."""
+"""Largest sample length in tokens that is drawn."""
 
 
 class Lengths(Options):
-    """A log-normal distribution of lengths in tokens, such as instructions and answers have."""
+    """Log-normal distribution of sample lengths in tokens, as of instructions and answers."""
 
     median: int = Field(300, ge=1, le=16_777_216)
-    """Half of the samples are shorter than this."""
+    """Median length in tokens."""
 
     sigma: float = Field(0.8, ge=0, allow_inf_nan=False)
     """Standard deviation of the natural logarithm of the length."""
 
     minimum: int = Field(16, ge=2, le=16_777_216)
-    """No sample is shorter than this, and none longer than `data.sequence_length`."""
+    """Smallest length in tokens; the largest is `data.sequence_length`."""
 
 
 class SyntheticOptions(Options):
-    """What the made-up tokens look like."""
+    """Options of the synthetic tokens."""
 
     vocab_size: int = Field(2048, ge=2, le=10_000_000)
-    """Token ids are below this; at most the vocabulary of the model."""
+    """Upper bound of token ids, exclusive; at most the vocabulary of the model."""
 
     samples: int = Field(512, ge=1, le=10_000_000)
-    """Samples of an epoch."""
+    """Number of samples in an epoch."""
 
     lengths: Lengths | None = None
-    """Draw a length for each sample from `data.seed`, as in `{median: 300, sigma: 0.8, minimum:
-    16}`; null: each has `data.sequence_length` tokens."""
+    """Distribution of a random length for each sample, from `data.seed`: `{median: 300, sigma: 0.8,
+    minimum: 16}`; null: each has `data.sequence_length` tokens."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """With `lengths`: pad to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Padding with `lengths`: to `data.sequence_length`, or to the longest of the micro-batch."""
 
     pattern: Literal["markov", "uniform"] = "markov"
-    """`markov`: few tokens can follow each token, so that a model learns; `uniform`: pure noise."""
+    """Distribution of tokens: `markov`, which a model can learn, or `uniform` noise."""
 
     successors: int = Field(4, ge=1, le=10_000_000)
-    """Tokens that can follow each token in the pattern `markov`."""
+    """Number of tokens that can follow each token in the pattern `markov`."""
 
     maximum_token: int | None = Field(None, ge=2)
-    """Only ids below this occur, such as 100 for random tokens of a narrow range; null: all."""
+    """Upper bound of the ids in use, such as 100 for tokens of a narrow range; null: all."""
 
     @model_validator(mode="after")
     def _within_vocabulary(self) -> SyntheticOptions:
@@ -68,7 +68,7 @@ class SyntheticOptions(Options):
 
     @property
     def distinct_tokens(self) -> int:
-        """Return how many token ids can occur."""
+        """Return the number of token ids that can occur."""
         return self.maximum_token or self.vocab_size
 
 
@@ -79,7 +79,7 @@ class Synthetic(TokenData[SyntheticOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the lengths that are drawn. Raises ScenarioError where they are not."""
+        """Return the random lengths. Raises ScenarioError for samples of one length."""
         from accel_bench.builtin.data import synthetic_impl
 
         options = self.options
@@ -95,7 +95,7 @@ class Synthetic(TokenData[SyntheticOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Make up the samples from `data.seed`."""
+        """Return synthetic samples from `data.seed`."""
         from accel_bench.builtin.data import synthetic_impl
 
         data = run.scenario.data

@@ -1,4 +1,4 @@
-"""Make up token ids, a random first-order Markov chain or noise, and lengths of samples."""
+"""Synthetic token ids, a random first-order Markov chain or noise, and random sample lengths."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from accel_bench.modeling.data.made_up import digest_of, markov_tokens
 from accel_bench.modeling.data.token_batches import TokenDataset
 
 LENGTHS_STREAM = 1
-"""Added to the seed for lengths, so that drawing them leaves the tokens as they are."""
+"""Number added to the seed for lengths, so that drawing them does not change the tokens."""
 
 
 def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> TokenDataset:
-    """Make a dataset that options, length and seed alone decide.
+    """Return a dataset determined by options, length and seed.
 
-    With lengths each sample is the beginning of what it is without them. Raises ScenarioError when
+    With lengths each sample is the beginning of the sample without them. Raises ScenarioError when
     no length is possible.
     """
     generator = np.random.default_rng(seed)
@@ -46,7 +46,7 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
 
 
 def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
-    """Return JSON of what is trained on, with the lengths where they were drawn."""
+    """Return JSON about the dataset, with the lengths if they are random."""
     found: dict[str, Any] = {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),
@@ -65,10 +65,10 @@ def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
 
 
 def draw_lengths(lengths: Lengths, samples: int, longest: int, seed: int) -> Integers:
-    """Draw log-normal lengths between `lengths.minimum` and `longest`, shape (samples,).
+    """Return log-normal lengths between `lengths.minimum` and `longest`, shape (samples,).
 
-    What would be longer is cut to `longest`, as text is. Raises ScenarioError when the minimum is
-    above that.
+    Longer ones are cut to `longest`, as text is. Raises ScenarioError when the minimum is above
+    that.
     """
     if lengths.minimum > longest:
         raise ScenarioError(

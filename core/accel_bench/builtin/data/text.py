@@ -1,4 +1,4 @@
-"""The data plugin `text`: real documents, tokenized once and kept."""
+"""The data plugin `text`: real documents, tokenized once into the cache."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class TextOptions(TokenizerOptions):
-    """Which text, how it is tokenized and how it becomes samples."""
+    """Options of the text's source, tokenization and division into samples."""
 
     source: Literal["stdlib", "path"] = "stdlib"
-    """`stdlib`: sources of Python's standard library, always there; `path`: what `path` names."""
+    """Source of the text: `stdlib`, the sources of Python's standard library; or `path`."""
 
     path: str | None = None
     """A .txt, .md, .py, .jsonl or .parquet file, or a folder of them, for the source `path`."""
@@ -32,21 +32,20 @@ class TextOptions(TokenizerOptions):
     """Key of a .jsonl line, or column of a .parquet file, that holds the text."""
 
     documents: Literal["files", "functions"] = "files"
-    """`files`: a plain file is one document; `functions`: each function and method of a .py file is
-    one, so that lengths differ as those of fine-tuning data do (what does not parse stays whole).
-    """
+    """Unit of a document: plain `files`, or `functions`, each function and method of a .py file, so
+    that lengths differ as those of fine-tuning data do (an unparsable file stays whole)."""
 
     packing: bool = True
-    """Join documents and cut them into full samples; else each document is a sample of its own."""
+    """True to join documents and cut them into full samples; else each document is a sample."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """Without packing: pad to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Padding without packing: to `data.sequence_length`, or to the longest of the micro-batch."""
 
     maximum_documents: int | None = Field(None, ge=1)
-    """Read no more documents than this; null reads up to `limit_bytes`."""
+    """Largest number of documents; null reads up to `limit_bytes`."""
 
     limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
-    """Read no more bytes of text than this."""
+    """Largest number of bytes of text."""
 
     @model_validator(mode="after")
     def _path_where_it_is_read(self) -> TextOptions:
@@ -57,7 +56,7 @@ class TextOptions(TokenizerOptions):
         return self
 
     def files(self) -> list[text_sources.TextFile]:
-        """Return the selected files, by name; empty when there is nothing to read."""
+        """Return the selected files, by name; empty for nothing to read."""
         if self.path is None:
             return text_sources.stdlib_files(self.limit_bytes)
         return text_sources.path_files(home_path(self.path), self.limit_bytes)
@@ -69,14 +68,14 @@ class Text(TokenData[TextOptions]):
     Options = TextOptions
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of the text and of a finished tokenizer; None when it cannot be read."""
+        """Return a digest of the text and of a finished tokenizer; None if unreadable."""
         if list(self.check_scenario(experiment)):
             return None
         return content_fingerprint(self.options.of_model(experiment))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Check that there is text. Raises ScenarioError for a file that the user must mend."""
+        """Check that there is text. Raises ScenarioError for an unusable file."""
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(home_path(path))):
             raise ScenarioError(problem)
@@ -94,7 +93,7 @@ class Text(TokenData[TextOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the tokens of each document, packed or not."""
+        """Return the length of each document in tokens, packed or not."""
         from accel_bench.builtin.data import text_impl
         from accel_bench.modeling.data import token_batches
 
@@ -102,7 +101,7 @@ class Text(TokenData[TextOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Map the tokens into memory; tokenize first where that was not prepared."""
+        """Map the tokens into memory; tokenize first if that was not prepared."""
         from accel_bench.builtin.data import text_impl
 
         options = self.options.of_model(run)

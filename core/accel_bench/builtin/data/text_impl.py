@@ -1,4 +1,4 @@
-"""Train or load a tokenizer, tokenize documents into the cache, and load them as samples."""
+"""Tokenization of documents into the cache, and their loading as samples."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from accel_bench.modeling.data.text_sources import read_documents
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens, windows
 
 CACHE_FORM = 1
-"""Version of what a cached folder holds; another one is another key."""
+"""Version of a cached folder's layout, part of its key."""
 
 NOT_TOKENS = {"path", "packing", "padding", "tokenizer", "tokenizer_revision"}
 """Options that change no token, or whose content is in the fingerprint."""
 
 DOCUMENTS_AT_ONCE = 256
-"""Documents that are tokenized in parallel."""
+"""Number of documents that are tokenized in parallel."""
 
 
 @dataclass(frozen=True)
 class TokenizedFacts:
-    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+    """Facts about a cached folder's tokens, stored in its `facts.json`."""
 
     documents: int
     characters: int
 
     tokens: int
-    """Tokens of all documents, without those that end one."""
+    """Number of tokens of all documents, without end-of-text tokens."""
 
     vocab_size: int
-    """Every token id is smaller than this."""
+    """Upper bound of token ids, exclusive."""
 
     pad_token_id: int
 
 
 def tokenized(run: Run, options: TextOptions) -> Path:
-    """Return the folder with tokenizer.json, tokens.npy, ends.npy and facts.json; fill it when new.
+    """Return the folder with tokenizer.json, tokens.npy, ends.npy and facts.json; fill a new one.
 
-    What comes after (sequence length, packing, padding) is not part of the key, so that a sweep
-    over it tokenizes once. Raises ScenarioError when text or tokenizer cannot be used.
+    Later settings (sequence length, packing, padding) are not part of the key, so that a sweep over
+    them tokenizes once. Raises ScenarioError when text or tokenizer cannot be used.
     """
     chosen = options.model_dump(mode="json", exclude=NOT_TOKENS)
     key: dict[str, Any] = {
@@ -109,7 +109,7 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
 
 
 def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[str, Any]:
-    """Return JSON of what the text became."""
+    """Return JSON about the tokenized text."""
     facts = _facts(folder)
     return {
         **asdict(facts),
@@ -144,7 +144,7 @@ def _read(options: TextOptions) -> list[str]:
 
 
 def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:
-    """Return all tokens in a row, each document ended by `end`, and where each ends in it."""
+    """Return all tokens in a row, each document ended by `end`, and where each ends."""
     # The name of a special token inside a document is text like any other.
     tokenizer.encode_special_tokens = True
     pieces: list[Tokens] = []

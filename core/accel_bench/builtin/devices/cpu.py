@@ -1,4 +1,4 @@
-"""The device type `cpu`: the host computes."""
+"""The device type `cpu`, the host itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accel_bench import DeviceType, Machine
 
 
 class CPU(DeviceType):
-    """A CPU: it computes before a call returns, in the host's memory."""
+    """A CPU, which computes synchronously in the host's memory."""
 
     torch_type = "cpu"
     label = "CPU"
@@ -19,29 +19,29 @@ class CPU(DeviceType):
     autocast_dtypes: ClassVar[frozenset[str]] = frozenset({"bfloat16"})
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the processor: every machine has one."""
+        """Return the processor, which every machine has."""
         return [machine.processor]
 
     def is_started(self) -> bool:
-        """Return false: torch has no allocator of its own there that could be asked."""
+        """Return false: torch's CPU has no allocator with readings."""
         return False
 
     def use(self, index: int) -> None:
-        """Do nothing: there is one."""
+        """Do nothing, as there is one CPU device."""
 
     def identify(self, index: int) -> tuple[str, str]:
         """Return `cpu`; the machine's description has the processor's name."""
         return "cpu", ""
 
     def synchronize(self) -> None:
-        """Do nothing: what was called has been computed."""
+        """Do nothing, as calls are synchronous."""
 
     def make_event(self) -> None:
         """Return None: the host's clock is the device's."""
 
     @contextlib.contextmanager
     def keep_random_state(self, index: int) -> Iterator[None]:
-        """Put the host's random state back after the block."""
+        """Restore the host's random state after the block."""
         import torch
 
         with torch.random.fork_rng(devices=[]):

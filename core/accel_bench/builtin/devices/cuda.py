@@ -17,15 +17,15 @@ class CUDA(DeviceType):
     pins_memory = True
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names that NVML gives."""
+        """Return the names of the GPUs by NVML."""
         return [gpu.name for gpu in machine.gpus]
 
     def driver(self, machine: Machine) -> str | None:
-        """Return the version that NVML gives."""
+        """Return the version of the driver by NVML."""
         return machine.driver
 
     def lacks(self, torch_version: str) -> str:
-        """Return that torch was built for something else; wheels say so in their version."""
+        """Return the reason for a torch built for another device type, by its version."""
         if torch_version.endswith("+cpu"):
             return "the installed torch is built for CPUs only"
         if "+rocm" in torch_version or "+xpu" in torch_version:

@@ -12,14 +12,14 @@ from accel_bench import DeviceType, Machine
 
 
 class MPS(DeviceType):
-    """The one GPU of an Apple chip: it shares the host's memory; its allocator keeps no peaks."""
+    """The one GPU of an Apple chip, which shares the host's memory, without peak readings."""
 
     torch_type = "mps"
     label = "MPS"
     preference = 20
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the chip, where the system is macOS on Apple's own."""
+        """Return the chip's name on macOS on Apple silicon."""
         here = machine.system.startswith("Darwin") and platform.machine() == "arm64"
         return [machine.processor] if here else []
 
@@ -28,10 +28,10 @@ class MPS(DeviceType):
         return machine.system
 
     def use(self, index: int) -> None:
-        """Do nothing: there is one."""
+        """Do nothing, as there is one GPU."""
 
     def is_started(self) -> bool:
-        """Return whether tensors lie there: the module does not say whether it was started."""
+        """Return whether the GPU holds tensors, since torch does not report its start."""
         if sys.platform != "darwin":
             return False
         import torch
@@ -40,12 +40,12 @@ class MPS(DeviceType):
         return here and bool(self.module().current_allocated_memory())
 
     def identify(self, index: int) -> tuple[str, str]:
-        """Return what Metal calls the GPU."""
+        """Return Metal's name of the GPU."""
         name = getattr(self.module(), "get_name", None)
         return (str(name()) if name else platform.processor() or "mps"), ""
 
     def memory(self) -> dict[str, int]:
-        """Return what tensors and the driver hold now."""
+        """Return the current bytes of tensors and of the driver."""
         module = self.module()
         return {
             "device_allocated_bytes": int(module.current_allocated_memory()),
@@ -53,14 +53,14 @@ class MPS(DeviceType):
         }
 
     def free_memory(self) -> tuple[int, int] | None:
-        """Return what is left of the memory that Metal recommends to use, and all of that."""
+        """Return the free and the total bytes of the memory that Metal recommends to use."""
         module = self.module()
         total = int(module.recommended_max_memory())
         return total - int(module.driver_allocated_memory()), total
 
     @contextlib.contextmanager
     def keep_random_state(self, index: int) -> Iterator[None]:
-        """Put the random state of the host and of the GPU back after the block."""
+        """Restore the random state of the host and of the GPU after the block."""
         import torch
 
         module: Any = self.module()

@@ -1,4 +1,4 @@
-"""The device type `rocm`: AMD's GPUs, which torch calls `cuda` where it is built for ROCm."""
+"""The device type `rocm`: AMD's GPUs, which torch calls `cuda` if built for ROCm."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from accel_bench import DeviceType, Machine
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
-"""Folder in which Linux lists processors of AMD's driver: GPUs are those with SIMD units."""
+"""Folder of Linux with the processors of AMD's driver: GPUs are those with SIMD units."""
 
 
 class ROCm(DeviceType):
-    """AMD's GPUs, as the compute driver lists them; torch's names and modules are those of CUDA."""
+    """AMD's GPUs, by the compute driver; torch's names and modules are those of CUDA."""
 
     torch_type = "cuda"
     label = "ROCm"
@@ -21,19 +21,19 @@ class ROCm(DeviceType):
     pins_memory = True
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the GPUs of the driver's topology, by architecture where it tells no name."""
+        """Return the GPUs of the driver's topology, by architecture if they have no name."""
         nodes = sorted(TOPOLOGY.glob("[0-9]*"), key=lambda node: int(node.name))
         return [_name(node, facts) for node in nodes if (facts := _facts(node))]
 
     def lacks(self, torch_version: str) -> str:
-        """Return that torch was not built for ROCm; wheels say so in their version."""
+        """Return the reason for a torch not built for ROCm, by its version."""
         if "+rocm" in torch_version:
             return ""
         return f"the installed torch {torch_version} is not built for ROCm".replace("  ", " ")
 
 
 def _facts(node: Path) -> dict[str, str]:
-    """Return a GPU's properties; nothing of a CPU, or of a node that may not be read."""
+    """Return a GPU's properties; empty for a CPU, or for an unreadable node."""
     try:
         lines = (node / "properties").read_text(encoding="utf8").splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def _facts(node: Path) -> dict[str, str]:
 
 
 def _name(node: Path, facts: dict[str, str]) -> str:
-    """Return the marketing name where the driver has it, else the architecture, as `gfx942`."""
+    """Return the marketing name by the driver, else the architecture, as `gfx942`."""
     try:
         name = (node / "name").read_text(encoding="utf8").strip()
     except OSError:

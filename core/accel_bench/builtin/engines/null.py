@@ -16,7 +16,7 @@ class NullOptions(Options):
     """Options of `null`."""
 
     step_seconds: float = Field(0.0, ge=0)
-    """Engine: seconds that a step sleeps."""
+    """Seconds that a step of the engine sleeps."""
 
 
 class NullModel:
@@ -24,14 +24,14 @@ class NullModel:
 
 
 class NullEngine:
-    """Takes steps that sleep; the loss falls as 1 / (1 + step), whatever the data."""
+    """Engine whose steps sleep; the loss falls as 1 / (1 + step), whatever the data."""
 
     def __init__(self, run: Run, step_seconds: float) -> None:
         self._run = run
         self._step_seconds = step_seconds
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Lap until the window is full."""
+        """Call the stopwatch's lap until the window is full."""
         accumulation = self._run.scenario.train.gradient_accumulation
         for step in itertools.count():
             if not stopwatch.running:
@@ -62,12 +62,12 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def build_optimizer(self, run: Run) -> NullModel:
-        """Return something in place of an optimizer."""
+        """Return a placeholder of an optimizer."""
         return NullModel()
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield the same batch without end, counted as if it held tokens."""
+        """Yield the same batch without end, with a count of tokens."""
         train, length = run.scenario.train, run.scenario.data.sequence_length
         tokens = train.micro_batch_size * length
         supervised = train.global_batch_size * (length - 1)
@@ -81,5 +81,5 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Return that nothing was trained."""
+        """Return evidence that nothing was trained."""
         return {"trains": False}

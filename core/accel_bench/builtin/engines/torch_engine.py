@@ -12,12 +12,12 @@ class Torch(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
+        """Import torch, which core configures next and excludes from the run's memory."""
         from accel_bench.builtin.engines import torch_engine_impl  # noqa: F401
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the loop."""
+        """Return the plain training loop."""
         from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 
         return TorchEngine(run)

@@ -1,4 +1,4 @@
-"""The training loop itself: no logging, no metric and no synchronisation in it."""
+"""The plain training loop, without logging, metrics or synchronization."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from accel_bench.modeling.sharding import clip_gradients, without_gradient_sync
 
 
 class TorchEngine:
-    """Takes optimizer steps on `run.model`.
+    """Engine that takes optimizer steps on `run.model`.
 
-    The task's loss of a micro-batch is its sum over supervised elements divided by those of the
-    whole step, over micro-batches and ranks; so accumulated losses add up, and the losses of ranks
-    too. Where gradients are averaged over ranks, the loss is multiplied by their number to make
+    The task's loss of a micro-batch is its sum over supervised elements divided by their number in
+    the whole step, over micro-batches and ranks; so accumulated losses add up, and the losses of
+    ranks too. If gradients are averaged over ranks, the loss is multiplied by their number to make
     that a sum; ranks that compute one batch together count once in both.
     """
 
@@ -41,7 +41,7 @@ class TorchEngine:
         self._no_sync = without_gradient_sync(run.model)
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """While the stopwatch runs: one optimizer step, one lap."""
+        """Take one optimizer step and call one lap, while the stopwatch runs."""
         while stopwatch.running:
             batches = list(islice(self._batches, self._accumulation))
             loss = self._forward_backward(batches, stopwatch)

@@ -14,7 +14,7 @@ class Local(Plugin[Options]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Start the ranks; none is left behind when one cannot be started."""
+        """Start the ranks; end all of them if one cannot be started."""
         started: list[LocalProcess] = []
         try:
             for rank in range(job.world_size):

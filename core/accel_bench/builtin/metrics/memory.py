@@ -1,4 +1,4 @@
-"""`memory`: what the window and the whole run needed at their peaks, and what a forward keeps."""
+"""`memory`: peaks of memory in the window and in the run, and what a forward pass saves."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from accel_bench import Metric, Options, Plugin, Run, Stage, Window, hookimpl
 
 MOST_EVENTS = 200_000
-"""Allocations in the history of the allocator, the newest."""
+"""Largest number of the newest allocations in the allocator's history."""
 
 
 class MemoryOptions(Options):
     """Options of `memory`."""
 
     saved_for_backward: bool = True
-    """Take one more forward pass after the window, and add up what autograd keeps of it."""
+    """True to take one more forward pass after the window, and add up its saved tensors."""
 
     oom_snapshot: bool = False
-    """On CUDA, leave `rank<N>.oom_snapshot.pickle` in the folder of a run that runs out of memory.
+    """True to leave `rank<N>.oom_snapshot.pickle`, on CUDA, in an out-of-memory run's folder.
 
-    The allocator keeps its history for it until the window begins, and not in the window.
+    The allocator keeps its history until the window begins, and not in the window.
     """
 
 
@@ -32,13 +32,13 @@ class Memory(Plugin[MemoryOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Begin to keep the history of the allocator, where a snapshot is requested."""
+        """Start the allocator's history, if a snapshot is requested."""
         if self.options.oom_snapshot and run.device.type == "cuda":
             _keep_history(run)
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Leave the window alone."""
+        """Stop the allocator's history, so that the window is undisturbed."""
         if self.options.oom_snapshot and run.device.type == "cuda":
             _stop_history()
 
@@ -58,7 +58,7 @@ class Memory(Plugin[MemoryOptions]):
 
 
 def _keep_history(run: Run) -> None:
-    """Keep the history from here on, and write it at an out-of-memory error."""
+    """Start the history, and write it at an out-of-memory error."""
     import torch
 
     path = run.folder / f"rank{run.rank}.oom_snapshot.pickle"
@@ -73,18 +73,18 @@ def _keep_history(run: Run) -> None:
 
 
 def _stop_history() -> None:
-    """Keep no more history; what was kept can still be written."""
+    """Stop the history; what was recorded can still be written."""
     import torch
 
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
 def _saved_for_backward(run: Run) -> Iterable[Metric]:
-    """Take one forward pass of the next micro-batch and add up what it keeps on the rank's device.
+    """Take a forward pass of the next micro-batch, and yield the bytes saved on the rank's device.
 
-    The pass comes after the measured window, and no backward pass follows it. It goes round the
-    wrapper of a data-parallel model, whose gradients it would otherwise expect. A model that is no
-    torch module has no such figure; one that cannot take the pass gets a null with the reason.
+    The pass comes after the measured window, without a backward pass. It bypasses the wrapper of a
+    data-parallel model, which would otherwise expect gradients. A model that is no torch module has
+    no such figure; a model that cannot take the pass gets a null with the reason.
     """
     import torch
 
@@ -118,7 +118,7 @@ def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
 
 
 def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Metric]:
-    """Yield resident memory; on a CPU that above the imports is the peak that tables show."""
+    """Yield resident memory; on a CPU the peak above the imports is the one that tables show."""
     peak, reason = window.host_peak_bytes, ""
     if peak is None:
         reason = "this system does not tell the peak of the window from that of the process"

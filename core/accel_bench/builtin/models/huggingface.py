@@ -20,7 +20,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.model_files import digest_of_model
 
 OLDEST_FOR_FLASH = (8, 0)
-"""Compute capability from which flash-attn 2 has kernels."""
+"""Lowest compute capability for which flash-attn 2 has kernels."""
 
 
 class HuggingFace(Plugin[Options]):
@@ -41,9 +41,9 @@ class HuggingFace(Plugin[Options]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
-        """Return why this model cannot be trained here, as far as files and metadata tell.
+        """Return reasons why this model cannot be trained here, as far as files and metadata show.
 
-        Raises ScenarioError for a model that is nowhere: that is for the user to mend.
+        Raises ScenarioError for a model that does not exist.
         """
         scenario = experiment.scenario
         for problem in model_problems(scenario.model):
@@ -52,7 +52,7 @@ class HuggingFace(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import what loading needs, so that core can read the memory level in between."""
+        """Import what loading needs, so that core reads the memory level after it."""
         from accel_bench.modeling import loading
 
         loading.import_model_class(run.scenario.model)

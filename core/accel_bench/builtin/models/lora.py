@@ -10,29 +10,29 @@ from accel_bench import Options, Plugin, Run, hookimpl
 
 
 class LoraOptions(Options):
-    """Options of `lora`, in PEFT's words."""
+    """Options of `lora`, in PEFT's terms."""
 
     r: int = Field(16, gt=0, le=1_000_000)
     """Rank of the adapters."""
 
     alpha: float = Field(16, gt=0)
-    """Scale: what the adapters add is multiplied by alpha / r."""
+    """Scale: the adapters' output is multiplied by alpha / r."""
 
     dropout: float = Field(0.0, ge=0, lt=1)
     """Probability with which an input of the adapters is set to zero."""
 
     target_modules: tuple[str, ...] | Literal["all-linear"] | None = None
     """Names of the modules to adapt, such as `q_proj`, in a list or in one text with spaces;
-    `all-linear` means every linear module but the output layer; null means PEFT's choice for the
-    architecture, and `all-linear` where it has none."""
+    `all-linear` for every linear module but the output layer; null for PEFT's choice for the
+    architecture, and `all-linear` if it has none."""
 
     autocast_adapter_dtype: bool = True
-    """Keep the adapters in float32 when the base is stored in half precision, as PEFT does."""
+    """True to keep the adapters in float32 on a base in half precision, as PEFT does."""
 
     @field_validator("target_modules", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """Return the names of a list or of a text, which scripts of trainers have."""
+        """Return the names in a list, or in a text as in trainers' scripts."""
         if isinstance(value, str) and value != "all-linear":
             return tuple(value.split())
         return tuple(value) if isinstance(value, list) else value  # strict, as of JSON
@@ -45,7 +45,7 @@ class Lora(Plugin[LoraOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import PEFT and what it imports, so that core can read the memory level in between."""
+        """Import PEFT with its dependencies, so that core reads the memory level after it."""
         from accel_bench.builtin.models import lora_impl
 
         lora_impl.import_what_adapting_imports()

@@ -1,4 +1,4 @@
-"""Low-rank adapters by PEFT: the same for every stack, on modules that are sure to exist."""
+"""Low-rank adapters by PEFT, the same for every stack, on modules that exist."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def import_what_adapting_imports() -> None:
-    """Adapt a model of one layer: with the first one, PEFT imports what quantizes and is installed.
+    """Adapt a model of one layer, since PEFT imports installed quantizers with its first adapter.
 
-    Later, those imports would count as memory and time of the stacks that do not quantize.
+    Later, those imports would count as memory and time of stacks that do not quantize.
     """
     probe = torch.nn.Sequential(torch.nn.Linear(1, 1))
     with torch.random.fork_rng(devices=[]):
@@ -32,7 +32,7 @@ def import_what_adapting_imports() -> None:
 def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     """Wrap a model in PEFT with adapters that depend on the seed and the modules' names alone.
 
-    The global random state is left as it was. Raises ScenarioError when a target matches nothing.
+    The global random state is restored. Raises ScenarioError when a target matches nothing.
     """
     _check_targets(model, options.target_modules)
     targets = options.target_modules
@@ -68,7 +68,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
 
 
 def lora_evidence(model: Any) -> dict[str, Any]:
-    """Return evidence of what was adapted, before anything changes it."""
+    """Return evidence of the adapted modules, before anything changes them."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "adapted_modules": len(model.base_model.targeted_module_names),
@@ -78,26 +78,26 @@ def lora_evidence(model: Any) -> dict[str, Any]:
 
 
 def _is_decoder(model: Any) -> bool:
-    """Return whether PEFT's wrapper of causal models fits: it knows the inputs of no other one."""
+    """Return whether PEFT's wrapper of causal models fits a model, by its inputs."""
     config = getattr(model, "config", None)
     generates = getattr(model, "can_generate", lambda: True)()
     return generates and not getattr(config, "is_encoder_decoder", False)
 
 
 def linear_names(model: Any) -> list[str]:
-    """Return the last parts of the names of linear modules, quantized and transposed ones too."""
+    """Return the last parts of the names of all linear modules, quantized ones included."""
     named = model.named_modules()
     return sorted({name.rpartition(".")[2] for name, module in named if _is_linear(module)})
 
 
 def _all_linear(model: Any) -> list[str]:
-    """Return names of all linear modules but the output layer: PEFT sees those of torch alone."""
+    """Return names of all linear modules but the output layer, also those that PEFT misses."""
     output = model.get_output_embeddings()
     return [name for name, m in model.named_modules() if _is_linear(m) and m is not output]
 
 
 def _is_linear(module: Any) -> bool:
-    """Return whether it multiplies itself: containers can be called after linear attention."""
+    """Return whether a module multiplies itself, unlike containers of linear attention."""
     kind = type(module).__name__
     return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
 
@@ -113,7 +113,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
-    """Refuse each target that no module has: PEFT is content when one of several is there."""
+    """Raise ScenarioError for a target without a module, which PEFT accepts beside others."""
     if not isinstance(targets, tuple):
         return
     modules = [name for name, _ in model.named_modules()]

@@ -1,4 +1,4 @@
-"""The slot plugins `adamw`, `adam`, `sgd` and `adafactor`: torch's optimizers, in its words."""
+"""The slot plugins `adamw`, `adam`, `sgd` and `adafactor`: torch's optimizers, in its terms."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hoo
 
 
 class OptimizerOptions(Options):
-    """What all of them have; the names are those of torch's arguments."""
+    """Options of all optimizers here, named like torch's arguments."""
 
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay coefficient."""
 
     foreach: bool | None = None
-    """Update lists of tensors with few kernels; null leaves it to torch, which does on a GPU."""
+    """True to update lists of tensors with few kernels; null is torch's choice, true on a GPU."""
 
     optimizer_in_backward: bool = False
-    """Update each parameter in the backward pass, as soon as its gradient is there, and free that
-    at once: gradients are never all in memory, and the optimizer's time is part of the backward
-    phase."""
+    """True to update each parameter in the backward pass, as soon as its gradient is there, and
+    free that at once: gradients are never all in memory, and the optimizer's time is part of the
+    backward phase."""
 
     @model_validator(mode="after")
     def _one_at_a_time(self) -> OptimizerOptions:
@@ -34,10 +34,10 @@ class OptimizerOptions(Options):
 
 
 class FusedOptions(OptimizerOptions):
-    """What those have that torch can fuse."""
+    """Options of the optimizers that torch can fuse."""
 
     fused: bool | None = None
-    """Update with one fused kernel; null leaves it to torch, which does not."""
+    """True to update with one fused kernel; null is torch's choice, false."""
 
     @model_validator(mode="after")
     def _one_implementation(self) -> FusedOptions:
@@ -53,7 +53,7 @@ class AdamOptions(FusedOptions):
     """Decay rates of the running averages of gradient and squared gradient."""
 
     eps: float = Field(1e-8, gt=0)
-    """Added to the denominator."""
+    """Term added to the denominator."""
 
 
 class AdamWOptions(AdamOptions):
@@ -87,15 +87,15 @@ OptionsT = TypeVar("OptionsT", bound=OptimizerOptions)
 
 
 class TorchOptimizer(Plugin[OptionsT]):
-    """Base of the plugins below: the class of torch.optim, over what requires a gradient."""
+    """Base of the plugins below: an optimizer of torch.optim over the trained parameters."""
 
     modes = frozenset({"train"})
 
     optimizer_class: ClassVar[str]
-    """Name in torch.optim."""
+    """Name of the class in torch.optim."""
 
     state_values: ClassVar[int] = 0
-    """Numbers that the class keeps of each parameter."""
+    """Number of values that the optimizer stores for each parameter."""
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
         """Return the bytes of a gradient and of the state, in the dtype of the weights."""
@@ -105,7 +105,7 @@ class TorchOptimizer(Plugin[OptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Return what needs all gradients of a step together, unlike `optimizer_in_backward`."""
+        """Yield options that need all gradients at once, unlike `optimizer_in_backward`."""
         if self.options.optimizer_in_backward:
             yield from _needs_all_gradients(experiment.scenario)
 

@@ -1,4 +1,4 @@
-"""Build torch's optimizers, also in the backward pass, and read back what they use."""
+"""Torch's optimizers, also in the backward pass, with evidence of their kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build(
     learning_rate: float,
     options: dict[str, Any],
 ) -> torch.optim.Optimizer:
-    """Build torch.optim's optimizer of that name over the parameters that require a gradient.
+    """Return torch.optim's optimizer of a name over the parameters that require a gradient.
 
     `options` are its further arguments, and `optimizer_in_backward`. Raises InvalidRunError when
     nothing requires a gradient.
@@ -36,10 +36,10 @@ def build(
 
 
 class OptimizerInBackward(Optimizer):
-    """One small optimizer for each parameter, called as soon as its gradient is whole.
+    """Optimizer made of one for each parameter, called as soon as its gradient is whole.
 
-    `step` and `zero_grad`, which engines call, find nothing left to do. The state is that of the
-    small ones; the learning rate, which is constant, is written where schedules look for it.
+    `step` and `zero_grad`, which engines call, have nothing left to do. The state is that of the
+    small optimizers; the constant learning rate is written where schedules look for it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OptimizerInBackward(Optimizer):
         super().__init__(parameters, next(iter(parts.values())).defaults)
         self.parts = parts
         self.most_gradient_bytes = 0
-        """Most bytes of gradients that were alive at once in the first step."""
+        """Peak bytes of gradients that existed at once in the first step."""
 
         self._watching = True
         for part in parts.values():
@@ -61,14 +61,14 @@ class OptimizerInBackward(Optimizer):
         ]
 
     def step(self, closure: Any = None) -> None:
-        """Do nothing: all gradients of the step have been used."""
+        """Do nothing: the parameters have already been updated."""
         self._watching = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: gradients are freed as they are used."""
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -81,7 +81,7 @@ class OptimizerInBackward(Optimizer):
 
 
 class FirstStep(TorchDispatchMode):
-    """Records the operations that the first step of an optimizer calls, and goes away."""
+    """Recorder of the operations in an optimizer's first step, which then removes itself."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class FirstStep(TorchDispatchMode):
         return sorted(name for name in self._names if name.startswith(("_fused_", "_foreach_")))
 
     def remove(self) -> None:
-        """Take the hooks away, and leave the first step where that has not ended."""
+        """Remove the hooks, and leave the first step if it has not ended."""
         self._context.close()
         for handle in self._handles:
             handle.remove()
@@ -119,9 +119,9 @@ class FirstStep(TorchDispatchMode):
 
 
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
-    """Return evidence: class, implementation as its first step showed it, and what it updates.
+    """Return evidence: class, kernels of its first step, and what it updates.
 
-    Before it, the implementation is not known.
+    Before the first step, the kernels are not known.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     part = _parts(optimizer)[0]

@@ -12,7 +12,7 @@ from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError
 
 BUFFER_SYNC_KEYWORDS = ("forward_sync_buffers", "broadcast_buffers")
-"""What torch calls the broadcast of buffers before each forward, newest name first."""
+"""Torch's names for the broadcast of buffers before each forward, newest first."""
 
 
 class DDPOptions(Options):
@@ -22,10 +22,10 @@ class DDPOptions(Options):
     """Size of the buckets in which gradients are reduced, in MiB."""
 
     static_graph: bool = False
-    """Tell DDP that the graph is the same in every step."""
+    """True if the graph is the same in every step, as DDP is then told."""
 
     gradient_as_bucket_view: bool = True
-    """Let gradients be views of the buckets, which saves a copy of them."""
+    """True for gradients that are views of the buckets, which saves a copy of them."""
 
 
 class DDP(Plugin[DDPOptions]):
@@ -37,7 +37,7 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield that accumulation leaves out the exchange in which the static graph is learned."""
+        """Yield a reason if accumulation skips the exchange that the static graph needs."""
         accumulation = experiment.scenario.train.gradient_accumulation
         if self.options.static_graph and accumulation > 1:
             yield (
@@ -50,8 +50,8 @@ class DDP(Plugin[DDPOptions]):
     def parallelize_model(self, run: Run) -> Any:
         """Return the replicated model. Raises ScenarioError without a process group.
 
-        Buffers are not broadcast: packed weights of quantized layers are buffers, and would travel
-        every step, though they never change.
+        Buffers are not broadcast: packed weights of quantized layers are buffers, and would be sent
+        in every step, though they never change.
         """
         import torch
         from torch.nn.parallel import DistributedDataParallel
@@ -70,16 +70,15 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any] | None:
-        """Return what the replicas show, whoever wrapped the model; None where something else has
-        parallelized it."""
+        """Return evidence of the replicas, whoever wrapped the model; None for another strategy."""
         from torch.nn.parallel import DistributedDataParallel
 
         return _evidence(run) if isinstance(run.model, DistributedDataParallel) else None
 
 
 def _evidence(run: Run) -> dict[str, Any]:
-    """Return the world size, how far apart the ranks' sums of trained parameters are, and what DDP
-    says of its buckets and its graph."""
+    """Return the world size, the spread of the ranks' sums of trained parameters, and DDP's buckets
+    and graph."""
     import torch
 
     trained = [p.detach().double().sum() for p in run.model.parameters() if p.requires_grad]

@@ -1,4 +1,4 @@
-"""The endless, sharded, seeded order of samples: which of them each step of each rank takes."""
+"""The endless, sharded, seeded order of samples, from which each rank takes those of each step."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy.typing as npt
 from accel_bench.errors import ScenarioError
 
 HELD_OUT_STREAM = 2**63
-"""Stands beside the seed in the place of an epoch where samples are held out."""
+"""Number in place of the epoch in the seed by which samples are held out."""
 
 Padding = Literal["none", "max_length", "longest"]
-"""`none`: samples have one length; else to the sequence length, or to the micro-batch's longest."""
+"""Padding of samples: none, to the sequence length, or to the micro-batch's longest."""
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 Order: TypeAlias = Callable[[Integers, int], Integers]
-"""Returns the order of samples in an epoch."""
+"""Function that returns the order of samples in an epoch."""
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How samples are divided into micro-batches of one rank, of those that take their own."""
+    """Division of samples into the micro-batches of one data-parallel rank."""
 
     micro_batch_size: int
     gradient_accumulation: int = 1
@@ -35,14 +35,14 @@ class BatchPlan:
     seed: int = 0
     padding: Padding = "none"
     pin: bool = False
-    """Put tensors into page-locked memory, from where copies to a GPU need not wait."""
+    """True for tensors in page-locked memory, from which copies to a GPU need not wait."""
 
     held_out: int | float = 0
-    """Samples that are left out: their number, or their fraction of all."""
+    """Held-out samples: their number, or their fraction of all."""
 
     labels_of: Callable[[Any, int], tuple[Any, Any]] | None = None
-    """What the task makes of a sample at its place in the endless order; None where each token is
-    its own label, and the model shifts them."""
+    """Function that makes inputs and labels of a sample and its position in the endless order; None
+    if each token is its own label, and the model shifts them."""
 
     @property
     def global_batch_size(self) -> int:
@@ -51,19 +51,19 @@ class BatchPlan:
 
 
 class Sampled(Protocol):
-    """What the order of samples is made of."""
+    """Interface of a dataset whose samples have lengths."""
 
     @property
     def lengths(self) -> Integers:
-        """Tokens of each sample."""
+        """Length of each sample in tokens."""
 
     @property
     def sequence_length(self) -> int:
-        """Longest length that a sample may have."""
+        """Largest length that a sample may have, in tokens."""
 
     @property
     def more_samples(self) -> str:
-        """How a user gets more samples, as part of a sentence."""
+        """Advice to users on how to get more samples, as part of a sentence."""
 
     def __len__(self) -> int: ...
 
@@ -74,7 +74,7 @@ T = TypeVar("T")
 def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
     """Yield the samples of each optimizer step, over all ranks, without end.
 
-    Raises ScenarioError at once when the samples do not fill one step, or teach nothing.
+    Raises ScenarioError at once if the samples do not fill one step, or have no supervised token.
     """
     samples = f"samples of {dataset.sequence_length} tokens"
     training = training_samples(len(dataset), plan, samples, dataset.more_samples)
@@ -87,7 +87,7 @@ def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> Iterator[Integers]:
-    """Walk through epoch after epoch; what does not fill a whole step is left for another epoch.
+    """Yield steps from epoch after epoch; the rest of an epoch that fills no step is left out.
 
     `order` is the seeded permutation of `sample_order` unless it is given.
     """
@@ -102,15 +102,15 @@ def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> I
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
-    """Return the order of samples in an epoch, a permutation that seed and epoch alone decide."""
+    """Return the order of samples in an epoch, a permutation determined by seed and epoch."""
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
 def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: str) -> Integers:
-    """Return the numbers of the samples to train on, of `count`: those that are not held out.
+    """Return the indices of the training samples among `count`: those that are not held out.
 
-    `samples` is what an error calls them, `more_samples` how a user gets more. Raises ScenarioError
-    when they do not fill one step.
+    `samples` is their name in errors, `more_samples` the advice on how to get more. Raises
+    ScenarioError if they do not fill one step.
     """
     training, held_out = split_samples(count, plan.held_out, plan.seed)
     if len(training) < plan.global_batch_size:
@@ -125,9 +125,9 @@ def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: st
 
 
 def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integers, Integers]:
-    """Return the numbers of samples to train on, and of those held out, which the seed chooses.
+    """Return the indices of training samples, and of held-out ones, chosen by the seed.
 
-    Raises ScenarioError where there are no more samples than are held out.
+    Raises ScenarioError if all samples would be held out.
     """
     count = held_out if isinstance(held_out, int) else max(1, round(held_out * samples))
     if not count:
@@ -144,8 +144,8 @@ def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integ
 def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
     """Yield the rows of each batch of an evaluation on this rank, and whether they count.
 
-    Ranks that share a model have to call it equally often: one that has no row left gets the first
-    row of another's, which does not count.
+    Ranks that share a model must call it equally often: a rank without rows left gets another's
+    first row, which does not count.
     """
     size = plan.global_batch_size
     for first in range(0, len(rows), size):

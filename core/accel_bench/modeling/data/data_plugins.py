@@ -1,4 +1,4 @@
-"""Bases of data plugins: the hooks that make batches of what `load_data` has returned."""
+"""Bases of data plugins: the hooks that make batches of the dataset of `load_data`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class TokenData(Plugin[OptionsT]):
     """Base of plugins whose dataset is a `TokenDataset`."""
 
     def padding(self) -> Padding:
-        """Return how samples of several lengths are padded."""
+        """Return the padding of samples of several lengths."""
         raise NotImplementedError
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches, padded as the options say."""
+        """Yield micro-batches, padded by the options."""
         from accel_bench.modeling.data import token_batches
 
         return token_batches.batches_of(run, self.padding())
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the samples that are held out, padded as in training."""
+        """Return the batches of held-out samples, padded as in training."""
         from accel_bench.modeling.data import token_batches
 
         return token_batches.evaluation_batches_of(run, self.padding())
 
 
 class SampleData(Plugin[OptionsT]):
-    """Base of plugins with samples of another kind."""
+    """Base of data plugins whose samples are no rows of tokens."""
 
     def padding(self) -> Padding:
-        """Return how samples of several lengths are padded."""
+        """Return the padding of samples of several lengths."""
         return "none"
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return what makes batches for the run's task. Raises ScenarioError where it cannot."""
+        """Return the collate function for the run's task. Raises ScenarioError if there is none."""
         raise NotImplementedError
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
@@ -63,7 +63,7 @@ class SampleData(Plugin[OptionsT]):
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the samples that are held out, in the same form."""
+        """Return the batches of held-out samples, in the form that the task reads."""
         from accel_bench.modeling.data import sample_batches, token_batches
 
         plan, samples = token_batches.evaluation_plan(run, self.padding())

@@ -1,4 +1,4 @@
-"""Tokens that are made up, and can be learned."""
+"""Synthetic tokens that a model can learn."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from accel_bench.modeling.data.token_batches import Tokens
 def markov_tokens(
     generator: np.random.Generator, tokens: int, successors: int, shape: tuple[int, int]
 ) -> Tokens:
-    """Walk a random first-order Markov chain of `tokens` states, all samples in parallel; `shape`
-    is (samples, length).
+    """Return random walks of a first-order Markov chain of `tokens` states; `shape` is (samples,
+    length).
 
     Each token has `successors` equally likely followers, so that no model can get below a loss of
     about log(successors) nats. Followers are drawn by Zipf's law, as the words of a language are: a
@@ -31,5 +31,5 @@ def markov_tokens(
 
 
 def digest_of(content: bytes) -> str:
-    """Return the fingerprint of what was made up, in hexadecimal."""
+    """Return the fingerprint of synthetic content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()[:24]

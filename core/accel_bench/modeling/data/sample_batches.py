@@ -1,4 +1,4 @@
-"""Samples of any kind, in the endless, sharded, seeded order in which they become batches."""
+"""Samples of any kind in the endless, sharded, seeded order of batches."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from accel_bench.modeling.data.token_batches import HELD_OUT_PLACES, pinned, wit
 
 
 class Step(NamedTuple):
-    """The samples of one optimizer step, over all ranks, or those of an evaluation."""
+    """Samples of one optimizer step, over all ranks, or of an evaluation."""
 
     samples: Integers
-    """Their numbers, each once, shape (samples,)."""
+    """Indices of the samples, each once, shape (samples,)."""
 
     first: int
-    """Place of the first of them in the endless order of samples."""
+    """Position of the first sample in the endless order of samples."""
 
     def places(self, samples: Integers) -> Integers:
-        """Return the indices of some of the step's samples in the endless order."""
+        """Return the positions of some of the step's samples in the endless order."""
         order = np.argsort(self.samples)
         found: Integers = order[np.searchsorted(self.samples, samples, sorter=order)]
         return self.first + found
 
 
 Collate: TypeAlias = Callable[[Integers, Step], Batch]
-"""Makes a micro-batch of some of the samples of a step."""
+"""Function that makes a micro-batch of some of a step's samples."""
 
 
 def micro_batches(
@@ -49,11 +49,11 @@ def micro_batches(
     more_samples: str,
     order: Order | None = None,
 ) -> Iterator[Batch]:
-    """Yield this rank's micro-batches without end, divided as those of tokens are.
+    """Yield this rank's micro-batches without end, divided by the plan.
 
-    `order` is the seeded permutation of `sample_order` unless it is given; `more_samples` says how
-    a user gets more. Held-out samples are left out. Raises ScenarioError at once when the others
-    do not fill one step.
+    `order` is the seeded permutation of `sample_order` unless it is given; `more_samples` advises
+    users on how to get more. Held-out samples are left out. Raises ScenarioError at once if the
+    others do not fill one step.
     """
     training = training_samples(samples, plan, "samples", more_samples)
     return collated(endless(training, plan, order), plan, collate)
@@ -61,10 +61,10 @@ def micro_batches(
 
 @dataclass(frozen=True)
 class SampleEvaluation:
-    """Batches of held-out samples for one rank, as `build_evaluation_batches` returns them."""
+    """Batches of an evaluation on one rank, an iterable for `build_evaluation_batches`."""
 
     samples: Integers
-    """Held-out samples that the model is evaluated on, over all ranks, shape (samples,)."""
+    """Indices of the evaluated held-out samples, over all ranks, shape (samples,)."""
 
     plan: BatchPlan
     collate: Collate
@@ -79,7 +79,7 @@ class SampleEvaluation:
 def batch_of(
     tensors: dict[str, torch.Tensor], plan: BatchPlan, tokens: TokenCounts, supervised: int
 ) -> Batch:
-    """Return a micro-batch of tensors whose first dimension is that of its samples."""
+    """Return a micro-batch of tensors whose first dimension is that of the samples."""
     samples = len(next(iter(tensors.values())))
     return Batch(pinned(tensors, plan), samples, tokens, supervised)
 

@@ -1,6 +1,6 @@
-"""Find text on this machine and read its documents one by one, with the standard library.
+"""Text files on this machine, found and read one document at a time by the standard library.
 
-The selection is decided by names and sizes alone, so that it can be hashed for the identity of an
+The selection depends on names and sizes alone, so that it can be hashed for the identity of an
 experiment and read later by a worker.
 """
 
@@ -21,52 +21,52 @@ from typing import Any
 from accel_bench.errors import ScenarioError
 
 SUFFIXES = (".jsonl", ".md", ".py", ".txt", ".parquet")
-"""Files that can be read."""
+"""Endings of readable files."""
 
 WHOLE = (".arrow", ".parquet")
-"""Files of which a part is no use: their table of contents stands at the end."""
+"""Endings of files that must be read whole, since their table of contents stands at the end."""
 
 NOT_CODE = frozenset(
     "__pycache__ dist-packages encodings idlelib pydoc_data site-packages test tests".split()
 )
-"""Folders of the standard library that are left out: installed packages, tests, and tables."""
+"""Excluded folders of the standard library: installed packages, tests, and tables."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of the selection."""
+    """A selected text file."""
 
     path: Path
 
     name: str
-    """Its path relative to the root of the source, with slashes: the same on every machine."""
+    """Path relative to the root of the source, with slashes: the same on every machine."""
 
     size: int
-    """Bytes that are used of it, from its beginning; parquet files are used whole."""
+    """Number of bytes used, from the beginning; parquet files are used whole."""
 
     cut: bool
-    """True if the file goes on behind them."""
+    """True if the file is longer than the bytes used."""
 
 
 def home_path(path: str) -> Path:
-    """Return a path whose `~` is a home folder; as it stands for a user who has none.
+    """Return a path with `~` expanded; unchanged for a user without a home folder.
 
-    `Path.expanduser` ends in a RuntimeError there.
+    `Path.expanduser` would raise RuntimeError there.
     """
     return Path(os.path.expanduser(path))
 
 
 def stdlib_files(limit_bytes: int) -> list[TextFile]:
-    """Return sources of the standard library, two levels deep, by name, up to the limit."""
+    """Return source files of the standard library, two levels deep, by name, up to the limit."""
     root = Path(sysconfig.get_path("stdlib"))
     found = (*root.glob("*.py"), *root.glob("*/*.py"))
     return _limit(root, [path for path in found if path.parent.name not in NOT_CODE], limit_bytes)
 
 
 def path_files(root: Path, limit_bytes: int, suffixes: Sequence[str] = SUFFIXES) -> list[TextFile]:
-    """Return the file `root`, or every readable kind of file below it, by name, up to the limit.
+    """Return the file `root`, or all readable files below it, by name, up to the limit.
 
-    Hidden files and folders are left out. Returns an empty list when there is nothing to read.
+    Hidden files and folders are left out. Returns an empty list for nothing to read.
     """
     if root.is_dir():
         return _limit(root, [path for path in _walk(root) if path.suffix in suffixes], limit_bytes)
@@ -93,10 +93,10 @@ def unusable(
     known: str = ", ".join(SUFFIXES),
     tables: str = ".parquet",
 ) -> str | None:
-    """Return why nothing can be read from `path`, in a sentence; None when it looks fine.
+    """Return the reason, a sentence, why nothing can be read from `path`; None for no problem.
 
-    `find` returns the files that are read, `known` says which those are, and `tables` what messages
-    call those for which pyarrow is needed.
+    `find` returns the files to read; `known` names their kinds, and `tables` the kinds that need
+    pyarrow, for messages.
     """
     if not path.exists():
         return f"data.path {str(path)!r} does not exist"
@@ -118,11 +118,11 @@ def read_documents(
     functions: bool = False,
     skip_undecodable: bool = False,
 ) -> Iterator[str]:
-    """Yield the documents of the files in order without blank ones, `limit_bytes` of UTF-8 in all.
+    """Yield the documents of files in order, without blank ones, `limit_bytes` of UTF-8 in all.
 
-    With `functions`, those of a .py file are its documents. The document that reaches the limit is
-    cut there. Raises ScenarioError with file and line for what is not UTF-8 (unless it is to be
-    skipped), not JSON, or lacks the field.
+    With `functions`, the functions of a .py file are its documents. The document that reaches the
+    limit is cut. Raises ScenarioError with file and line for bytes that are not UTF-8 (unless
+    skipped), for invalid JSON, or for a missing field.
     """
     left = limit_bytes
     for file in files:
@@ -149,7 +149,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
-    """Sort by relative name, and take files until their sizes reach the limit."""
+    """Return paths sorted by relative name as files, until their sizes reach the limit."""
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
     taken, left = [], limit_bytes
     for name, path in named:
@@ -163,7 +163,7 @@ def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
 
 
 def _blocks(file: TextFile) -> Iterator[bytes]:
-    """Yield the used part of a file, a megabyte at a time."""
+    """Yield the used bytes of a file, a megabyte at a time."""
     left = file.size
     try:
         with file.path.open("rb") as handle:
@@ -193,13 +193,13 @@ def _plain_document(file: TextFile, skip_undecodable: bool) -> Iterator[str]:
 
 
 def source_lines(source: str) -> list[str]:
-    """Return the lines of a Python source, as its parser numbers them."""
+    """Return the lines of a Python source, numbered as by its parser."""
     # The parser ends a line at nothing else; str.splitlines does, at a form feed for one.
     return source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _functions(source: str) -> Iterator[str]:
-    """Yield each function and method of a Python source, inner ones as part of the outer ones."""
+    """Yield each function and method of a Python source, with inner functions inside outer ones."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -211,7 +211,7 @@ def _functions(source: str) -> Iterator[str]:
 
 
 def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions and methods of a syntax tree, without those inside of another one."""
+    """Yield the functions and methods of a syntax tree, without inner functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
@@ -220,7 +220,7 @@ def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def decode(file: TextFile) -> str:
-    """Decode as UTF-8; a character that the limit cut in two is dropped."""
+    """Return a file's text, decoded as UTF-8 without a character that the limit cut."""
     raw = b"".join(_blocks(file))
     try:
         return codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final=not file.cut)
@@ -233,9 +233,9 @@ def decode(file: TextFile) -> str:
 
 
 def json_rows(file: TextFile, example: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield place and keys of each line of JSON; one that the limit cut in two is left out.
+    """Yield location and keys of each line of JSON, without a line that the limit cut.
 
-    Raises ScenarioError for a line that is no object; `example` says what one looks like.
+    Raises ScenarioError for a line that is no object; `example` shows a valid one.
     """
     lines = decode(file).split("\n")
     if file.cut:
@@ -262,7 +262,7 @@ def _json_documents(file: TextFile, field: str) -> Iterator[str]:
 
 
 def checked_text(value: Any, field: str, where: str) -> str:
-    """Return a text, empty for null; refuse anything else, and what UTF-8 cannot encode."""
+    """Return a text, empty for null. Raises ScenarioError for anything else."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -275,7 +275,7 @@ def checked_text(value: Any, field: str, where: str) -> str:
 
 
 def _parquet_documents(file: TextFile, field: str) -> Iterator[str]:
-    """Yield one document from each row of a column, with a thousand rows in memory at a time."""
+    """Yield one document for each row of a column, with a thousand rows in memory at a time."""
     import pyarrow
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""Tokenized samples, and the batches that are made of them."""
+"""Tokenized samples, and their batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from accel_bench.modeling.data.batch_plan import (
 )
 
 IGNORED_LABEL = -100
-"""What torch's cross-entropy leaves out of the loss."""
+"""Label that torch's cross-entropy leaves out of the loss."""
 
 Tokens: TypeAlias = npt.NDArray[np.uint32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -34,42 +34,42 @@ class TokenDataset:
     """Samples of tokens as windows into one flat array, which may be a memory-mapped file."""
 
     tokens: Tokens
-    """Token ids of everything, shape (tokens,)."""
+    """All token ids, shape (tokens,)."""
 
     starts: Integers
-    """Start of each sample in `tokens`, shape (samples,)."""
+    """Index of each sample's first token in `tokens`, shape (samples,)."""
 
     lengths: Integers
-    """Tokens of each sample, from 1 to `sequence_length`, shape (samples,)."""
+    """Length of each sample in tokens, from 1 to `sequence_length`, shape (samples,)."""
 
     sequence_length: int
-    """Longest length that a sample may have: what `max_length` pads to."""
+    """Largest length that a sample may have, in tokens; the padded length of `max_length`."""
 
     vocab_size: int
-    """Every token id is smaller than this."""
+    """Upper bound of the token ids, exclusive."""
 
     pad_token_id: int
-    """Token of the padding; never supervised."""
+    """Id of the padding token, which is never supervised."""
 
     fingerprint: str
-    """Hexadecimal digest: equal for equal content."""
+    """Digest of the dataset in hexadecimal, equal for equal content."""
 
     more_samples: str = "bring more data"
-    """How a user gets more samples, as part of a sentence."""
+    """Advice to users on how to get more samples, as part of a sentence."""
 
     tokenizer_path: Path | None = None
-    """`tokenizer.json` that made the tokens; None for made-up ones."""
+    """`tokenizer.json` that made the tokens; None for synthetic tokens."""
 
     supervised: Flags | None = None
-    """Which tokens the loss is computed on, shape (tokens,); None: all. The first token of a sample
-    never is one, since nothing precedes it."""
+    """Mask of the tokens that enter the loss, shape (tokens,); None: all. The first token of a
+    sample never does, since nothing precedes it."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @cached_property
     def supervised_lengths(self) -> Integers:
-        """Supervised tokens of each sample, shape (samples,)."""
+        """Number of supervised tokens of each sample, shape (samples,)."""
         if self.supervised is None:
             return self.lengths - 1
         return supervised_lengths(self.supervised, self.starts, self.lengths)
@@ -80,11 +80,11 @@ class TokenDataset:
         return self.tokens[start : start + self.lengths[index]]
 
     def training_samples(self, run: Run) -> Integers:
-        """Return the numbers of the samples that a run trains on: all that are not held out."""
+        """Return the indices of the samples that a run trains on: all that are not held out."""
         return split_samples(len(self), run.scenario.data.held_out, run.scenario.data.seed)[0]
 
     def labels(self, index: int) -> Integers:
-        """Return the labels of one sample, shape (its length,): ids, or -100 without a loss."""
+        """Return the labels of one sample, shape (its length,): ids, or -100 if unsupervised."""
         ids = self.sample(index).astype(np.int64)
         if self.supervised is None:
             return ids
@@ -96,19 +96,19 @@ class TokenDataset:
     def steps_of(self, run: Run) -> Iterator[Integers]:
         """Yield without end the samples of each optimizer step of a run, over all its ranks.
 
-        Indices of shape (global batch size,), divided as `batches` says. For plugins that make
-        batches of the same samples in another form. Raises ScenarioError at once when the samples
-        do not fill one step.
+        Indices of shape (global batch size,), divided as by `batches`. For plugins that make
+        batches of the same samples in another form. Raises ScenarioError at once if the samples do
+        not fill one step.
         """
         return steps(self, plan_of(run, "none"))
 
 
 HELD_OUT_PLACES = 2**40
-"""The place of the first held-out sample, behind those of all samples that are trained on."""
+"""Position of the first held-out sample, greater than all positions in training."""
 
 
 def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -> Integers:
-    """Count the supervised tokens of samples behind the first of each, shape (samples,)."""
+    """Return the number of supervised tokens of samples after their first, shape (samples,)."""
     counts = (
         np.count_nonzero(supervised[start + 1 : start + length])
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
@@ -117,18 +117,18 @@ def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -
 
 
 def kept_lengths(folder: Path) -> list[int]:
-    """Return the tokens of each sample in a cached folder, by where each ends: `ends.npy`."""
+    """Return the lengths in tokens of the samples in a cached folder, by `ends.npy`."""
     ends = np.load(folder / "ends.npy", allow_pickle=False)
     found: list[int] = np.diff(ends, prepend=0).tolist()
     return found
 
 
 def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Integers, Integers]:
-    """Return where samples begin in a row of documents, and their lengths; `ends` are where
-    documents end.
+    """Return the starts of samples in a row of documents, and their lengths, given the documents'
+    ends.
 
-    With `packing` samples are full, and what fills no whole one is left out; else each document is
-    one, cut at its end.
+    With `packing` samples are full, and a rest that fills none is left out; else each document is
+    one sample, cut at its end.
     """
     if packing:
         full = np.arange(int(ends[-1]) // sequence_length, dtype=np.int64) * sequence_length
@@ -138,16 +138,16 @@ def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Intege
 
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
-    """Yield micro-batches of `run.dataset` for the run's rank, as its scenario says, without end.
+    """Yield micro-batches of `run.dataset` for the run's rank without end.
 
-    Raises ScenarioError at once when the model, which is only known by now, lacks token ids.
+    Raises ScenarioError at once if the model, which is only known by now, lacks token ids.
     """
     check_vocabulary(run)
     return batches(run.dataset, plan_of(run, padding))
 
 
 def check_vocabulary(run: Run) -> None:
-    """Raise ScenarioError when the model, which is only known by now, lacks token ids."""
+    """Raise ScenarioError if the model, which is only known by now, lacks token ids."""
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     if hasattr(model, "config"):
         # Not at the top: a process that only tokenizes would wait for torch longer than it works.
@@ -157,7 +157,7 @@ def check_vocabulary(run: Run) -> None:
 
 
 def plan_of(run: Run, padding: Padding) -> BatchPlan:
-    """Return how a run's samples are divided."""
+    """Return the division of a run's samples into micro-batches."""
     train = run.scenario.train
     return BatchPlan(
         micro_batch_size=train.micro_batch_size,
@@ -174,12 +174,12 @@ def plan_of(run: Run, padding: Padding) -> BatchPlan:
 
 @dataclass(frozen=True)
 class EvaluationBatches:
-    """Batches of an evaluation for one rank, as `build_evaluation_batches` returns them."""
+    """Batches of an evaluation on one rank, an iterable for `build_evaluation_batches`."""
 
     dataset: TokenDataset
 
     samples: Integers
-    """Held-out samples that the model is evaluated on, over all ranks, shape (samples,)."""
+    """Indices of the evaluated held-out samples, over all ranks, shape (samples,)."""
 
     plan: BatchPlan
 
@@ -199,16 +199,16 @@ class EvaluationBatches:
 
 
 def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
-    """Return the batches of `run.dataset` that the run's rank evaluates, as its scenario says.
+    """Return the batches of `run.dataset` that the run's rank evaluates.
 
-    All ranks together evaluate every held-out sample once, or as many as `evaluate.batches` says.
+    All ranks together evaluate every held-out sample once, or `evaluate.batches` per device.
     """
     plan, samples = evaluation_plan(run, padding)
     return EvaluationBatches(run.dataset, samples, plan)
 
 
 def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
-    """Return how an evaluation is divided, and the held-out samples that it is of, in order."""
+    """Return the division of an evaluation's samples, and the held-out samples, in order."""
     evaluate, shown = run.scenario.evaluate, len(run.evidence_callbacks)
     plan = plan_of(run, padding)
     del run.evidence_callbacks[shown:]  # What the task makes of these samples trains nothing.
@@ -220,7 +220,7 @@ def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """Return a batch that counts nothing, and on whose labels no loss is computed."""
+    """Return a batch without counted tokens, whose labels enter no loss."""
     import torch
 
     labels = {name: one for name, one in batch.inputs.items() if name == "labels"}
@@ -233,8 +233,8 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
     """Yield this rank's micro-batches without end.
 
     The samples of one step are consecutive in the order of `sample_order`; rank r of w takes every
-    w-th of them, beginning with the r-th. All ranks together see what one process with the same
-    global batch size sees. Raises ScenarioError at once when the samples do not fill one step.
+    w-th of them, beginning with the r-th. All ranks together see the samples of one process with
+    the same global batch size. Raises ScenarioError at once if the samples do not fill one step.
     """
     return _collated(dataset, plan, steps(dataset, plan))
 
@@ -251,17 +251,17 @@ def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers])
 
 
 class _Row(NamedTuple):
-    """A sample as the model gets it."""
+    """Sample as a row of the model's inputs."""
 
     inputs: Any
     labels: Any
 
     supervised: int
-    """Its labels that the loss is computed on."""
+    """Number of the row's labels that enter the loss."""
 
 
 def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row:
-    """Return a sample with its labels; a causal model predicts all of them but the first."""
+    """Return a sample with its labels; a causal model predicts all tokens but the first."""
     tokens = dataset.sample(index)
     if plan.labels_of is None:
         return _Row(tokens, dataset.labels(index), int(dataset.supervised_lengths[index]))
@@ -272,7 +272,7 @@ def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row
 def batch_of(
     dataset: TokenDataset, samples: Integers, plan: BatchPlan, supervised_in_step: int
 ) -> Batch:
-    """Return a micro-batch of these samples, for plugins that choose them otherwise."""
+    """Return a micro-batch of the given samples, for plugins that choose them otherwise."""
     rows = [_row(dataset, plan, int(one), place) for place, one in enumerate(samples)]
     plan = replace(plan, micro_batch_size=len(samples))
     return _collate(dataset, rows, plan, _may_pad(dataset, plan), supervised_in_step)
@@ -290,7 +290,7 @@ def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
 def _collate(
     dataset: TokenDataset, rows: Sequence[_Row], plan: BatchPlan, with_mask: bool, supervised: int
 ) -> Batch:
-    """Make one micro-batch of shape (samples, length), and count its tokens on the host."""
+    """Return a micro-batch of shape (samples, length), with its tokens counted on the host."""
     import torch
 
     lengths = np.array([len(row.inputs) for row in rows])
@@ -320,5 +320,5 @@ def _collate(
 
 
 def pinned(tensors: dict[str, Any], plan: BatchPlan) -> dict[str, Any]:
-    """Return tensors in page-locked memory, where the plan has them there."""
+    """Return tensors in page-locked memory if the plan pins them, else unchanged."""
     return {name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors

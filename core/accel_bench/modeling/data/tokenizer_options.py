@@ -1,4 +1,4 @@
-"""Options of data plugins that tokenize text: a tokenizer of that text, or one that is there."""
+"""Options of data plugins that tokenize text, with a trained or a given tokenizer."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "config.json",
 )
-"""Files of a tokenizer's folder, as transformers saves it, that decide on the tokens; a folder of a
-hub has the first one at least."""
+"""Files of a saved tokenizer's folder (transformers) that determine the tokens; a folder of a hub
+has the first one at least."""
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)")
-"""Form of the id of a model on a hub, `org/name`; a file that is not there is none."""
+"""Pattern of a model's id on a hub, `org/name`, unlike a file's path."""
 
 SECONDS = 5.0
-"""How long a hub may take to say what it has."""
+"""Time limit of a request to a hub, in seconds."""
 
 USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
-"""User and password of an address."""
+"""Pattern of user and password in an address."""
 
 WAY_OUT = "name a tokenizer.json, or a folder with one, or say `tokenizer: train`"
 
 
 class TokenizerOptions(Options):
-    """Which tokenizer makes the tokens."""
+    """Options that choose the tokenizer."""
 
     tokenizer: str | None = Field(None, min_length=1)
-    """`train`: a byte-level BPE of this text; else a tokenizer.json, a folder with one, as
-    transformers saves it, or a hub id. null: the model's own beside pretrained weights, to which
-    the ids of another one mean other words; else `train`."""
+    """Tokenizer: `train` for a byte-level BPE of this text; else a tokenizer.json, a folder with
+    one, as transformers saves it, or a hub id. null: the model's own beside pretrained weights,
+    whose embeddings fit no other; else `train`."""
 
     tokenizer_revision: str | None = Field(None, min_length=1)
     """Revision of a hub's tokenizer; null: `model.revision` for the model's own, else `main`."""
@@ -55,15 +55,15 @@ class TokenizerOptions(Options):
     """Largest vocabulary of a trained tokenizer; at most the vocabulary of the model."""
 
     tokenizer_files: int = Field(120, ge=1, le=10_000_000)
-    """Documents that a tokenizer is trained on, evenly spread over all."""
+    """Number of documents on which a tokenizer is trained, evenly spread over all."""
 
     end_of_text: str = Field("<|endoftext|>", min_length=1)
-    """Token behind each document; a tokenizer.json must know it. Of a folder or a hub it is the
-    tokenizer's own unless this is set."""
+    """Token after each document, which a tokenizer.json must contain. By default the saved
+    tokenizer's own in a folder or on a hub."""
 
     def of_model(self, work: Experiment | Run) -> Self:
-        """Return the options with a tokenizer that is here: the model's own where none is named
-        beside pretrained weights; one of a hub in the hub's cache.
+        """Return the options with a local tokenizer: the model's own if none is named beside
+        pretrained weights, downloaded from a hub into its cache.
 
         Raises ScenarioError for a tokenizer that cannot be loaded.
         """
@@ -82,33 +82,33 @@ class TokenizerOptions(Options):
         return self.model_copy(update={"tokenizer": "train" if named == "train" else str(path)})
 
     def tokenizer_folder(self) -> Path | None:
-        """Return the folder of a tokenizer as transformers saves it; None without one."""
+        """Return the folder of a tokenizer saved by transformers; None without one."""
         path = home_path(self.tokenizer or "train")
         return path if self.tokenizer != "train" and path.is_dir() else None
 
     def tokenizer_path(self) -> Path | None:
-        """Return the file of a finished tokenizer; None when one is to be trained."""
+        """Return the file of a finished tokenizer; None for one that is to be trained."""
         if self.tokenizer in (None, "train"):
             return None
         folder = self.tokenizer_folder()
         return folder / TOKENIZER_FILES[0] if folder else home_path(str(self.tokenizer))
 
     def tokenizer_name(self) -> str:
-        """Return `train`, `org/name@commit` for a tokenizer of a hub, or a file or folder."""
+        """Return the tokenizer's name: `train`, `org/name@commit` of a hub, or a file or folder."""
         path = Path(self.tokenizer or "train")
         if path.parent.name != "snapshots":
             return str(path)
         return f"{path.parents[1].name.removeprefix('models--').replace('--', '/')}@{path.name}"
 
     def files_beside_tokenizer(self) -> list[TextFile]:
-        """Return the other files of a tokenizer's folder that decide on the tokens."""
+        """Return the other files of a tokenizer's folder that determine the tokens."""
         folder = self.tokenizer_folder()
         paths = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
         paths += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
         return [file_of(path) for path in paths if path.is_file()]
 
     def check_tokenizer(self) -> None:
-        """Raise ScenarioError where a finished tokenizer is named that is not there."""
+        """Raise ScenarioError for a finished tokenizer that does not exist."""
         path = self.tokenizer_path()
         if path is not None and not path.is_file():
             raise ScenarioError(f"data.tokenizer {str(path)!r} is no file; {WAY_OUT}")
@@ -120,15 +120,15 @@ class TokenizerOptions(Options):
 
 
 def file_of(path: Path) -> TextFile:
-    """Return a whole file by its name."""
+    """Return the whole file at a path, named by its file name."""
     return TextFile(path, path.name, path.stat().st_size, cut=False)
 
 
 @cache
 def _hub_folder(name: str, revision: str) -> Path:
-    """Return the folder of the cache with a hub's tokenizer; what is not in it is downloaded.
+    """Return the cache folder of a hub's tokenizer, after downloading its missing files.
 
-    What is there is taken, so that the processes of a session read one version.
+    Files in the cache are not renewed, so that the processes of a session read one version.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -150,7 +150,7 @@ def _hub_folder(name: str, revision: str) -> Path:
 
 
 def _download(name: str, revision: str, files: Sequence[str]) -> str:
-    """Bring those of the files into the cache that a hub has; return what prevented it."""
+    """Download the files that a hub has into the cache; return the error, if any."""
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     endpoint = os.environ.get("HF_ENDPOINT")

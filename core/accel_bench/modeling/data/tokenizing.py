@@ -1,4 +1,4 @@
-"""Train a tokenizer, or load a finished one."""
+"""Training and loading of tokenizers."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ PAD = "<|pad|>"
 """Padding token of a trained tokenizer."""
 
 PAD_NAMES = (PAD, "<pad>", "[PAD]")
-"""Padding tokens that a given tokenizer may have; else its end-of-text token serves."""
+"""Padding tokens that a given tokenizer may have; the default is its end-of-text token."""
 
 
 def make_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
-    """Return the tokenizer that the options name, trained on the documents where they say so."""
+    """Return the tokenizer of the options, trained on the documents if so configured."""
     path = options.tokenizer_path()
     return train_tokenizer(documents, options) if path is None else load_tokenizer(path)
 
 
 def train_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
-    """Train a byte-level BPE on documents that are evenly spread over all."""
+    """Return a byte-level BPE trained on documents that are evenly spread over all."""
     count = min(len(documents), options.tokenizer_files)
     chosen = (documents[index * len(documents) // count] for index in range(count))
     return train_bpe(chosen, options.vocab_size, (options.end_of_text, PAD))
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Iterable[str]) -> Tokenizer:
-    """Train a byte-level BPE; special tokens have the first ids, in their order."""
+    """Return a byte-level BPE trained on texts; special tokens have the first ids, in order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,7 +48,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Iterable[st
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer.json, without what it would add, cut or pad by itself."""
+    """Return a saved tokenizer, without its own special tokens, truncation and padding."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing narrower.
@@ -74,7 +74,7 @@ def end_of_text(tokenizer: Tokenizer, options: TokenizerOptions) -> int:
 
 
 def _own_end(folder: Path | None) -> str | None:
-    """Return the token by which a saved tokenizer ends texts; None if its folder names none."""
+    """Return the end-of-text token of a saved tokenizer; None if its folder names none."""
     path = folder / "tokenizer_config.json" if folder else None
     if path is None or not path.is_file():
         return None
@@ -87,6 +87,6 @@ def _own_end(folder: Path | None) -> str | None:
 
 
 def pad_token(tokenizer: Tokenizer, end: int) -> int:
-    """Return the id of the padding token; `end` where the tokenizer has none."""
+    """Return the id of the padding token; `end` for a tokenizer without one."""
     known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
     return next((int(found) for found in known if found is not None), end)

@@ -1,1 +1,1 @@
-"""What is shown: one module for each thing, which puts its tables and its documents together."""
+"""Views: one module for each thing to show, which makes its tables and documents."""

@@ -1,4 +1,4 @@
-"""Two stored experiments side by side: what `compare` prints."""
+"""Two stored experiments side by side: the output of `compare`."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
 OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
-"""Rows that only repeat the speed, or are empty, where calls of an operation were counted."""
+"""Rows that only repeat the speed, or are empty, if calls of an operation are counted."""
 
 DIFFERENT = ("different", WITHIN)
-"""Beginnings of the words for another training."""
+"""Prefixes of the words for another training."""
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
-    """Return a section for each comparison: the answer, both sides, what differs."""
+    """Return a section for each comparison: headline, both sides, differences."""
     return Report(
         sections=[*_points(comparisons), *(_section(one) for one in comparisons)],
         document=one_or_list(comparisons),
@@ -61,7 +61,7 @@ def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
 
 
 def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
-    """Yield one table over all sweep points, where there are several."""
+    """Yield one table over all sweep points, if there are several."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
         counts = [side.counts for one in comparisons for side in (one.a, one.b)]
@@ -74,7 +74,7 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:
-    """Return the speed of A or B, or the word for how it ended."""
+    """Return the speed of A or B, or the word for its status."""
     operand: Operand = getattr(one, side)
     if not operand.status.completed:
         return "OOM" if operand.status is Status.OOM else operand.status.value
@@ -133,7 +133,7 @@ def _section(one: ExperimentComparison) -> Section:
 
 
 def _facts(one: ExperimentComparison) -> Sequence[Column]:
-    """Return the rows of the table; a call is also the sample and the step, and trains nothing."""
+    """Return the rows of the table, without some if calls of an operation are counted."""
     if (one.a.counts, one.b.counts) != (CALLS, CALLS):
         return FACTS
     return [
@@ -166,12 +166,12 @@ def _step(step: StepSeconds) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of a setting, or a dash where there is none."""
+    """Return the value of a setting, or a dash without one."""
     return EMPTY if value is None else plain_value(value)
 
 
 def differences_table(headers: Sequence[str], differences: Sequence[Difference]) -> Table:
-    """Return a table of what differs between two sides, with the value of each."""
+    """Return a table of differences between two sides, with the value of each."""
     rows = [(one.key, setting_text(one.a), setting_text(one.b)) for one in differences]
     return listed(headers, rows)
 
@@ -208,7 +208,7 @@ FACTS = (
     *paths("", "runs status"),
     Column("declares", reader("differs")),
 )
-"""Rows of the table for people: each has both sides."""
+"""Rows of the table for people, each with both sides."""
 
 FLAT = (
     *columns_of(ExperimentComparison),

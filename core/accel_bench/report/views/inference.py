@@ -1,5 +1,4 @@
-"""Columns of stacks that answer requests: latencies, and whether they answer what the baseline
-does."""
+"""Columns of stacks that answer requests: latencies, and agreement with the baseline's answers."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from accel_bench.report.table import Column, Line, Table, number_column, reader
 from accel_bench.report.views.training import verdict_column
 
 NEW_TOKENS = "new tokens/s"
-"""Unit of the speed: tokens that were generated, in the time of prompts and answers."""
+"""Unit of the speed: generated tokens, in the time of prompts and answers."""
 
 PERCENTILES = (50, 90, 99)
 """Percentiles of every latency."""
 
 FIRST_TOKEN = ("time_to_first_token_p50", "time_to_first_token_p99")
 BETWEEN_TOKENS = ("inter_token_latency_p50", "inter_token_latency_p99")
-"""Metrics of the columns of latencies."""
+"""Metrics of the columns about time between tokens."""
 
 
 LATENCIES = {
@@ -42,12 +41,12 @@ RATES = (
     ("measured_requests", "measured", "requests", "{:,.0f}".format),
     ("measured_inter_token_latencies", "gaps", "between tokens", "{:,.0f}".format),
 )
-"""Other metrics of an engine that answers requests: name, title, unit and form."""
+"""Further metrics of an engine that answers requests: name, title, unit and form."""
 
 SHOWN = {f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTILES} | {
     name for name, *_ in RATES
 }
-"""Metrics that have a table of their own."""
+"""Metrics with a table of their own."""
 
 
 def generates(summary: Summary) -> bool:
@@ -56,7 +55,7 @@ def generates(summary: Summary) -> bool:
 
 
 def inference_columns(compared: Callable[[Any], Any]) -> list[Column]:
-    """Return the columns in the place of those of losses and updates.
+    """Return the columns that replace those of losses and updates.
 
     `compared` returns a row that is compared with the baseline, else null.
     """
@@ -68,7 +67,7 @@ def inference_columns(compared: Callable[[Any], Any]) -> list[Column]:
 
 
 def load_notes(summary: Summary) -> list[str]:
-    """Return what was compared where requests arrived at a rate; nothing where they did not."""
+    """Return notes on the load of requests that arrive at a rate; empty without a rate."""
     if all(row.offered_rate is None for row in summary.experiments):
         return []
     return [
@@ -78,7 +77,7 @@ def load_notes(summary: Summary) -> list[str]:
 
 
 def request_tables(summary: Summary) -> list[Table]:
-    """Return the tables of latencies and of rates; none where nothing was generated."""
+    """Return the tables of latencies and of rates; empty if nothing was generated."""
     rows = [row for row in summary.experiments if _known(row).keys() & SHOWN]
     if not rows:
         return []
@@ -125,7 +124,7 @@ def _latency(title: str, names: Sequence[str]) -> Column:
 
 
 def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None:
-    """Return metrics of the row by name; None where one is not known."""
+    """Return metrics of the row by name; None if one is missing."""
     known = _known(row)
     found = [known[name] for name in names if name in known]
     return found if len(found) == len(names) else None

@@ -1,4 +1,4 @@
-"""An ablation ladder: a row for each item, with what it adds and what leaving it out costs."""
+"""An ablation ladder: a row for each item, with the effects of adding and of leaving it out."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
     "everything; estimates over rounds, no verdicts"
 )
-"""Note under the rows."""
+"""Note under the table of a ladder."""
 
 
 def ladder_tables(summary: Summary) -> list[Table]:
-    """Return a table for each sweep point at which there is a ladder."""
+    """Return a table for each sweep point with a ladder."""
     points: dict[str, list[LadderStep]] = {}
     for step in summary.ladder:
         at = f" ({point_name(step)})" if step.sweep else ""
@@ -27,7 +27,7 @@ def ladder_tables(summary: Summary) -> list[Table]:
 
 
 def memory_change(change: MemoryChange) -> str:
-    """Return `-61.2 ±0.5`, in MiB; without the ± where that is 0."""
+    """Return `-61.2 ±0.5`, in MiB, without the ± if that is 0."""
     mean = change.bytes / 2**20
     digits = 0 if abs(mean) >= 100 else 1
     rounded = round(mean, digits)
@@ -37,7 +37,7 @@ def memory_change(change: MemoryChange) -> str:
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:
-    """Return what the columns mean, and each figure that is missing or has another loss."""
+    """Return notes on the columns, and on each figure that is missing or has another loss."""
     return [MEANING, *dict.fromkeys(note for step in steps for note in _step_notes(step))]
 
 
@@ -58,4 +58,4 @@ COLUMNS = (
     number_column("left_out.ratio", "left out", "times", ratio_interval),
     number_column("left_out.memory", "left out", "MiB", memory_change),
 )
-"""Columns for people."""
+"""Columns of a ladder's table for people."""

@@ -1,4 +1,4 @@
-"""Plugins: what `plugins` lists, and what `plugins show` prints of one."""
+"""Plugins: the output of `plugins` and `plugins show`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ UNDECLARED = {
     "output_tolerance": "equal work",
     "strategy": "none",
 }
-"""What a declaration without a value means, where that is not `any`."""
+"""Texts for declarations without a value, other than `any`."""
 
 OF_THE_BOX = f"all of {OWN_DISTRIBUTION}: a folder of its box was taken away here"
-"""What brings a plugin of the box that is not there."""
+"""Distribution of a plugin of the box that is not installed."""
 
 NOT_INSTALLED = "Not installed, with what `pip install` brings it from:"
-"""Title above what extras bring."""
+"""Title above plugins of extras."""
 
 
 def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
@@ -37,7 +37,7 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def plugin_report(described: Mapping[str, Any]) -> Report:
-    """Return a plugin's facts, and a table of its options."""
+    """Return a plugin's description, and a table of its options."""
     facts = [(key, _fact(key, value)) for key, value in described.items() if key != "options"]
     sections = [Section(tables=[listed(("key", "value"), facts)])]
     options = [
@@ -87,7 +87,7 @@ ABSENT = (
     entry("does"),
     entry("needs"),
 )
-"""Columns of those that are not installed."""
+"""Columns of plugins that are not installed."""
 
 CHECKED = (
     NAME,

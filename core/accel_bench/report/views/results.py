@@ -1,4 +1,4 @@
-"""Stored runs: what `results list` and `results show` print."""
+"""Stored runs: the output of `results list` and `results show`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from accel_bench.result import Provenance, RankResult, Result
 from accel_bench.scenario.overrides import look_up
 
 RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
-"""What of a run is printed for people, who count rounds, positions and attempts from 1."""
+"""Printed fields of a run; people count rounds, positions and attempts from 1."""
 
 RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
-"""What of a rank is printed as it is stored."""
+"""Printed fields of a rank."""
 
 RANKS = {
     "sweep": 1,
@@ -37,28 +37,28 @@ RANKS = {
     "steps_per_second": 7,
     "samples_per_second": 8,
 }
-"""Ranks of the columns of a list of runs, the first to be left out the highest."""
+"""Ranks of the columns in a list of runs; the highest is left out first."""
 
 KINDS: dict[str, Literal["word", "name"]] = {
     **dict.fromkeys(("run_id", "experiment_id", "status", "started_at"), "word"),
     **dict.fromkeys(("scenario", "stack"), "name"),
 }
-"""Kinds of the columns of a list of runs that are neither text nor numbers."""
+"""Kinds of the columns in a list of runs, other than texts and numbers."""
 
 MORE = "--all adds all keys, plugins, the machine, evidence, and every step"
-"""Note below what is shown of runs in brief."""
+"""Note below a brief view of runs."""
 
 PER_SECOND = "_per_second"
-"""How the names of rates end, whatever a task counts."""
+"""Endings of the names of rates, for any counted elements."""
 
 UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_bytes")
-"""What of an update is printed: its sketches are for programs."""
+"""Printed fields of an update, without its sketches."""
 
 
 def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Report:
     """Return a row for each run; people count rounds from 1, programs from 0.
 
-    `left_out` is the number of corrupt runs that have no row.
+    `left_out` is the number of corrupt runs without a row.
     """
     columns = names_of(rows) or LIST_COLUMNS
     rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
@@ -83,7 +83,7 @@ def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Repo
 
 
 def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return a row for each group of runs with the means of its completed ones."""
+    """Return a row for each group of runs with the means of its completed runs."""
     flat = keyed(rows[0] if rows else ("runs",), rows)
     shown = [
         replace(column, form=_short, rank=number)
@@ -106,8 +106,8 @@ def results_report(
 ) -> Report:
     """Return each experiment and its runs; `folder` is the results folder, where their logs are.
 
-    `labels` are tags and notes of runs by their ids. Unless the report is `whole`, it has what is
-    asked for most: what was set, how it ended, and the figures that are known.
+    `labels` are tags and notes of runs by their ids. Unless the report is `whole`, it is brief:
+    settings, status, and known figures.
     """
     sections: list[Section] = []
     machine = None
@@ -129,7 +129,7 @@ def results_report(
 
 
 def _experiment(runs: Sequence[Result], whole: bool) -> Section:
-    """Return what was run, so that it can be run again, and where the time of its steps goes."""
+    """Return an experiment's settings, and the seconds of its steps by phase."""
     result, experiment = runs[0], runs[0].experiment
     planned = [PlannedSummary(experiment=experiment)]
     summary = summarize(experiment.scenario.name, experiment.stack.name, planned, runs, rounds=0)
@@ -147,12 +147,12 @@ def _experiment(runs: Sequence[Result], whole: bool) -> Section:
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that say something."""
+    """Return the values that are known."""
     return {key: value for key, value in values.items() if value not in (None, "", [], {})}
 
 
 def _imported(result: Result) -> Section:
-    """Return an imported run: where it comes from, what its file states, and what was corrected."""
+    """Return an imported run: its origin, its stated settings, and its corrections."""
     origin = result.provenance.model_dump(mode="json", exclude={"series", "stated"})
     series = {name: len(values) for name, values in result.provenance.series.items()}
     scenario = result.experiment.scenario.model_dump(mode="json")
@@ -173,7 +173,7 @@ def _imported(result: Result) -> Section:
 
 
 def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -> Iterator[Section]:
-    """Yield how one attempt ended and what it measured."""
+    """Yield the status and the figures of one attempt."""
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
     run = {
@@ -200,14 +200,14 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -
 
 
 def _origin(result: Result) -> dict[str, Any]:
-    """Return where a run comes from that was not measured here, or which bundle it repeats."""
+    """Return the origin of an imported run, or the bundle that a run repeats."""
     if result.provenance == Provenance():
         return {}
     return {"provenance": result.provenance.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _rank(rank: RankResult) -> dict[str, Any]:
-    """Return what a rank reports beside its samples, and how each stage changed its memory."""
+    """Return the facts of a rank beside its samples, with the memory of each stage."""
     document = rank.model_dump(mode="json", exclude_defaults=True)
     facts = {key: document[key] for key in RANK_KEYS if key in document}
     if rank.update:
@@ -228,5 +228,5 @@ def _samples(result: Result) -> Iterator[tuple[object, ...]]:
 
 
 def _yaml(value: object) -> str:
-    """Return what people can read; YAML escapes control characters."""
+    """Return YAML that people can read, with control characters escaped."""
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()

@@ -1,4 +1,4 @@
-"""The comparison of the stacks of a scenario: what `run` prints."""
+"""The comparison of the stacks of a scenario: the output of `run`."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.tags import is_chosen
 
 WIDTH = 80
-"""Columns of the page where the output is no terminal."""
+"""Width of the page without a terminal, in columns."""
 
 PHASE_TOLERANCE = 0.05
-"""Relative distance from the window's step within which a split step stands for it."""
+"""Relative distance from the window's step within which a split step represents it."""
 
 SUMMARY_CHARACTERS = 200
-"""Length to which a plugin's summary of its evidence is cut."""
+"""Largest length of a plugin's summary of its evidence, in characters."""
 
 MORE = ("step", "last loss", "status")
-"""Columns that only a thorough reader needs."""
+"""Columns for thorough readers."""
 
 
 def stacks_report(
@@ -83,7 +83,7 @@ def stacks_report(
 ) -> Report:
     """Return a section for each scenario; `verbose` adds columns, breakdowns and settings.
 
-    The added columns stand in a table of their own, unless the page is `wide`.
+    The added columns form a table of their own, unless the page is `wide`.
     """
     rows = [_flat_row(summary, row) for summary in summaries for row in summary.experiments]
     return Report(
@@ -95,7 +95,7 @@ def stacks_report(
 
 
 def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
-    """Return the answer, the tables and the notes of one scenario."""
+    """Return the headline, the tables and the notes of one scenario."""
     answer = conclusion(summary)
     names, figures = _columns(summary)
     tables = [[*names, *(column for column in figures if wide or column.header not in MORE)]]
@@ -123,7 +123,7 @@ def extra_tables(summary: Summary) -> list[Table]:
 
 
 def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
-    """Return the tables of a section; a note in their place if it fails."""
+    """Return the tables of a section; a note in their place if the section fails."""
     document = summary.sections[name]
     try:
         entry = find_entry(GROUP, KIND, name)
@@ -139,12 +139,12 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
 
 
 def stack_columns(summary: Summary) -> list[Column]:
-    """Return the columns of figures of the table of stacks; rows are those of the summary."""
+    """Return the figures' columns of the table of stacks; rows are those of the summary."""
     return _columns(summary)[1]
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return the notes of a page beside its doubts, those in its answer too, then the details."""
+    """Return all notes of a page but its doubts, including the headline's, then the details."""
     shared = _reasons_of_all(summary)
     rows = [
         row.model_copy(update={"reasons": tuple(one for one in row.reasons if one not in shared)})
@@ -155,8 +155,8 @@ def comparison_notes(summary: Summary) -> list[str]:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """Return the notes that decide whether figures are believed: the load of the host, and what
-    degrades every measured row."""
+    """Return notes that cast doubt on all figures: the load of the host, and reasons that degrade
+    every measured row."""
     degraded = [f"all rows are degraded: {reason}" for reason in _reasons_of_all(summary)]
     return [*(f"load: {note}" for note in summary.noise), *degraded]
 
@@ -167,7 +167,7 @@ def _reasons_of_all(summary: Summary) -> list[str]:
 
 
 def _notes(summary: Summary, answer: str) -> list[str]:
-    """Return the notes that are not in the answer already."""
+    """Return the notes that are not in the headline."""
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
@@ -179,7 +179,7 @@ def _notes(summary: Summary, answer: str) -> list[str]:
 
 
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
-    """Return the columns that name a row, and those of its figures."""
+    """Return the columns that name a row, and the columns of its figures."""
     keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
     tagged = any(is_chosen(row.tag, row.sweep) for row in summary.experiments)
     keys = [] if tagged else keys  # the tags tell the points apart
@@ -220,7 +220,7 @@ def speed_unit(summary: Summary) -> str:
 
 
 def _metric_tables(summary: Summary) -> list[Table]:
-    """Return the table of the metrics that the scenario names, where it names any."""
+    """Return the table of the scenario's metrics, if it has any."""
     own = SHOWN if generates(summary) else frozenset()
     names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
     rows = []
@@ -253,7 +253,7 @@ def _step(step: Any) -> str:
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    """Return the verdict on the speed, or how a run without one ended."""
+    """Return the verdict on the speed, or the status of a run without one."""
     if not row.status.completed:
         return row.status.value
     if row.stack == baseline:
@@ -263,7 +263,7 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
 
 
 def _evidence(summary: Summary) -> list[str]:
-    """Return what the plugins of completed runs summarize of their evidence, each text once."""
+    """Return plugins' summaries of the evidence of completed runs, each text once."""
     texts = []
     for row in summary.experiments:
         for plugin, shown in row.evidence.items():
@@ -275,7 +275,7 @@ def _evidence(summary: Summary) -> list[str]:
 
 
 def _reason_notes(summary: Summary, answer: str) -> list[str]:
-    """Return why rows are not simply ok, each reason once; the load of the host comes last."""
+    """Return reasons why rows are not ok, each once; the load of the host comes last."""
     reasons = [
         (label(row), reason)
         for row in summary.experiments
@@ -285,7 +285,7 @@ def _reason_notes(summary: Summary, answer: str) -> list[str]:
 
 
 def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str]:
-    """Yield the reasons of one row that are not in the answer already."""
+    """Yield the reasons of one row that are not in the headline."""
     degraded = "degraded: " if row.status.completed else ""
 
     def said(reason: str) -> bool:
@@ -331,7 +331,7 @@ def _seeds(row: SeedEquivalence) -> str:
 
 
 def details(summary: Summary) -> list[str]:
-    """Return what each stack changes, where its time goes, and what its rounds could show."""
+    """Return each stack's changes, its time by phase, and its detectable effect."""
     notes = []
     for row in summary.experiments:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
@@ -356,7 +356,7 @@ def _phases(row: ExperimentSummary) -> str:
 
 
 def _communication(row: ExperimentSummary) -> str:
-    """Return what the ranks' collectives take of a step, and how unlike the ranks are."""
+    """Return the time of the ranks' collectives in a step, and the spread over ranks."""
     if row.ranks is None or row.ranks.communication_share is None:
         return ""
     kinds = [

@@ -1,4 +1,4 @@
-"""Cells that say whether a stack trained what the baseline did: a word, and the distance."""
+"""Cells that compare a stack's training with the baseline's: a word, and the distance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.report.table import Column
 
 
 class TrainingVerdict(NamedTuple):
-    """Verdict on a stack's training beside the baseline's, with the distance that says so."""
+    """Verdict on a stack's training beside the baseline's, with the distance behind it."""
 
     word: str
     difference: float | None
@@ -24,7 +24,7 @@ class TrainingVerdict(NamedTuple):
 def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) -> Column:
     """Return a column of the verdicts on the `loss`, the `update` or the `output`.
 
-    `compared` reads from a row what has their fields of a `TrainingComparison`, or null.
+    `compared` reads from a row an object with the fields of a `TrainingComparison`, or null.
     """
 
     def cell(row: Any) -> TrainingVerdict | None:
@@ -41,9 +41,9 @@ def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) 
 
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
-    """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the words alone if nothing was compared.
+    """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the word alone if nothing was compared.
 
-    A distance that sketches estimate is `~0.02 %,`.
+    A distance estimated by sketches is `~0.02 %,`.
     """
     _, within, who = verdict.word.partition(WITHIN)
     # `by design` fits a narrow page, and so do two lines.
@@ -56,7 +56,7 @@ def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
 
 
 def update_cost_text(row: ExperimentSummary) -> str:
-    """Return what the update verdict cost, and whether it is exact."""
+    """Return the cost of the update verdict, and whether it is exact."""
     cost = row.update_cost
     if cost is None:
         return ""
@@ -73,7 +73,7 @@ def update_cost_text(row: ExperimentSummary) -> str:
 
 
 def _short(number: float) -> str:
-    """Return a number in few letters: `0`, `<0.01`, `0.052`, `150`."""
+    """Return a number in few characters: `0`, `<0.01`, `0.052`, `150`."""
     if 0 < number < 0.01:
         return "<0.01"
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

@@ -1,1 +1,1 @@
-"""Trace the workload of the model that trains."""
+"""Tracing the workload (FLOPs) of the model that trains."""

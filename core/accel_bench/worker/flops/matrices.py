@@ -1,4 +1,4 @@
-"""Read with which matrices a module multiplies tokens: plain, quantized, experts, LoRA."""
+"""The weight matrices of modules: plain, quantized, experts, LoRA."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from accel_bench.worker.verify.kernels import experts_implementation
 
 
 class UnknownPartError(Exception):
-    """A model holds something whose products are not known, so that it has no workload."""
+    """A model holds a module with unknown matrix products, so that its workload is unknown."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What cannot be read from weights."""
+class ModelFacts:
+    """Properties of a model that its weights do not show."""
 
     dtype: str
-    """Dtype in which quantized weights are multiplied."""
+    """Dtype of matmuls with quantized weights."""
 
     experts_per_token: int | None
-    """Experts that a token uses; None where it is not in the model's configuration."""
+    """Number of experts for each token; None if the model's configuration does not state it."""
 
 
-class Matrix(Matmul):
-    """The product of a weight matrix, or of one kind of a layer's experts, as its module tells it.
+class WeightMatrix(Matmul):
+    """Product with a weight matrix, or with one kind of a layer's experts.
 
     It has the whole path of the module, without adapters' names, and the dtype of the weights.
     """
 
     after: tuple[str, ...] = ()
-    """Names of matrices of the same part that it multiplies the output of."""
+    """Names of matrices of the same module whose output is this matrix's input."""
 
     plain: bool = False
-    """True if torch's own linear multiplies it, which keeps its inputs before it starts."""
+    """True if torch's own linear multiplies the matrix, which saves its inputs before it starts."""
 
     autocast: bool = True
-    """True if it is multiplied in the dtype of autocast, where that is on."""
+    """True if the matmul has the dtype of autocast when that is enabled."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """A module that computes something with weights of its own, adapters included."""
+class WeightedModule:
+    """Module that computes with weights of its own, adapters included."""
 
     path: str
     module: nn.Module
     parent: nn.Module
 
-    matrices: tuple[Matrix, ...]
-    """In the order in which they are multiplied; none for a norm or an embedding."""
+    matrices: tuple[WeightMatrix, ...]
+    """Matrices in the order of multiplication; empty for a norm or an embedding."""
 
     trains: bool
-    """True if anything in it trains, biases and adapters included."""
+    """True if any parameter of the module trains, biases and adapters included."""
 
 
-def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
-    """Yield the parts below a module, in the order in which they are defined.
+def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[WeightedModule]:
+    """Yield the modules with weights below a module, in the order of definition.
 
     Raises UnknownPartError.
     """
@@ -72,13 +72,13 @@ def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
         whole = _sizes(child) is not None or hasattr(child, "base_layer")
         if found is not None:
             trains = any(p.requires_grad for p in child.parameters(recurse=whole))
-            yield Part(place, child, module, tuple(found), trains)
+            yield WeightedModule(place, child, module, tuple(found), trains)
         if not whole:
             yield from parts_of(child, place, facts)
 
 
-def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | None:
-    """Return the matrices of a module itself; None where it has no weights of its own."""
+def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix] | None:
+    """Return the matrices of a module itself; None if it has no weights of its own."""
     if hasattr(module, "base_layer"):
         return _adapted(module, path, facts)
     if _sizes(module) is not None:
@@ -92,7 +92,7 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
         weight = large["weight"]
         rows, columns = shape_of(weight)
         dtype, trains = dtype_name(weight.dtype), weight.requires_grad
-        return [Matrix(name=path, rows=rows, columns=columns, trains=trains, dtype=dtype)]
+        return [WeightMatrix(name=path, rows=rows, columns=columns, trains=trains, dtype=dtype)]
     convolution = isinstance(module, nn.Conv1d)
     if large and all(len(shape_of(one)) == 3 for one in large.values()) and not convolution:
         return _experts(module, large, path, facts)
@@ -103,7 +103,7 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
 
 
 def _in_use(module: nn.Module) -> nn.Module:
-    """Return the copy that trains, where PEFT keeps a module twice."""
+    """Return the copy that trains, if PEFT keeps a module twice."""
     copies = getattr(module, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict) and hasattr(module, "original_module") and len(copies):
         return next(iter(copies.values()))
@@ -111,7 +111,7 @@ def _in_use(module: nn.Module) -> nn.Module:
 
 
 def _sizes(module: nn.Module) -> tuple[int, int] | None:
-    """Return rows and columns of a linear module, quantized or transposed; else None."""
+    """Return rows and columns of a linear module, plain, quantized or transposed; else None."""
     for rows, columns in (("out_features", "in_features"), ("nf", "nx")):
         sizes = getattr(module, rows, None), getattr(module, columns, None)
         if isinstance(sizes[0], int) and isinstance(sizes[1], int):
@@ -120,8 +120,7 @@ def _sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def packed_sizes(module: nn.Module) -> tuple[int, int] | None:
-    """Return rows and columns of a linear module whose weights are stored otherwise than as a
-    matrix of numbers; None for another module."""
+    """Return rows and columns of a linear module with packed weights; None for another module."""
     sizes = _sizes(module)
     outer = hasattr(module, "base_layer") or next(module.children(), None) is not None
     return None if sizes is None or outer or _is_whole(module, sizes) else sizes
@@ -133,8 +132,8 @@ def _is_whole(module: nn.Module, sizes: tuple[int, int]) -> bool:
     return stored and elements_of(weight) == sizes[0] * sizes[1]
 
 
-def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
-    """Return the matrix of a linear module; packed weights have another size than it has."""
+def _linear(module: nn.Module, path: str, facts: ModelFacts) -> WeightMatrix:
+    """Return the matrix of a linear module, with its unpacked size."""
     sizes = _sizes(module)
     assert sizes is not None
     weight: Any = getattr(module, "weight", None)
@@ -142,7 +141,7 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     whole = _is_whole(module, sizes)
     # Linears of a model's own are plain; those of integrations are quantized.
     own = type(module).__module__.startswith(("transformers.pytorch_utils", "transformers.models."))
-    return Matrix(
+    return WeightMatrix(
         name=path,
         rows=sizes[0],
         columns=sizes[1],
@@ -152,8 +151,10 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     )
 
 
-def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts) -> list[Matrix]:
-    """Return experts kept as tensors of shape (experts, rows, columns), or transposed."""
+def _experts(
+    module: nn.Module, tensors: dict[str, Any], path: str, facts: ModelFacts
+) -> list[WeightMatrix]:
+    """Return the matrices of experts stored as tensors (experts, rows, columns), or transposed."""
     if facts.experts_per_token is None:
         raise UnknownPartError(
             f"{path} ({type(module).__name__}): it is not known how many experts a token uses"
@@ -165,7 +166,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
         experts, *sizes = shape_of(tensor)
         rows, columns = reversed(sizes) if transposed else sizes
         found.append(
-            Matrix(
+            WeightMatrix(
                 name=f"{path}.{name}",
                 rows=rows,
                 columns=columns,
@@ -180,8 +181,8 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
     return found
 
 
-def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
-    """Return the base matrix of a module under LoRA, with the pairs of its active adapters."""
+def _adapted(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix]:
+    """Return the base matrix of a module under LoRA, with the matrices of active adapters."""
     base: Any = module.base_layer
     found = matrices_of(base, path, facts)
     pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]

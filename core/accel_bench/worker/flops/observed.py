@@ -1,9 +1,9 @@
-"""Observe the products of one forward pass: the workload of models that are no decoders.
+"""Observation of the products of one forward pass: the workload of models other than decoders.
 
-Each call of torch that multiplies matrices is seen with the shapes of its operands, and with which
-of them need a gradient, from which the FLOPs of its backward pass follow. What a mask hides is
-counted, but for attention that torch is told is causal. A model of which some weight is multiplied
-by a call that is not seen has no workload.
+Each torch call that multiplies matrices is observed with the shapes of its operands, and with the
+operands that need a gradient, which give the FLOPs of its backward pass. Masked scores are counted,
+except in attention that torch is told is causal. A model has no workload if an unobserved call
+multiplies one of its weights.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import UnknownPartError, packed_sizes
 
 HIDDEN_BY_CAUSALITY = 0.5
-"""Fraction of the scores that a causal mask hides."""
+"""Fraction of the attention scores that a causal mask hides."""
 
 WITH_WEIGHTS = frozenset({"linear", "convolution"})
-"""Products that are of weights, whatever class the weights have."""
+"""Torch functions that multiply by weights, whatever the weights' class."""
 
 OF_ATTENTION = frozenset({"scores", "values"})
-"""Products that are of no weights, whatever class their operands have."""
+"""Torch functions that multiply without weights, whatever the operands' class."""
 
 DIVIDED = "ranks compute parts of one model together"
-"""Why products of matrices that are divided over ranks are not counted."""
+"""Reason why products of matrices that are sharded over ranks are not counted."""
 
 UNCOUNTED = frozenset(
     "bilinear chain_matmul conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc gru lstm "
     "multi_head_attention_forward multi_dot rnn_relu rnn_tanh scaled_mm _scaled_mm tensordot "
     "_grouped_mm grouped_mm".split()
 )
-"""Functions that multiply matrices in a way that is not counted."""
+"""Functions that multiply matrices and are not counted."""
 
 
 def observe_workload(run: Run, batch: Batch) -> Workload:
     """Return the workload of one micro-batch, for each element that `Batch.tokens` counts.
 
-    Takes one forward pass by the task's loss, uncompiled; random numbers, buffers and gradients
-    stay as they were. Raises UnknownPartError.
+    Runs one forward pass by the task's loss, uncompiled, and restores random numbers, buffers and
+    gradients. Raises UnknownPartError.
     """
     if run.data_parallel != run.world_size:
         raise UnknownPartError(DIVIDED)
@@ -86,11 +86,11 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
 
 
 class Products(TorchFunctionMode):
-    """Collects the products of all calls within the block, for each of `elements`.
+    """Collector of the matrix products of all calls within a block, for each of `elements`.
 
-    Every module of the model has a hook within it, so that plugins whose functions compute several
-    modules at once leave them to compute by themselves: what needs a gradient does not show inside
-    of a function.
+    Every module of the model has a hook within the block, so that plugins whose functions fuse
+    several modules leave them unfused: inside of a fused function it is not visible which operands
+    need a gradient.
     """
 
     def __init__(self, elements: int, model: nn.Module) -> None:
@@ -102,8 +102,8 @@ class Products(TorchFunctionMode):
         self._weights: set[int] = set()
         self._shapes: set[tuple[int, ...]] = set()
         self._called: dict[int, dict[str, int]] = {}
-        """The ids of the parameters of modules that were called, as of their call: FSDP2 puts
-        others in their place for as long as a block computes."""
+        """Ids of the parameters of called modules, taken at the call: FSDP2 replaces the parameters
+        while a block computes."""
 
         self._problem = ""
         self._packed: nn.Module | None = None
@@ -121,7 +121,7 @@ class Products(TorchFunctionMode):
         }
 
     def __enter__(self) -> Any:
-        """Begin to collect, and to note which modules are called."""
+        """Start collecting products, and noting which modules are called."""
         self._handles = [
             register_module_forward_pre_hook(self._see_call),
             register_module_forward_hook(self._see_return),
@@ -130,13 +130,13 @@ class Products(TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """Stop."""
+        """Stop collecting."""
         for handle in self._handles:
             handle.remove()
         super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function, and collect its products where it has some."""
+        """Call the function, and collect its matrix products, if any."""
         found = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if self._packed is not None:
@@ -156,13 +156,13 @@ class Products(TorchFunctionMode):
             self._add("linear", sizes, inputs[0].numel() / sizes[1], (inputs[0], None))
 
     def _see_return(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """A layer of packed weights is one product, whatever its kernel calls to unpack them."""
+        """Count a layer of packed weights as one product, however its kernel unpacks them."""
         own = module.named_parameters(recurse=False)
         self._called[id(module)] = {name: id(parameter) for name, parameter in own}
         self._packed = None if module is self._packed else self._packed
 
     def check(self, model: nn.Module) -> None:
-        """Raise UnknownPartError for a call, or a weight, whose products were not seen."""
+        """Raise UnknownPartError for a call, or a weight, with unobserved products."""
         if self._problem:
             raise UnknownPartError(self._problem)
         for path, module in model.named_modules():
@@ -178,7 +178,7 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield the products, those of the same kind as one."""
+        """Yield the products, with equal kinds merged."""
         for one, share in self._found.items():
             yield one.model_copy(update={"share": share, "recomputed": recomputed})
 
@@ -196,7 +196,7 @@ class Products(TorchFunctionMode):
         self._add("convolution", sizes, found.numel() / rows, (inputs, weight))
 
     def _multiply(self, a: Any, b: Any, **_: Any) -> None:
-        """Add a product of matrices, or of batches of them."""
+        """Add a product of two matrices, or of batches of matrices."""
         columns = a.shape[-1]
         rows = b.shape[-1] if b.dim() > 1 else 1
         batches = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -206,7 +206,7 @@ class Products(TorchFunctionMode):
         self._add("matmul", (rows, columns), count, (a, b))
 
     def _einsum(self, equation: Any, *operands: Any) -> None:
-        """Add a product of two operands; of more, its order would have to be known."""
+        """Add an einsum of two operands; an einsum of more has an unknown order of products."""
         tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
         if len(tensors) != 2 or not isinstance(equation, str) or "..." in equation:
             self._problem = self._problem or "torch.einsum is not counted"
@@ -220,7 +220,7 @@ class Products(TorchFunctionMode):
         self._add("einsum", (1, 1), prod(sizes.values()), tensors)
 
     def _attention(self, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> None:
-        """Add both products of attention: scores, and the weighted sum of the values."""
+        """Add both products of attention: scores, and their product with the values."""
         is_causal = named.get("is_causal", given[2] if len(given) > 2 else False)
         length, size = key.shape[-2], query.shape[-1]
         count = query.numel() / size
@@ -236,7 +236,7 @@ class Products(TorchFunctionMode):
         operands: Sequence[Any],
         hidden: float = 0.0,
     ) -> None:
-        """Add `count` rows of what is made of the first operands times the last, of these sizes."""
+        """Add a product of `count` rows by a matrix of these sizes, made from the operands."""
         *inputs, weight = operands
         known = any(isinstance(one, nn.Parameter) for one in operands)
         matmul = Matmul(
@@ -258,17 +258,17 @@ class Products(TorchFunctionMode):
 
 
 def _see_nothing(module: nn.Module, inputs: Any) -> None:
-    """Do nothing: a module with a hook is computed by itself."""
+    """Do nothing: the hook alone keeps its module from being fused with others."""
 
 
 def _needs_gradient(tensor: Any) -> bool:
-    """Return whether the backward pass reaches an operand of the call that is seen now; packed
-    weights, None, are frozen."""
+    """Return whether an operand of the observed call needs a gradient; None stands for frozen
+    packed weights."""
     return tensor is not None and bool(tensor.requires_grad) and torch.is_grad_enabled()
 
 
 def _dtype(inputs: Any) -> str:
-    """Return the dtype in which an operand is multiplied."""
+    """Return the dtype in which operands are multiplied."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return dtype_name(torch.get_autocast_dtype(kind))
@@ -277,7 +277,7 @@ def _dtype(inputs: Any) -> str:
 
 @contextlib.contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Put back after the block what a pass has written into buffers, as norms of batches do."""
+    """Restore buffers after the block, such as the statistics of batch norms."""
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Work of one operation of torch: its floating-point operations, and the bytes that it moves."""
+"""FLOPs and bytes of one torch operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-    """Return whether an operation asks for a property, another view or memory without content."""
+    """Return whether an operation moves no data: a property, a view, or empty memory."""
     if "empty" in func.overloadpacket.__name__ or not (made or func._schema.is_mutable):
         return True
     before = {id(tensor.untyped_storage()) for tensor in used}
@@ -21,12 +21,12 @@ def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor])
 
 
 def content_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements, at most what its storage has."""
+    """Return the bytes of a tensor's elements, at most those of its storage."""
     return cast(int, min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
 
 
 def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """Return the floating-point operations of a matrix product or of attention; else 0."""
+    """Return the FLOPs of a matrix product or of attention; 0 for other operations."""
     if packet is aten._grouped_mm:
         return 2 * args[0].shape[-2] * args[0].shape[-1] * args[1].shape[-1]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
@@ -38,5 +38,5 @@ def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def _attention_flops(query: torch.Tensor, value: torch.Tensor, products: int) -> int:
-    """Return the operations of causal attention: half of each product of (length x length)."""
+    """Return the FLOPs of causal attention: half of each product of (length x length)."""
     return products * prod(query.shape) * value.shape[-2]

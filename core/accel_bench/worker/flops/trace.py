@@ -1,8 +1,8 @@
-"""Read the workload of the model that really trains from its modules.
+"""The workload of a decoder that trains, read from its modules.
 
-What needs a gradient follows from the order in which modules compute and from what trains before
-them. That order is known by the names that decoder layers use; an unknown name computes where it is
-defined. A model with other products, such as a convolution, has no workload.
+A module needs a gradient if a module before it, in the order of computation, trains. The order is
+known by the names in common decoder layers; a module of another name computes where it is defined.
+A model with other products, such as a convolution, has no workload.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from accel_bench.modeling.contract import text_config
 from accel_bench.modeling.random_weights import MODEL_CLASS
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import (
-    Facts,
-    Matrix,
-    Part,
+    ModelFacts,
     UnknownPartError,
+    WeightedModule,
+    WeightMatrix,
     parts_of,
 )
 
@@ -45,31 +45,31 @@ STAGES: tuple[frozenset[str], ...] = (
     frozenset("down_proj fc2 mlp.c_proj fc_out dense_4h_to_h w2".split()),
     frozenset({"post_feedforward_layernorm", "post_mlp_layernorm"}),
 )
-"""Modules of a decoder layer in the order in which they compute; those of one stage read the same.
-"""
+"""Modules of a decoder layer in the order of computation; modules of one stage have the same
+input."""
 
 MLP_STAGE = 4
-"""The stage with which the MLP begins: its norm."""
+"""Stage with which the MLP begins: its norm."""
 
 EXPERT = re.compile(r"(?P<list>.*\.experts)\.(?P<number>\d+)\.")
-"""Path of what belongs to one expert, where experts are modules of their own."""
+"""Pattern of the path of one expert, if experts are modules of their own."""
 
 NUMBER = re.compile(r"\.\d+(?=\.|$)")
-"""Number of a layer or an expert in a path."""
+"""Pattern of the number of a layer or an expert in a path."""
 
 OF_PRODUCT = set(Matmul.model_fields)
-"""What a matrix says of its product."""
+"""Fields that a matrix shares with its product."""
 
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-"""Configuration keys that say how many experts a token uses."""
+"""Configuration keys for the number of experts for each token."""
 
 
 def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
-    """Return the workload of the run's model; what a plugin declares where part is not known.
+    """Return the workload of the run's model; a plugin's declaration if part of it is unknown.
 
-    None where neither is known; `run.workload_reason` then says why. Attention is causal
-    self-attention of decoder layers; of another model than a decoder the products of `batch` are
-    observed. A compiled model is taken for what it would do uncompiled.
+    None if both are unknown, with `run.workload_reason`. Attention is causal self-attention of
+    decoder layers; the products of other models are observed on `batch`. A compiled model has the
+    workload of its uncompiled form.
     """
     try:
         if is_decoder(run):
@@ -86,8 +86,8 @@ def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
 
 
 def is_decoder(run: Run) -> bool:
-    """Return whether a model is a decoder of text and computes the loss itself, so that its modules
-    tell all products of a step."""
+    """Return whether a model is a decoder of text that computes its loss itself, so that its
+    modules determine all products of a step."""
     config = getattr(run.unwrapped_model, "config", None)
     causal = run.task is None or run.task.model_class == MODEL_CLASS
     own = run.loss is None or run.loss is own_loss
@@ -95,7 +95,7 @@ def is_decoder(run: Run) -> bool:
 
 
 def _observed(run: Run, batch: Batch | None) -> Workload:
-    """Observe a batch. Raises UnknownPartError, also for what goes wrong in the pass."""
+    """Return the workload observed on a batch. Raises UnknownPartError for any error."""
     from accel_bench.worker.flops.observed import observe_workload
 
     if batch is None:
@@ -112,14 +112,14 @@ def _observed(run: Run, batch: Batch | None) -> Workload:
 
 
 def _with_dtype(declared: Workload, run: Run) -> Workload:
-    """Return a workload whose matmuls without a dtype have that of the scenario."""
+    """Return a workload whose matmuls without a dtype get the scenario's dtype."""
     dtype = run.scenario.compute_dtype
     matmuls = (one.model_copy(update={"dtype": one.dtype or dtype}) for one in declared.matmuls)
     return declared.model_copy(update={"matmuls": tuple(matmuls)})
 
 
 class _Reader:
-    """Walks through a model in the order in which it computes, and collects its products."""
+    """Walk through a model in the order of computation, which collects its products."""
 
     def __init__(self, run: Run) -> None:
         self._model: nn.Module = run.unwrapped_model
@@ -127,15 +127,15 @@ class _Reader:
         self._config: Any = text_config(config)
         self._autocast = run.scenario.train.work_dtype
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
-        self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
+        self._facts = ModelFacts(run.scenario.model.dtype, next(filter(None, experts), None))
         self._recomputes_last = run.recomputes_last_matmul
         self._matmuls: list[Matmul] = []
         self._attentions: list[Attention] = []
         self._gradient = False
-        """Whether what the next module reads needs a gradient."""
+        """True if the input of the next module needs a gradient."""
 
     def workload(self) -> Workload:
-        """Read the whole model."""
+        """Return the workload of the whole model."""
         path, layers = decoder_blocks(self._model)
         outside = [
             part
@@ -152,8 +152,8 @@ class _Reader:
         matmuls = _merge(self._matmuls)
         return Workload(matmuls=tuple(matmuls), attentions=tuple(_merge(self._attentions)))
 
-    def _read_outside(self, parts: Iterable[Part]) -> None:
-        """Read what stands before or after the decoder layers."""
+    def _read_outside(self, parts: Iterable[WeightedModule]) -> None:
+        """Collect products of the modules before or after the decoder layers."""
         for part in parts:
             for matrix in part.matrices:
                 name = matrix.name.removeprefix(part.path)
@@ -163,7 +163,7 @@ class _Reader:
             self._gradient |= part.trains
 
     def _read_layer(self, number: int, layer: nn.Module) -> None:
-        """Read one decoder layer, stage by stage."""
+        """Collect products of one decoder layer, stage by stage."""
         parts = _in_order(parts_of(layer, "layers", self._facts))
         fractions = _expert_fractions(parts, self._facts)
         parallel, first = _is_parallel(self._config, parts), len(self._matmuls)
@@ -188,14 +188,14 @@ class _Reader:
             ]
         self._attentions.append(self._attention(number, parts, needs, attention))
 
-    def _left_out(self, parts: Sequence[Part]) -> int:
-        """Return how many of a layer's last matrices are not computed again with the layer."""
+    def _left_out(self, parts: Sequence[WeightedModule]) -> int:
+        """Return the number of a layer's last matrices that its recomputation leaves out."""
         if vars(parts[-1].parent).get(RECOMPUTES_LAST_MATMUL) is False:
             return len(parts[-1].matrices)
         return int(_stops_early(parts, self._recomputes_last))
 
-    def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
-        """Add a matrix; what it reads within its part may train too."""
+    def _add(self, matrix: WeightMatrix, gradient: bool, part: WeightedModule) -> None:
+        """Add a matrix's product; its input may need a gradient because of the same module."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         found = {
             "name": NUMBER.sub("", matrix.name),
@@ -207,11 +207,11 @@ class _Reader:
     def _attention(
         self,
         number: int,
-        parts: Sequence[tuple[float, Part]],
+        parts: Sequence[tuple[float, WeightedModule]],
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
-        """Return a layer's attention: heads from the configuration, sizes from the matrices."""
+        """Return a layer's attention: heads by the configuration, sizes by the matrices."""
         found = {_leaf(part.path): part for _, part in parts if part.matrices}
         heads = getattr(self._config, "num_attention_heads", None)
         output = next((found[name] for name in OUTPUTS if name in found), None)
@@ -234,9 +234,9 @@ class _Reader:
         )
 
 
-def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
-    """Return parts with their stage, by stage; an unknown name follows the part before it."""
-    placed: list[tuple[float, Part]] = []
+def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModule]]:
+    """Return modules with their stage, sorted by it; an unknown name keeps the one before."""
+    placed: list[tuple[float, WeightedModule]] = []
     place = -1.0
     for part in parts:
         leaf = _leaf(part.path)
@@ -247,15 +247,17 @@ def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
 
 
 def _leaf(path: str) -> str:
-    """Return the last part of a name; of a `c_proj` with `attn` or `mlp` before it."""
+    """Return the last part of a name; for `c_proj` with `attn` or `mlp` before it."""
     parents, _, leaf = path.removesuffix(".modules_to_save").rpartition(".")
     if leaf != "c_proj":
         return leaf
     return "attn.c_proj" if "attn" in parents.rpartition(".")[2] else "mlp.c_proj"
 
 
-def _follows_training(place: float, parts: Sequence[tuple[float, Part]], parallel: bool) -> bool:
-    """Return whether something trains before a stage of the same layer, on the way to it."""
+def _follows_training(
+    place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
+) -> bool:
+    """Return whether a module trains in an earlier stage of the layer, on the way to a stage."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)
@@ -264,8 +266,8 @@ def _follows_training(place: float, parts: Sequence[tuple[float, Part]], paralle
     )
 
 
-def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
-    """Return whether the MLP reads what attention reads: configured, or has no norm of its own."""
+def _is_parallel(config: Any, parts: Sequence[tuple[float, WeightedModule]]) -> bool:
+    """Return whether MLP and attention have the same input: configured, or no norm of the MLP."""
     if getattr(config, "use_parallel_residual", False):
         return True
     return any(place == 0 for place, _ in parts) and not any(
@@ -273,20 +275,22 @@ def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
     )
 
 
-def _is_before(part: Part) -> bool:
-    """Return whether a part outside the layers computes before them, as embeddings do."""
+def _is_before(part: WeightedModule) -> bool:
+    """Return whether a module outside the layers computes before them, as embeddings do."""
     leaf = part.path.rpartition(".")[2]
     return isinstance(part.module, nn.Embedding) or "embed" in leaf or leaf == "project_in"
 
 
 def expert_list(path: str) -> str:
-    """Return the list of experts that a module of that name belongs to; empty for none."""
+    """Return the list of experts in a module's path; empty for none."""
     found = EXPERT.match(f"{path}.")
     return found["list"] if found else ""
 
 
-def _expert_fractions(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict[str, float]:
-    """Return for each list of experts the fraction of the tokens that reaches one of them."""
+def _expert_fractions(
+    parts: Sequence[tuple[float, WeightedModule]], facts: ModelFacts
+) -> dict[str, float]:
+    """Return the fraction of tokens that reach one expert, by list of experts."""
     found = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
     experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in found})
     if experts and facts.experts_per_token is None:
@@ -295,7 +299,7 @@ def _expert_fractions(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict
 
 
 def _window(config: Any, number: int) -> int | None:
-    """Return how many tokens a token attends to at most in a layer; None for all of them."""
+    """Return the width of a layer's attention window in tokens; None for full attention."""
     kinds = getattr(config, "layer_types", None)
     kind = kinds[number] if kinds else "sliding_attention"
     if kind not in ("full_attention", "sliding_attention"):
@@ -305,14 +309,14 @@ def _window(config: Any, number: int) -> int | None:
 
 
 def is_recomputed(layer: nn.Module) -> bool:
-    """Return whether a layer keeps no activations, or not all, by transformers' switch."""
+    """Return whether a layer recomputes activations, all or some, by transformers' switch."""
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
 
 
 def _recomputed(
-    layer: nn.Module, parts: Sequence[tuple[float, Part]]
+    layer: nn.Module, parts: Sequence[tuple[float, WeightedModule]]
 ) -> tuple[bool | None, bool | None]:
-    """Return whether a layer computes its matmuls again, and its attention; None if unknown."""
+    """Return whether a layer recomputes its matmuls, and its attention; None if unknown."""
     if not is_recomputed(layer):
         return False, False
     function = getattr(layer, "_gradient_checkpointing_func", None)
@@ -324,15 +328,15 @@ def _recomputed(
 
 
 def last_matmul(model: nn.Module) -> nn.Module | None:
-    """Return the module of a decoder layer's last matmul, where it is that and nothing else.
+    """Return the module of a decoder layer's last matmul, if it is a plain linear.
 
-    Of the last layer that is computed again, or else of the last one; None for an adapted module,
-    and where the model is not understood.
+    The layer is the last that is recomputed, or else the last one. None for an adapted module, and
+    for a model of unknown structure.
     """
     _, layers = decoder_blocks(model)
     layers = [layer for layer in layers if is_recomputed(layer)] or layers
     try:
-        parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
+        parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", ModelFacts("", 1)))]
     except (UnknownPartError, IndexError):
         return None
     alone = parts and len(parts[-1].matrices) == 1 and not expert_list(parts[-1].path)
@@ -340,17 +344,17 @@ def last_matmul(model: nn.Module) -> nn.Module | None:
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Return whether a compiled call checkpoints the layer whole, as before transformers 5.23."""
+    """Return whether a compiled call checkpoints the whole layer, as before transformers 5.23."""
     compiled = getattr(layer, "_compiled_call_impl", None) is not None
     return compiled and type(layer).__call__ is not nn.Module.__call__
 
 
-def _stops_early(parts: Sequence[Part], recomputes: bool | None) -> bool:
-    """Return whether the layer's last matrix is left out when the layer is computed again.
+def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bool:
+    """Return whether recomputation of the layer leaves out its last matrix.
 
-    `recomputes` is what was observed. Without that: checkpointing stops as soon as it has again
-    what was saved, and a linear saves its input before it starts. It runs where what follows saves
-    its output: dropout, a norm, the weights of experts.
+    `recomputes` is the observation, if there is one. Without it: checkpointing stops as soon as it
+    has again what was saved, and a linear saves its input before it starts. The last matrix is
+    recomputed if its output is saved: by dropout, a norm, the weights of experts.
     """
     last = parts[-1]
     if recomputes is not None and len(last.matrices) == 1:

@@ -1,1 +1,1 @@
-"""Read back what really runs, to compare it with what was requested."""
+"""Verification: the effective configuration is read back and compared with the scenario."""

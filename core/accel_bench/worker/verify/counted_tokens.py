@@ -1,8 +1,8 @@
-"""Check in two steps that the tokens that were counted are those that were trained on.
+"""Check in two steps that the counted tokens are the trained tokens.
 
-The counts of `Batch` are the plugin's own, and every speed is made of them. They are compared with
-the batches' tensors, with the labels that the model is given, and with what its input embedding and
-output projection see: in the first warm-up step, and in one after the window.
+The counts of `Batch` are the data plugin's own, and every speed depends on them. They are compared
+with the batches' tensors, with the labels that the model is given, and with the inputs of its
+embedding and output projection: in the first warm-up step, and in one after the window.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from accel_bench.worker.verify.forward_pass import Watch, at_first_lap
 from accel_bench.worker.verify.gradient_flow import NO_BACKWARD
 
 LABELS = ("labels", "shift_labels")
-"""Inputs of a model that say which tokens are supervised."""
+"""Inputs of a model that mark the supervised tokens."""
 
 
 class CountedTokens(Watch):
-    """Compares a run's counts with its tensors at the end of a step, then removes its hooks.
+    """Check of a run's token counts against its tensors at the end of a step.
 
-    What is computed again in the backward pass is not seen twice. A compiled region is not watched:
-    a hook in it would be compiled, and its removal would compile again.
+    Recomputation in the backward pass is not counted twice. A compiled region is not watched: a
+    hook in it would be compiled, and its removal would compile again.
     """
 
     def __init__(self, run: Run) -> None:
         self._task, self._counts = run.task, run.scenario.counts
         self.first_batch: Batch | None = None
-        """The first micro-batch of the run, once it has been trained on."""
+        """First micro-batch of the run, once it has been trained on."""
 
         self._run = run
         self._ends: frozenset[int] = frozenset()
-        """Ends of the task's range of supervised tokens, 0 the least and 1 the most, that the first
-        step's count was equal to; empty before it, and if it was equal to neither."""
+        """Ends of the task's range of supervised tokens (0 the least, 1 the most) that equal the
+        first step's count; empty before it, and if neither does."""
 
         self._embedded: list[torch.Tensor] = []
         self._projected: list[int] = []
@@ -63,17 +63,17 @@ class CountedTokens(Watch):
         ]
 
     def at_first_lap(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap, which ends a step, such that the first one is checked before it ends."""
+        """Return the lap with a check of the first step before that step ends."""
         return at_first_lap(lap, self.check)
 
     def check(self, batches: Sequence[Batch]) -> None:
-        """Raise InvalidRunError where counts are not those of the tensors, or of the model."""
+        """Raise InvalidRunError for counts that differ from the tensors, or the model's inputs."""
         self.first_batch = batches[0] if batches else None
         if reasons := self.reasons(batches):
             raise InvalidRunError([f"step 0 {reason}" for reason in reasons])
 
     def reasons(self, batches: Sequence[Batch]) -> list[str]:
-        """Return how counts of the step that ends are not those of the tensors, or of the model."""
+        """Return differences between a step's counts and its tensors, or the model's inputs."""
         self.remove()
         reasons = [
             *self._against_tensors(batches, "its batches hold", Held._fields),
@@ -103,7 +103,7 @@ class CountedTokens(Watch):
     def _as_given(self, batches: Sequence[Batch]) -> list[Batch]:
         """Return the batches with the labels that the model was given.
 
-        Empty where it was not called once for each batch, or got no labels.
+        Empty if the model was not called once for each batch, or got no labels.
         """
         if len(self._given) != len(batches) or not all(self._given):
             return []
@@ -113,10 +113,10 @@ class CountedTokens(Watch):
     def _against_tensors(
         self, batches: Sequence[Batch], holder: str, kinds: Sequence[str]
     ) -> Iterator[str]:
-        """Compare the counts of a step with what the task says that its micro-batches hold.
+        """Compare the counts of a step with the task's counts of its micro-batches' tensors.
 
-        It may say so by a range, since for some models and batches the first label of a row does
-        not count. A later step is at that end of it at which the first step was.
+        The task may return a range, since for some models and batches the first label of a row does
+        not count. A later step must be at the same end of the range as the first step.
         """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:
@@ -135,7 +135,7 @@ class CountedTokens(Watch):
                 yield f"counted {counted:,} {kind} {self._counts}, and {holder} {holds:,}"
 
     def _against_model(self, batches: Sequence[Batch]) -> Iterator[str]:
-        """Compare counts with what the model saw; a module that was never called says nothing.
+        """Compare counts with the tokens that the model saw; a module never called proves nothing.
 
         A model may leave padding out, and the last token of a sequence, which predicts nothing.
         """
@@ -155,10 +155,10 @@ class CountedTokens(Watch):
             )
 
     def _missing(self, batches: Sequence[Batch]) -> int:
-        """Return how many of the batches' real tokens the embedding did not see.
+        """Return the number of the batches' real tokens that the embedding did not see.
 
-        Ids are only compared where it saw fewer tokens than there are: a plugin may number them
-        anew.
+        Ids are compared only if the embedding saw fewer tokens than there are: a plugin may
+        renumber them.
         """
         seen = sum(ids.numel() for ids in self._embedded)
         if seen >= sum(batch.inputs["input_ids"].numel() for batch in batches):
@@ -172,7 +172,7 @@ class CountedTokens(Watch):
 
 
 def _is_watched() -> bool:
-    """Return whether a call is a forward pass that computes something for the first time."""
+    """Return whether a call is a forward pass, and no recomputation in a backward pass."""
     return not torch.compiler.is_compiling() and (torch._C._current_graph_task_id() == NO_BACKWARD)
 
 
@@ -187,13 +187,13 @@ def _real_ids(batch: Batch) -> torch.Tensor:
 
 
 def _may_miss(batches: Sequence[Batch]) -> int:
-    """Return how many of `_real_ids` an honest model may leave out."""
+    """Return the number of tokens in `_real_ids` that a correct model may leave out."""
     padding = sum(_real_ids(batch).numel() - batch.tokens.real for batch in batches)
     return max(0, padding) + sum(batch.sequences for batch in batches)
 
 
 def _part(model: Any, getter: str) -> Any:
-    """Return a module that the model names by a method, None where it has none."""
+    """Return the module that a model's method of this name returns; None without one."""
     try:
         return getattr(model, getter, lambda: None)()
     except (AttributeError, NotImplementedError):
@@ -201,13 +201,13 @@ def _part(model: Any, getter: str) -> Any:
 
 
 def _only_embedding(model: Any) -> Any:
-    """Return the model's embedding, None where it has several: one may be of positions."""
+    """Return the model's embedding; None if there are several, as one may be of positions."""
     found = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     return found[0] if len(found) == 1 else None
 
 
 def _in_compiled(module: Any, model: Any) -> bool:
-    """Return whether a module of the model is compiled, or lies in one that is."""
+    """Return whether a module is compiled, or lies within a compiled module of the model."""
     return any(
         is_compiled(outer) and any(inner is module for inner in outer.modules())
         for outer in model.modules()

@@ -1,4 +1,4 @@
-"""Read a second time, after the window, what must not have changed since the first step."""
+"""A second reading, after the window, of the state that must not change after the first step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from accel_bench.worker.verify.kernels import enabled_attention_backends, read_l
 from accel_bench.worker.verify.recomputation import read_checkpointing
 
 
-class State(NamedTuple):
-    """What holds at the end of a step; each fact by the words of its sentence."""
+class TrainingState(NamedTuple):
+    """State of model, optimizer and torch at the end of a step; each fact by its description."""
 
     training: Mapping[str, Any]
-    """Facts that decide what is trained: a change makes the run invalid."""
+    """Facts that decide the training's results: a change makes the run invalid."""
 
     speed: Mapping[str, Any]
-    """Facts that decide how fast: a change makes it degraded."""
+    """Facts that decide its speed: a change makes the run degraded."""
 
     evaluating: frozenset[str]
     """Modules that are not in training mode."""
@@ -34,8 +34,8 @@ class State(NamedTuple):
     """Modules whose forward was replaced."""
 
 
-def read_state(run: Run) -> State:
-    """Read the state of model, optimizer and torch; nothing is computed."""
+def read_state(run: Run) -> TrainingState:
+    """Read the state of model, optimizer and torch, without computing anything."""
     model = run.unwrapped_model
     parameters = list(model.named_parameters())
     modules = dict(model.named_modules())
@@ -57,7 +57,7 @@ def read_state(run: Run) -> State:
         "matmul precision": torch.get_float32_matmul_precision(),
         "optimizer": type(run.optimizer).__name__,
     }
-    return State(
+    return TrainingState(
         training,
         speed,
         evaluating=frozenset(name for name, module in modules.items() if not module.training),
@@ -67,9 +67,9 @@ def read_state(run: Run) -> State:
 
 
 def read_dropout(model: torch.nn.Module) -> dict[str, int]:
-    """Count modules by their probability of dropout, those of 0 left out.
+    """Return the number of modules by dropout probability, without those of probability 0.
 
-    It stands in torch's module, or in a number with `drop` in its name as attention layers have it.
+    The probability is torch's, or a number with `drop` in its name as attention layers have it.
     """
     found: Counter[str] = Counter()
     for module in model.modules():
@@ -80,8 +80,10 @@ def read_dropout(model: torch.nn.Module) -> dict[str, int]:
     return dict(found.most_common())
 
 
-def changes(before: State, after: State, first: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return what changed, as reasons for `degraded` and as reasons for `invalid`.
+def changes(
+    before: TrainingState, after: TrainingState, first: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Return changes between two states, as reasons for `degraded` and for `invalid`.
 
     `first` are the tensors that trained in the first step.
     """
@@ -115,7 +117,7 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def _text(value: Any) -> str:
-    """Return a value in words: counts by kind as `0.1 (24)`."""
+    """Return a value as text: counts by kind as `0.1 (24)`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} ({number})" for name, number in value.items()) or "0"
     if isinstance(value, tuple):
@@ -124,7 +126,7 @@ def _text(value: Any) -> str:
 
 
 def _names(names: Iterable[str], noun: str) -> str:
-    """Return the number of names and the first few: `2 modules (a, b)`."""
+    """Return the number of names with the first few: `2 modules (a, b)`."""
     known = sorted(name or "the model" for name in names)
     return f"{count(len(known), noun)} ({join_names(known)})"
 

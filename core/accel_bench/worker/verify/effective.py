@@ -1,4 +1,4 @@
-"""Read back what really holds when the clock starts, and compare it with the scenario."""
+"""Reading of the effective configuration when the clock starts, and its comparison."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_effective(
 ) -> EffectiveConfiguration:
     """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries.
 
-    `probe` has watched the first step; `environment` is what was recorded when the process started.
+    `probe` has watched the first step; `environment` holds the variables at the process's start.
     """
     model = run.unwrapped_model
     config = getattr(model, "config", None)
@@ -76,10 +76,10 @@ def read_effective(
 
 
 def read_process(run: Run, environment: Mapping[str, str] | None = None) -> EffectiveConfiguration:
-    """Read back what holds for this process, where its model is no module that core could read.
+    """Read back the configuration of this process, for a model that core cannot read.
 
-    The device is that of the scenario: an engine of another library refuses any other one. A group
-    that such a library has made of one process alone joins nothing.
+    The device is that of the scenario: an engine of another library refuses any other one. A
+    process group of this process alone counts as none.
     """
     found = _of_process(run, environment)
     if run.world_size == 1:
@@ -88,7 +88,7 @@ def read_process(run: Run, environment: Mapping[str, str] | None = None) -> Effe
 
 
 def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return settings of this process: versions, threads, ranks, variables."""
+    """Return facts of this process: versions, threads, ranks, environment variables."""
     group = has_process_group()
     return {
         "python": platform.python_version(),
@@ -118,7 +118,7 @@ def _seen(probe: FirstStepProbe) -> dict[str, Any]:
 
 
 def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Return recorded variables that this process has changed since, each before and after."""
+    """Return recorded variables that this process has changed, each with both values."""
     now = recorded(os.environ)
     names = sorted({*before, *now})
     return {
@@ -131,9 +131,9 @@ def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None
 def differences(
     run: Run, effective: EffectiveConfiguration, strategy: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Compare with the scenario: return reasons for `degraded`, and reasons for `invalid`.
+    """Return differences from the scenario, as reasons for `degraded` and for `invalid`.
 
-    `strategy` is the one that the plugin which parallelizes declares, if it does.
+    `strategy` is the strategy that the plugin which parallelizes declares, or None.
     """
     invalid = [*_wrong_ranks(run, effective, strategy)]
     if torch.device(str(effective.device)).type != run.device.type:
@@ -152,8 +152,8 @@ def differences(
 def record_effective(
     run: Run, record: RankRecord, effective: EffectiveConfiguration, strategy: str | None
 ) -> None:
-    """Record what really holds, and on which device. Raises InvalidRunError for what means
-    nothing."""
+    """Record the effective configuration and the device. Raises InvalidRunError for a run that does
+    not mean what it says."""
     record.device, record.effective = used_device(run), effective
     degraded, invalid = differences(run, effective, strategy)
     record.degraded += degraded
@@ -164,7 +164,7 @@ def record_effective(
 def _wrong_ranks(
     run: Run, effective: EffectiveConfiguration, strategy: str | None
 ) -> Iterator[str]:
-    """Yield how the processes do not train together as the scenario says."""
+    """Yield reasons why the processes do not train together as configured."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
     if run.world_size > 1 and effective.strategy == "none" and not run.scenario.generates:
@@ -184,7 +184,7 @@ def _wrong_ranks(
 
 
 def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield how the work is not quite that of the scenario."""
+    """Yield differences of the work from the scenario's."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
         yield f"attention is {effective.attention}, the scenario says {scenario.model.attention}"
@@ -228,9 +228,9 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield that linear layers compute in a dtype as small as what was asked, or smaller.
+    """Yield linear layers that compute in a dtype no larger than the requested one, but another.
 
-    Some layers keep a larger one by design, as the router of experts does.
+    Some layers keep a larger dtype by design, such as the router of experts.
     """
     asked, counts = run.scenario.compute_dtype, effective.matmul_dtypes
     size = getattr(torch, asked).itemsize
@@ -243,7 +243,7 @@ def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield that modules are called as compiled ones are, and torch has compiled nothing there."""
+    """Yield modules that are called like compiled ones although torch compiled nothing there."""
     modules = dict(run.unwrapped_model.named_modules())
     own = [name or "the model" for name, module in modules.items() if calls_past_hooks(module)]
     if own:
@@ -258,7 +258,7 @@ def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield what costs time or memory and is in no scenario."""
+    """Yield side effects that cost time or memory and are in no scenario."""
     if sent := effective.synchronized_buffer_bytes:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
     for name, (_, now) in effective.environment_changes.items():
@@ -270,14 +270,14 @@ def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def used_device(run: Run) -> Device:
-    """Return the device that this rank computes on, as the driver names it."""
+    """Return the device that this rank computes on, with the driver's name for it."""
     name, uuid = run.device_type.identify(run.device.index)
     index = run.local_rank if run.device_type.on_host else run.device.index
     return Device(run.device.type, index, name, uuid)
 
 
 def _model_class(model: torch.nn.Module) -> str:
-    """Return the name of the model's class, and not of the one that FSDP2 puts in its place."""
+    """Return the name of the model's class, without the class that FSDP2 substitutes."""
     return next(kind.__name__ for kind in type(model).__mro__ if not is_sharding(kind))
 
 

@@ -1,6 +1,6 @@
-"""Read in a forward pass what linear layers compute in, what dropout drops, and what is drawn.
+"""Reading of a forward pass: dtypes of linear layers, dropout, and random numbers.
 
-The first forward pass is read, and one after the window: what changed in between is named.
+The first forward pass is read, and one after the window, to report changes in between.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from accel_bench.run_context import Run
 from accel_bench.worker.verify.kernels import plain_linears
 
 PRODUCTS = ("AddmmBackward", "MmBackward", "BmmBackward", "LinearBackward", "MkldnnLinear")
-"""Beginnings of the names of autograd's nodes of a matmul."""
+"""Prefixes of the names of autograd's nodes for matmuls."""
 
 REACH = 6
-"""Nodes between the output of a linear layer and its matmul, at most."""
+"""Largest number of nodes between the output of a linear layer and its matmul."""
 
 MOST_NODES = 32
-"""Nodes within a linear layer that are looked at, at most."""
+"""Largest number of nodes within a linear layer that are visited."""
 
 EXPECTED_DROPS = 16
-"""Elements that a dropout must expect to drop for it to be read: that none is happens by chance
-once in nine million calls."""
+"""Least expected number of dropped elements for a dropout to be read: that none is dropped then
+happens by chance once in nine million calls."""
 
 
 class Product(NamedTuple):
-    """Dtype and operations by which a linear layer computed its output."""
+    """Dtype and operations of a linear layer's output."""
 
     dtype: str
-    """Dtype of its matmul."""
+    """Dtype of the layer's matmul."""
 
     operations: frozenset[str]
-    """Autograd's nodes between its input and its output; empty where it has none."""
+    """Autograd's nodes between the layer's input and output; empty without any."""
 
 
 class Watch:
-    """Watches modules by hooks, which are taken away together."""
+    """Set of hooks on modules, which are removed together."""
 
     _handles: list[Any]
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -57,7 +57,7 @@ class Watch:
 def at_first_lap(
     lap: Callable[..., None], check: Callable[[Sequence[Batch]], None]
 ) -> Callable[..., None]:
-    """Return the lap, which ends a step, such that the first step is checked before it ends."""
+    """Return the lap with a check of the first step before that step ends."""
     waiting = [check]
 
     def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
@@ -69,17 +69,17 @@ def at_first_lap(
 
 
 class ForwardPass:
-    """Reads the modules of a run's model in one forward pass, outside of compiled regions.
+    """Reader of a model's modules in one forward pass, outside of compiled regions.
 
-    There a hook would be compiled, and its removal would compile again.
+    In a compiled region a hook would be compiled, and its removal would compile again.
     """
 
     def __init__(self, run: Run) -> None:
         self.products: dict[int, Product] = {}
-        """Products of plain linear layers, adapters left out, by the ids of the modules."""
+        """Products of plain linear layers by module id, without adapters."""
 
         self.dropped: dict[int, bool] = {}
-        """True for dropout modules that dropped elements, by the ids of those that were called."""
+        """True for dropout modules that dropped elements, by module id; only called modules."""
 
         self.drew: bool | None = None
         """True if torch's generator drew random numbers; None if that was not seen."""
@@ -102,13 +102,13 @@ class ForwardPass:
 
     @property
     def matmul_dtypes(self) -> dict[str, int]:
-        """Linear layers that computed, by the dtype of their matmul, the commonest first."""
+        """Return the number of linear layers that computed by dtype of their matmul, most first."""
         return dict(Counter(one.dtype for one in self.products.values()).most_common())
 
     def changes(
         self, later: ForwardPass, dropout: Mapping[str, int]
     ) -> tuple[list[str], list[str]]:
-        """Return what a later pass did otherwise, as reasons for `degraded` and for `invalid`.
+        """Return differences of a later pass, as reasons for `degraded` and for `invalid`.
 
         `dropout` counts the modules by their probability in the first step.
         """
@@ -135,7 +135,7 @@ class ForwardPass:
             self.products[id(module)] = Product(dtype, operations)
 
     def _see_dropout(self, module: Any, inputs: Any, output: Any) -> None:
-        """Read whether anything was dropped; a module that works in place cannot be read so."""
+        """Note whether a module dropped elements, which an in-place module does not show."""
         if id(module) in self.dropped or not (inputs and isinstance(inputs[0], torch.Tensor)):
             return
         given = inputs[0]
@@ -155,7 +155,7 @@ class ForwardPass:
 
 
 def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield how many layers compute in another dtype than before."""
+    """Yield the number of layers that compute in another dtype than before."""
     pairs = Counter(
         (first[one].dtype, product.dtype) for one, product in later.items() if one in first
     )
@@ -168,7 +168,7 @@ def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) ->
 
 
 def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield how layers that compute in the same dtype do it otherwise than before."""
+    """Yield the number of layers with the same dtype and other operations than before."""
     pairs = [(first[one], product) for one, product in later.items() if one in first]
     same = [(before, after) for before, after in pairs if before.dtype == after.dtype]
     # What was frozen in one of the two has no nodes there.
@@ -184,13 +184,13 @@ def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]
 
 
 def _dropout(module: Any) -> float:
-    """Return the probability with which a module drops elements; 0 for any other module."""
+    """Return a module's dropout probability; 0 for a module without dropout."""
     known = isinstance(module, torch.nn.modules.dropout._DropoutNd)
     return module.p if known else 0.0
 
 
 def _generator_state(device_type: str) -> torch.Tensor | None:
-    """Return the state of the current device's generator; None where it cannot be read now."""
+    """Return the state of the current device's generator; None if it cannot be read now."""
     if device_type == "cpu":
         return torch.get_rng_state()
     kind: Any = torch.get_device_module(device_type)
@@ -201,11 +201,11 @@ def _generator_state(device_type: str) -> torch.Tensor | None:
 
 
 def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
-    """Return the dtype of the last matmul before an output; its own where no matmul is near.
+    """Return the dtype of the last matmul before an output, or else of the output itself.
 
-    A forward that was replaced may cast to another dtype and back, so that the output alone does
-    not show it: autograd's node of the matmul does. Only a node's description of its output is
-    read: what it saved may be computed again, or copied back from the host, when it is read.
+    A replaced forward may cast to another dtype and back, so that only autograd's node of the
+    matmul shows it. Only the node's description of its output is read: reading what it saved may
+    recompute it, or copy it back from the host.
     """
     for node in _nodes(output.grad_fn):
         if node.name().startswith(PRODUCTS):
@@ -215,7 +215,7 @@ def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """Yield the nodes from an output backward, along the first input that has one."""
+    """Yield the nodes from an output backward, along each node's first input."""
     for _ in range(REACH):
         if node is None:
             return
@@ -226,7 +226,7 @@ def _nodes(node: Any) -> Iterator[Any]:
 def _operations(output: torch.Tensor, inputs: Any) -> Iterator[str]:
     """Yield the names of all nodes between the inputs of a module and its output.
 
-    Yields none for a module whose first input is no tensor: nothing says where it begins.
+    Yields none for a module whose first input is no tensor.
     """
     if not (inputs and isinstance(inputs[0], torch.Tensor)):
         return

@@ -1,4 +1,4 @@
-"""Verify a run that generates: what really holds, and that the model saw the tokens counted."""
+"""Verification of a run that answers requests: its configuration, and its counted tokens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from accel_bench.worker.verify.effective import read_effective, record_effective
 from accel_bench.worker.verify.forward_pass import Watch, at_first_lap
 
 NO_FLOPS = "FLOPs of inference are not counted"
-"""Why no workload is known."""
+"""Reason why the workload of a run that answers requests is not known."""
 
 
 class GenerationCheck(Watch):
-    """What core reads of a run that answers requests; `record` gets all of it.
+    """Check of a run that answers requests, which fills `record`.
 
-    Its hooks see the first step of the warm-up and are gone before the second. Nothing is compiled
-    with them, so that removing them compiles nothing again.
+    Its hooks watch the first step of the warm-up and are removed before the second, so that nothing
+    is compiled with them.
     """
 
     def __init__(self, run: Run, record: RankRecord) -> None:
@@ -36,11 +36,11 @@ class GenerationCheck(Watch):
         self._handles = [*self._watch()]
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap of warm-up steps, of which the first one is checked before it ends."""
+        """Return the lap of warm-up steps with a check of the first before it ends."""
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record what the warm-up showed. Raises InvalidRunError for what means nothing."""
+        """Record what the warm-up showed. Raises InvalidRunError for an invalid run."""
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
         found = read_effective(run, None, record.environment, synchronizations)
@@ -51,17 +51,17 @@ class GenerationCheck(Watch):
         record_effective(run, record, found.model_copy(update=seen), strategy)
 
     later = None
-    """No step is taken to read it: nothing trains."""
+    """Stage for a later check, which does not exist: nothing trains."""
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
-        """Do nothing: no step was taken."""
+        """Do nothing: no steps follow the window."""
 
     def after_window(self, window: Window) -> list[str]:
-        """Return why what was measured means nothing: the model went back to training mode."""
+        """Return reasons for `invalid`: a model that went back to training mode."""
         return ["the model is in training mode"] if self._run.model.training else []
 
     def read_steps(self, steps: int) -> None:
-        """Do nothing: no optimizer takes steps."""
+        """Do nothing: there is no optimizer."""
 
     def sketch_update(self, steps: int) -> None:
         """Do nothing: no weight changes."""
@@ -90,7 +90,7 @@ class GenerationCheck(Watch):
         self._matmul_dtype = dtype_name(output.dtype)
 
     def _check_tokens(self, batches: Sequence[Batch]) -> None:
-        """Compare counts with what the embedding saw; the last token of a request goes nowhere."""
+        """Compare counts with the embedding's inputs, which lack a request's last token."""
         watched = bool(self._handles)
         self.remove()
         expected = sum(batch.tokens.processed - batch.sequences for batch in batches)

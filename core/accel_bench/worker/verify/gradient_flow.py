@@ -1,4 +1,4 @@
-"""Check on the first real optimizer step that every trained module receives a gradient."""
+"""Check that every trained module receives a gradient on the first real optimizer step."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.recomputation import Recomputation
 
 NO_BACKWARD = -1
-"""Torch's number of the backward pass that is running, where none is."""
+"""Torch's number of the current backward pass outside of any."""
 
 
 class FirstStepProbe:
-    """Reads gradients and parameters on the first real optimizer step, then removes its hooks.
+    """Reader of gradients and parameters on the first real optimizer step.
 
     Only that step shows a cut gradient: a few steps later cut runs reach every tensor too. A step
-    that a gradient scaler skips is none. It works for any engine, through torch's hooks on all
-    optimizers, and is gone before the window. What it reads has the names of
-    `EffectiveConfiguration`; `flow` is the `gradient_flow`.
+    that a gradient scaler skips does not count. The probe works for any engine, through torch's
+    hooks on all optimizers, which are removed before the window. Its attributes are named like
+    those of `EffectiveConfiguration`; `flow` is the `gradient_flow`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -44,12 +44,12 @@ class FirstStepProbe:
         self.padding_free: bool | None = None
         self.attention_kernels: dict[str, int] | None = None
         self.optimizers: dict[int, Any] = {}
-        """Optimizers that took part in the first step, by their ids."""
+        """Optimizers that took part in the first step, by object id."""
 
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         self._earlier: dict[str, float | None] = {}
-        """Norms of gradients that were used and freed within the backward pass."""
+        """Norms by name of gradients that were freed within the backward pass."""
 
         self._steps = 0
         self._used_experts: set[str] | None = None
@@ -66,17 +66,17 @@ class FirstStepProbe:
 
     @property
     def frozen(self) -> bool:
-        """True if some of the weights are still frozen, by `Run.trains_from`."""
+        """True if some weights are still frozen, by `Run.trains_from`."""
         return self._steps < self._run.trains_from
 
     def end_step(self) -> None:
-        """Look for no more optimizers once the first step, which several may take, is over."""
+        """End the first step, in which several optimizers may take part."""
         self._steps += 1
         if self.flow is not None:
             self._sees_optimizers.remove()
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         self._sees_optimizers.remove()
         self._remove_readers()
 
@@ -88,7 +88,7 @@ class FirstStepProbe:
 
     @property
     def matmul_dtypes(self) -> dict[str, int]:
-        """Plain linear layers by the dtype of their matmul; empty where they could not be seen."""
+        """Number of plain linear layers by dtype of their matmul; empty if it could not be seen."""
         return self.forward.matmul_dtypes
 
     def check(self) -> None:
@@ -97,9 +97,9 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def _watch_forward(self) -> list[Any]:
-        """Watch the first forward, outside of compiled regions.
+        """Watch the first forward pass, outside of compiled regions.
 
-        There a hook would be compiled, and its removal would compile again.
+        In a compiled region a hook would be compiled, and its removal would compile again.
         """
         model = self._run.unwrapped_model
         if is_compiled(model):
@@ -122,7 +122,7 @@ class FirstStepProbe:
         return handles
 
     def _see_model(self, module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
-        """Read whether sequences share a row, whether a cache is kept, and which kernels attend."""
+        """Note whether sequences share a row, whether a cache is kept, and attention kernels."""
         if self.use_cache is None:
             self.use_cache = getattr(output, "past_key_values", None) is not None
             self.padding_free = _starts_again(keywords.get("position_ids"))
@@ -134,7 +134,7 @@ class FirstStepProbe:
         self.matmul_dtype = dtype_name(output.dtype)
 
     def _see_expert(self, name: str) -> Any:
-        """Return a hook that remembers that a module of an expert got tokens."""
+        """Return a hook that notes that a module of an expert got tokens."""
 
         def see(module: Any, inputs: Any, output: Any) -> None:
             if self._used_experts is not None and inputs and inputs[0].numel():
@@ -146,7 +146,7 @@ class FirstStepProbe:
         self.optimizers[id(optimizer)] = optimizer
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Read all gradients; a step that the optimizer skips is not the first.
+        """Read all gradients, unless the optimizer skips the step.
 
         A step within the backward pass frees its gradients: their norms are kept until the engine
         takes the step that ends the pass.
@@ -182,9 +182,9 @@ class FirstStepProbe:
             )
 
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
-        """Return whether a module belongs to an expert that got no tokens.
+        """Return whether a module belongs to an expert without tokens.
 
-        Compiled experts cannot be watched: of them, another one of the list must have a gradient.
+        Compiled experts cannot be watched: another expert of the list must have a gradient.
         """
         experts = expert_list(name)
         if not experts:
@@ -195,9 +195,9 @@ class FirstStepProbe:
         return any(expert_list(unit) == experts and unit not in without for unit in units)
 
     def _watch(self, trained: list[tuple[str, torch.Tensor]]) -> None:
-        """Remember two elements of each tensor, since a whole one may not fit a second time.
+        """Store two elements of each tensor, since a whole copy may not fit in memory.
 
-        Of a sharded tensor those of this rank.
+        The elements of a sharded tensor are of this rank's shard.
         """
         for _, parameter in trained:
             places = _places(parameter)
@@ -222,16 +222,16 @@ class FirstStepProbe:
 
 
 def _starts_again(positions: Any) -> bool:
-    """Return whether positions fall within a row, which then holds several sequences."""
+    """Return whether positions restart within a row, which then holds several sequences."""
     if not isinstance(positions, torch.Tensor) or positions.shape[-1] < 2:
         return False
     return bool((positions[..., 1:] < positions[..., :-1]).any())
 
 
 def _places(parameter: torch.Tensor) -> frozenset[int]:
-    """Return the elements of a parameter, or of its part on this rank, that a step should change.
+    """Return elements of a parameter, or of its local shard, that a step should change.
 
-    There may be fewer rows than ranks, and then none.
+    The shard may be empty, with fewer rows than ranks, and then there are none.
     """
     kept = kept_elsewhere(parameter)
     if kept is not None:
@@ -247,8 +247,8 @@ def _gradient_norms(
 ) -> dict[str, float | None]:
     """Return the L2 norm of each gradient; None for a tensor without one, or when not finite.
 
-    That of a sharded tensor is of all its shards, which every rank adds up together.
-    `scale` is by what a loss scaler has multiplied gradients that the optimizer itself divides.
+    The norm of a sharded tensor is over all its shards, which every rank adds up together. `scale`
+    is the loss scaler's factor of gradients that the optimizer itself divides.
     """
     norms: dict[str, float | None] = {name: None for name, _ in trained}
     divisor = 1.0 if scale is None else float(scale)
@@ -266,7 +266,7 @@ def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
     """Yield modules that must receive a gradient, with the names of their trained tensors.
 
     A module with an adapter is one unit: on LoRA's first step each lora_A is rightly zero, since B
-    is. Any other module counts with the trained tensors that it holds itself.
+    is. Any other module counts with the trained tensors of its own.
     """
     covered: set[str] = set()
     # A tied tensor counts once, under the name that named_parameters gives it.

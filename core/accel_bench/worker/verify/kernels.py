@@ -1,4 +1,4 @@
-"""Read what computes matmuls and attention: linear layers, experts, and sdpa's backends."""
+"""Kernels of matmuls and attention: of linear layers, experts, and sdpa's backends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SDPA_FLAGS = {
     "cudnn": "cudnn_sdp_enabled",
     "math": "math_sdp_enabled",
 }
-"""Kernels of `scaled_dot_product_attention`, and functions of torch.backends.cuda that query them.
-"""
+"""Kernels of `scaled_dot_product_attention`, with the torch.backends.cuda functions that query
+them."""
 
 
 def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
-    """Count linear layers by their class, and by that of their weight where it is no plain one.
+    """Return the number of linear layers by class, with the class of their weight if not plain.
 
-    `{"Linear[Int8Tensor]": 28, "Linear": 1}`. A quantized layer is known by what linear layers
-    have, sizes in and out, so libraries need not be. Adapters' own matrices are left out.
+    `{"Linear[Int8Tensor]": 28, "Linear": 1}`. A quantized layer is recognized by its attributes for
+    input and output size, without importing its library. Adapters' own matrices are left out.
     """
     adapters = adapter_modules(model)
     counts = Counter(
@@ -37,7 +37,7 @@ def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
 
 
 def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield linear layers whose weights are floating-point numbers, adapters left out."""
+    """Yield linear layers with floating-point weights, without adapters."""
     adapters = adapter_modules(model)
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -47,16 +47,16 @@ def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def read_experts(model: torch.nn.Module) -> str | None:
-    """Return how experts multiply, such as `grouped_mm`, joined by commas; None for no experts."""
+    """Return the kernels of experts, such as `grouped_mm`, with commas; None without any."""
     found = {name for module in model.modules() if (name := experts_implementation(module))}
     return ", ".join(sorted(found)) or None
 
 
 def experts_implementation(module: torch.nn.Module) -> str | None:
-    """Return how transformers multiplies a module's experts; None where it does not choose.
+    """Return transformers' kernel for a module's experts; None for a module without the choice.
 
-    It marks experts whose products it chooses with how their weights lie. `replaced` means that
-    another forward was put there, which ignores the choice.
+    Transformers marks such experts with the layout of their weights. `replaced` means that another
+    forward was substituted, which ignores the choice.
     """
     if not all(hasattr(module, mark) for mark in ("has_gate", "is_transposed")):
         return None
@@ -66,7 +66,7 @@ def experts_implementation(module: torch.nn.Module) -> str | None:
 
 
 def enabled_attention_backends() -> list[str]:
-    """Return what `scaled_dot_product_attention` may choose, by priority where torch has one."""
+    """Return the enabled kernels of `scaled_dot_product_attention`, by torch's priority if any."""
     flags: Any = torch.backends.cuda
     priority = getattr(torch._C, "_get_sdp_priority_order", lambda: ())()
     known = sorted(SDPA_FLAGS, key=lambda name: _place(name, list(map(int, priority))))
@@ -79,7 +79,7 @@ def _place(name: str, priority: list[int]) -> int:
 
 
 def _is_linear(module: torch.nn.Module) -> bool:
-    """Return whether it computes a matmul itself: it has sizes and wraps no other linear."""
+    """Return whether a module computes a matmul itself: it has sizes and wraps no linear."""
     sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
     known = all(isinstance(size, int) for size in sizes) or type(module).__name__ == "Conv1D"
     return known and not hasattr(module, "adapter_layer_names")

@@ -1,4 +1,4 @@
-"""Count the steps of the optimizer by what they change, and read its rates back."""
+"""The number of optimizer steps, by the changes of weights, and the rates in force."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from accel_bench.scenario.models import Scenario
 
 SAMPLED_TENSORS = 8
 SAMPLED_ELEMENTS = 64
-"""What is compared after each warm-up step, to know a kernel that moves no version counter."""
+"""Number of elements compared after each warm-up step, in case no version counter moves."""
 
 
 NO_UPDATE_RULE = frozenset(
     "foreach fused capturable differentiable "
     "params lr initial_lr max_lr min_lr weight_decay".split()
 )
-"""Keys of an optimizer's groups that are no number of its rule, or that are read elsewhere."""
+"""Keys of an optimizer's groups that are no hyperparameters, or that are read elsewhere."""
 
 MORE_STEPS = 1.5
-"""Steps that weights may show for one of the engine: some optimizers write them twice at times."""
+"""Ratio of weights' steps to the engine's that is allowed: some optimizers write twice."""
 
 
 LEAST_NODES = 0.75
-"""Of the operations of the step with the fewest, the share that a window's steps have at least."""
+"""Least ratio of the operations in a window's steps to those of the smallest reference step."""
 
 
 class Reading(NamedTuple):
-    """Weights and counters between two steps of the engine."""
+    """Reading of weights and counters between two steps of the engine."""
 
     steps: int
-    """Steps that the engine has ended by then."""
+    """Number of steps that the engine has ended."""
 
     counted: int
-    """Steps by the optimizer's own counter; 0 for one that keeps none."""
+    """Number of steps by the optimizer's own counter; 0 without a counter."""
 
     versions: list[int]
     values: list[torch.Tensor]
 
     nodes: int = 0
-    """Nodes that autograd has made for operations of this thread by then."""
+    """Number of nodes that autograd has made for operations of this thread."""
 
 
-class StepCounter:
-    """Counts optimizer steps by torch's version counters of the tensors that train.
+class OptimizerStepCounter:
+    """Counter of optimizer steps by torch's version counters of the trained tensors.
 
-    Every operation in place moves a tensor's counter. How far a step moves it is the least that a
-    warm-up step did, so that a counter that something else moves too never gives too few steps; of
-    one warm-up step that is not known, since an engine may write weights before its first one. A
-    tensor that changes while its counter stands still, as under a CUDA graph or in some fused
-    kernels, makes the counters no witness.
+    Every in-place operation increments a tensor's version counter. The increment of a step is the
+    least of a warm-up step, so that other increments never lead to too few steps; from a single
+    warm-up step it is unknown, since an engine may write weights before its first one. A tensor
+    that changes while its counter stands still, as under a CUDA graph or in some fused kernels,
+    makes the counters unusable.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -73,7 +73,7 @@ class StepCounter:
         self._warmup_steps = 0
         self._made = nodes_made()
         self.nodes: list[int] = []
-        """Nodes that autograd made in each step of the warm-up."""
+        """Number of autograd nodes of each warm-up step."""
 
     def see_step(self) -> None:
         """Read the counters at the end of a warm-up step."""
@@ -92,19 +92,19 @@ class StepCounter:
         self._last, self._values = now, values
 
     def steps(self) -> int | None:
-        """Return the steps since the start; None where the counters tell nothing."""
+        """Return the number of steps since the start; None if the counters are unusable."""
         return max(self._steps_of(self._start, self._versions()), default=None)
 
     def read(self, steps: int, optimizers: Iterable[Any]) -> Reading:
-        """Read weights and counters after so many steps of the engine."""
+        """Return a reading of weights and counters after a number of engine steps."""
         counted = max(filter(None, map(_own_counter, optimizers)), default=0)
         return Reading(steps, counted, self._versions(), self._elements(), nodes_made())
 
     def taken(self, start: Reading, end: Reading) -> int | None:
-        """Return the steps between two readings, by the tensors that show most of them.
+        """Return the steps between two readings, by the tensors that show most steps.
 
-        None where neither counters nor values tell. Values are a witness where every step of the
-        warm-up has changed them.
+        None if neither counters nor values are usable. Values are usable if every warm-up step has
+        changed them.
         """
         seen = self._steps_of(start.versions, end.versions)
         if seen:
@@ -113,11 +113,11 @@ class StepCounter:
         return 0 if still and self._always_changed and self._warmup_steps else None
 
     def most_show(self, start: Reading, end: Reading) -> int:
-        """Return the steps between two readings that most tensors show; 0 where none tells."""
+        """Return the steps between two readings that most tensors show; 0 if none shows any."""
         return median_low(self._steps_of(start.versions, end.versions) or [0])
 
     def _steps_of(self, start: Sequence[int], end: Sequence[int]) -> list[int]:
-        """Return the steps that each tensor shows; empty where counters tell nothing."""
+        """Return the number of steps that each tensor shows; empty if counters are unusable."""
         if self._blind or self._warmup_steps < 2:
             return []
         ends = zip(start, end, self._least, strict=True)
@@ -127,14 +127,16 @@ class StepCounter:
         return [tensor._version for tensor in self._tensors]
 
     def _elements(self) -> list[torch.Tensor]:
-        """Copy a few elements of a few tensors; of a sharded one those of this rank."""
+        """Return copies of a few elements of a few tensors; of sharded ones, this rank's."""
         plain = [next(plain_tensors(tensor.detach())) for tensor in self._sampled]
         rows = [one[(-1,) * (one.dim() - 1)] for one in plain if one.numel()]
         return [row.reshape(-1)[:SAMPLED_ELEMENTS].clone() for row in rows]
 
 
-def read_progress(optimizers: Iterable[Any], steps: int, counter: StepCounter) -> OptimizerProgress:
-    """Read the counters and rates of all optimizers that stepped; `steps` is what was asked."""
+def read_progress(
+    optimizers: Iterable[Any], steps: int, counter: OptimizerStepCounter
+) -> OptimizerProgress:
+    """Return the counters and rates of all optimizers that stepped; `steps` is the target."""
     optimizers = list(optimizers)
     counts = [count for count in map(_own_counter, optimizers) if count is not None]
     return OptimizerProgress(
@@ -155,10 +157,10 @@ def read_progress(optimizers: Iterable[Any], steps: int, counter: StepCounter) -
 def progress_reasons(
     scenario: Scenario, progress: OptimizerProgress
 ) -> tuple[list[str], list[str]]:
-    """Return reasons for `degraded` and for `invalid`: a step or a rate that was not as asked.
+    """Return reasons for `degraded` and for `invalid`: steps or rates other than configured.
 
-    An optimizer with a rate of its own is `degraded` too: the scenario's rate is part of what all
-    stacks are asked to train with, and whoever reads the row must know that this one did not.
+    An optimizer with a learning rate of its own is `degraded` too, as readers of the row must know
+    that it did not train with the scenario's.
     """
     degraded: list[str] = []
     witnesses = (progress.counted_steps, progress.observed_steps)
@@ -182,12 +184,12 @@ def progress_reasons(
 
 
 def window_reasons(
-    scenario: Scenario, counter: StepCounter, readings: Sequence[Reading]
+    scenario: Scenario, counter: OptimizerStepCounter, readings: Sequence[Reading]
 ) -> Iterator[str]:
     """Yield reasons for `invalid`: steps of the kept window that were not taken within it.
 
-    `readings` are those of the first step's end, of the warm-up's end, and of the opening and the
-    end of each window; the last one is that of the kept window's end.
+    `readings` are from the first step's end, the warm-up's end, and the opening and the end of each
+    window; the last one is from the kept window's end.
     """
     first, warm, *_, opened, last = readings
     asked, own = last.steps - opened.steps, last.counted - opened.counted
@@ -210,11 +212,11 @@ def window_reasons(
 def node_reasons(
     warmup: Sequence[int], opened: Reading, ended: Reading, later: Sequence[int]
 ) -> Iterator[str]:
-    """Yield reasons for `invalid`: forward passes of the window, or after it, that there were not.
+    """Yield reasons for `invalid`: too few forward passes in the window, or after it.
 
-    A window's step makes as many nodes as the one with the fewest of those around it: `later` are
-    the nodes of steps after the window, and of the `warmup` the first step, which may trace for a
-    compiler, is left out. A graph of a device is replayed without any.
+    A window's step makes as many autograd nodes as the smallest step around it: the `later` ones
+    after the window, and the `warmup` ones but the first, which may trace for a compiler. A
+    replayed device graph makes no nodes.
     """
     if not later:
         return
@@ -232,12 +234,12 @@ def node_reasons(
 
 
 def nodes_made() -> int:
-    """Return how many nodes autograd has made for operations of this thread."""
+    """Return the number of nodes that autograd has made for operations of this thread."""
     return int(torch.autograd._get_sequence_nr())
 
 
 def _replays_graphs() -> bool:
-    """Return whether there is a graph of a device, which Python replays by one call."""
+    """Return whether a device graph exists, which Python replays by one call."""
     kinds = (torch.cuda.CUDAGraph, getattr(torch.xpu, "XPUGraph", torch.cuda.CUDAGraph))
     return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
 
@@ -245,9 +247,9 @@ def _replays_graphs() -> bool:
 def _steps_left_out(
     scenario: Scenario, taken: int | None, asked: int, steps: int, where: str = ""
 ) -> Iterator[str]:
-    """Yield that steps were left out where no witness has seen all of those asked.
+    """Yield missing steps, if no witness has seen all requested steps.
 
-    A gradient scaler leaves some of all `steps` out rightly, until its scale is small enough.
+    A gradient scaler rightly skips some of all `steps`, until its scale is small enough.
     """
     if taken is None or taken >= asked:
         return
@@ -257,7 +259,7 @@ def _steps_left_out(
 
 
 def scaler_skips(steps: int) -> int:
-    """Return how many of these steps gradient scalers have left out at most, by their scales."""
+    """Return the most steps that gradient scalers may have skipped, by their scales."""
     skips = 0.0
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled():
@@ -280,7 +282,7 @@ def _states(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _is_number(count: Any) -> bool:
-    """Return whether it counts; an optimizer of another library may keep anything under its key."""
+    """Return whether a counter is a number; other libraries may store anything under its key."""
     tensor = isinstance(count, torch.Tensor) and count.numel() == 1
     return tensor or isinstance(count, (int, float))
 
@@ -291,7 +293,7 @@ def _groups(optimizers: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
-    """Count tensors by a number of their group; one that two optimizers hold counts at each."""
+    """Return the number of tensors by a value of their group; shared tensors count repeatedly."""
     found: dict[tuple[str, int], None] = {}
     for group in _groups(optimizers):
         if rate := _number_words(group.get(key)):
@@ -300,7 +302,7 @@ def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
 
 
 def _number_words(value: Any) -> str:
-    """Return a number, or several of which some may be None, as text; empty for anything else."""
+    """Return a number, or a sequence of numbers and Nones, as text; empty for anything else."""
     if isinstance(value, tuple | list):
         words = ["none" if one is None else _number_words(one) for one in value]
         return ", ".join(words) if all(words) else ""
@@ -310,7 +312,7 @@ def _number_words(value: Any) -> str:
 
 
 def _state_tensors(optimizers: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield each tensor that optimizers keep for parameters, as it is stored; counters left out."""
+    """Yield each state tensor of the optimizers as it is stored, without step counters."""
     states = {id(state): state for one in optimizers for state in _states(one)}
     for value in (value for state in states.values() for value in state.values()):
         if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Read what activation checkpointing computes again: which blocks, and their last matmul."""
+"""Activation checkpointing in effect: recomputed blocks, and their last matmul."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.worker.flops.trace import is_recomputed, last_matmul
 
 
 def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
-    """Return how many blocks are computed again, of how many, and by which policy."""
+    """Return the number of recomputed blocks, of all blocks, and the policy."""
     blocks = repeated_blocks(model)
     again = [block for block in blocks if is_recomputed(block)]
     functions = (getattr(block, "_gradient_checkpointing_func", None) for block in again)
@@ -25,11 +25,11 @@ def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
 
 
 class Recomputation:
-    """Count how often the last matmul begins and ends, beside the passes of the model.
+    """Counter of the beginnings and ends of the last matmul in the model's passes.
 
     Checkpointing ends the second forward as soon as it has again what was saved. Torch's own
     operations save their inputs before they start, so that the matmul at which it ends is not
-    computed; an autograd function saves what it needs when it is done.
+    computed; an autograd function saves its tensors when it is done.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Recomputation:
         self._saves_afterwards = False
 
     def watch(self, model: torch.nn.Module) -> list[Any]:
-        """Register the hooks that count; return their handles."""
+        """Register the counting hooks; return their handles."""
         matmul = last_matmul(model)
         if matmul is None:
             return []
@@ -69,7 +69,7 @@ class Recomputation:
 
 
 def _is_own_function(node: Any, start: Any) -> bool:
-    """Return whether an autograd function in Python lies between an output and its input."""
+    """Return whether a Python autograd function lies between an output and its input."""
     while node is not None and node is not start:
         if isinstance(node, BackwardCFunction):
             return True

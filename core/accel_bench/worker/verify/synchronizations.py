@@ -1,4 +1,4 @@
-"""Count how often the work itself waits for a GPU in a step, during warm-up."""
+"""The number of device synchronizations by the work itself, in a warm-up step."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 MESSAGE = "called a synchronizing CUDA operation"
-"""How torch's warning of a synchronisation begins."""
+"""Beginning of torch's warning of a synchronization."""
 
 QUIET, WARN = 0, 1
-"""Values of torch's synchronisation debug mode: nothing, and a warning each time."""
+"""Values of torch's synchronization debug mode: silent, and a warning for each."""
 
 
 class SynchronizationCounter:
-    """Counts synchronisations between the laps of warm-up steps; null where there is no GPU.
+    """Counter of synchronizations between the laps of warm-up steps; null without a GPU.
 
     A scaler that asks whether to skip a step, or a filter that looks for NaN, waits for the device
-    in every step. Torch warns of those that it knows; what a library does below torch is not seen.
-    The stopwatch's own waiting is not counted.
+    in every step. Torch warns of the synchronizations in its own code only. The stopwatch's are not
+    counted.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -28,7 +28,7 @@ class SynchronizationCounter:
         self._warnings: Any = None
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         if not self._active:
             return
         self._warnings = warnings.catch_warnings()
@@ -39,7 +39,7 @@ class SynchronizationCounter:
         self._set(WARN)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap, which ends a step, such that nothing is counted while it runs."""
+        """Return the lap, which ends a step, with counting suspended while it runs."""
         if not self._active:
             return lap
 
@@ -61,9 +61,9 @@ class SynchronizationCounter:
             self._warnings = None
 
     def per_step(self) -> int | None:
-        """Return the synchronisations of the last warm-up step; None on a device that has none.
+        """Return the number of synchronizations in the last warm-up step; None without a GPU.
 
-        The last one, since the first steps do what is done once.
+        Earlier steps include one-time work.
         """
         return self._counts[-1] if self._counts else None
 

@@ -1,4 +1,4 @@
-"""Sketch by how much training changed each trained tensor, in a few dozen numbers a tensor.
+"""Sketches of each trained tensor's change in training, a few dozen numbers a tensor.
 
 A sketch sums a tensor's elements in buckets, each element with a random sign that depends on the
 tensor's name and the element's place alone (Charikar, Chen and Farach-Colton, 2002). It is linear:
@@ -33,20 +33,20 @@ from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run_context import Run
 
 ROW = SKETCH_BUCKETS * 131
-"""Elements that are summed with one more sign each; both factors are prime, so that no row of a
-matrix, of a width that is round, falls into few buckets."""
+"""Number of elements in a row, which has one random sign; both factors are prime, so that no row of
+a matrix, of a width that is round, falls into few buckets."""
 
 BLOCK_ROWS = 256
-"""Rows that are read at once: 8 MB in float64."""
+"""Number of rows read at once: 8 MB in float64."""
 
 BLOCK = 1 << 20
-"""Elements that are read at once: 8 MB in float64."""
+"""Number of elements read at once: 8 MB in float64."""
 
 
 class UpdateSketch:
-    """Sketches the trained tensors of a run when it is made, and again when `finish` is called.
+    """Sketch of a run's trained tensors, taken on creation and again when `finish` is called.
 
-    Both are outside of all windows. What trains is what requires a gradient at the first call;
+    Both are outside of all windows. Trained tensors are those that require a gradient on creation;
     sharded tensors are gathered one after the other.
     """
 
@@ -65,9 +65,9 @@ class UpdateSketch:
         self._seconds = time.perf_counter() - started
 
     def finish(self, steps: int) -> WeightUpdate:
-        """Return the update after so many steps; a tensor that is gone, or not finite, is left out.
+        """Return the update after a number of steps, without deleted or infinite tensors.
 
-        Ranks other than the first return what compares replicas, and no tensors.
+        Ranks other than the first return the sketches that compare replicas, and no tensors.
         """
         started = time.perf_counter()
         trained = [(name, p) for name, p in _parameters(self._run) if name in self._before]
@@ -109,14 +109,14 @@ class UpdateSketch:
 
     @torch.no_grad()
     def _read_end(self, name: str, parameter: torch.Tensor) -> tuple[torch.Tensor, float | None]:
-        """Return the sketch of a parameter, and the L2 norm of its change where that is kept."""
+        """Return the sketch of a parameter, and the L2 norm of its change if that is kept."""
         weights = whole(parameter).detach()
         if self._kept and weights.numel() != self._elements[name]:
             self._kept.remove(f"{name} has another shape than before")
         return sketch(name, weights), self._kept.subtract(name, weights) if self._kept else None
 
     def _finish_file(self, *, complete: bool) -> tuple[int, str]:
-        """Leave the file to the parent, unless a tensor is missing; return its size, or why not."""
+        """Leave the complete file to the parent; return its size, or the reason for none."""
         self._finished = True
         if self._kept is None:
             return 0, ""
@@ -128,7 +128,7 @@ class UpdateSketch:
 
 
 class KeptUpdate:
-    """The file of one run; where it cannot be kept it is removed, and `reason` says why."""
+    """File of one run's weights, then of their change; removed if it fails, with the `reason`."""
 
     def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:
         """Open the file for tensors of so many elements, if it takes at most `most` bytes."""
@@ -146,7 +146,7 @@ class KeptUpdate:
             self.remove(f"it takes {size(self.bytes)}, and {size(most)} may be used")
 
     def write(self, name: str, weights: torch.Tensor) -> None:
-        """Write the weights of a tensor before training."""
+        """Write a tensor's weights before training."""
         if weights.dtype == torch.float64:
             self.remove(f"{name} is float64, which a file in float32 cannot hold")
         if self.reason:
@@ -157,7 +157,7 @@ class KeptUpdate:
                 self._file.write(block.float().cpu().numpy().data)
 
     def sync(self) -> None:
-        """Write everything to the disk now, so that nothing is written during a window."""
+        """Write buffered data to the disk now, so that nothing is written during a window."""
         if self.reason:
             return
         with self._removed_on_error():
@@ -165,9 +165,9 @@ class KeptUpdate:
             os.fsync(self._file.fileno())
 
     def subtract(self, name: str, weights: torch.Tensor) -> float | None:
-        """Write the change of a tensor in the place of its weights; return its L2 norm.
+        """Overwrite a tensor's weights with their change; return its L2 norm.
 
-        None where the file could not be kept.
+        None if the file could not be kept.
         """
         if self.reason or not weights.numel():
             return None if self.reason else 0.0
@@ -184,21 +184,21 @@ class KeptUpdate:
         return None if self.reason else float(squares**0.5)
 
     def remove(self, reason: str) -> None:
-        """Remove the file; `reason` says why it is not kept."""
+        """Remove the file; `reason` is stored."""
         self.reason = self.reason or reason
         self.close()
         with contextlib.suppress(OSError):
             self._path.unlink()
 
     def close(self) -> None:
-        """Close the file and leave it where it is."""
+        """Close the file, which stays."""
         if hasattr(self, "_file"):
             with contextlib.suppress(OSError):
                 self._file.close()
 
     @contextlib.contextmanager
     def _removed_on_error(self) -> Iterator[None]:
-        """Remove the file where the disk does not take it."""
+        """Remove the file if an error of the disk is raised within the block."""
         try:
             yield
         except OSError as error:
@@ -207,7 +207,7 @@ class KeptUpdate:
 
 @torch.no_grad()
 def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the signed sums of a tensor's elements, of shape (SKETCH_BUCKETS,), float64, on the
+    """Return the signed sums of a tensor's elements: shape (SKETCH_BUCKETS,), float64, on the
     CPU."""
     flat = whole(tensor).detach().reshape(-1)
     rows = -(-flat.numel() // ROW)
@@ -231,18 +231,18 @@ def _signs(name: str, count: int) -> torch.Tensor:
 
 
 def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
-    """Yield the model's parameters by the names that they have without wrappers."""
+    """Yield the model's parameters by their names without wrappers."""
     for name, parameter in run.unwrapped_model.named_parameters():
         if parameter.is_floating_point() and has_values(parameter):
             yield plain_name(name), parameter
 
 
 def _together(sketches: Mapping[str, torch.Tensor]) -> tuple[float, ...]:
-    """Return the sketch of all tensors as one."""
+    """Return the sketch of all tensors together."""
     total = sum(sketches.values(), torch.zeros(SKETCH_BUCKETS, dtype=torch.float64))
     return _numbers(total.nan_to_num())
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
-    """Return values with seven digits, which is what a row stores."""
+    """Return values with seven digits, as a row stores them."""
     return tuple(float(f"{value:.7g}") for value in values.tolist())

@@ -1,7 +1,7 @@
-"""Verify a run that trains with torch: its first step, and all of it up to the end of the window.
+"""Verification of a run that trains with torch: its first step, and all steps of the window.
 
-Everything here happens in the warm-up, or after a window has closed: nothing within one. What the
-first step showed is read once more in a step after the window, which is no part of any figure.
+All reading is in the warm-up, or after a window has closed: nothing within one. The first step's
+facts are read again in a step after the window, which is in no figure.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
 from accel_bench.result import Window
 from accel_bench.run_context import Run
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens
-from accel_bench.worker.verify.drift import State, changes, read_dropout, read_state
+from accel_bench.worker.verify.drift import TrainingState, changes, read_dropout, read_state
 from accel_bench.worker.verify.effective import read_effective, record_effective
 from accel_bench.worker.verify.forward_pass import ForwardPass, Watch
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (
+    OptimizerStepCounter,
     Reading,
-    StepCounter,
     node_reasons,
     progress_reasons,
     read_progress,
@@ -33,15 +33,15 @@ from accel_bench.worker.verify.optimizer_steps import (
 from accel_bench.worker.verify.update import UpdateSketch
 
 
-class LaterStep(Watch, Stage):
-    """Takes one step after the window, and reads in it what was read in the first one."""
+class LaterStep(Watch, StepStage):
+    """Stage of one step after the window that repeats the first step's checks."""
 
     phase = "check"
 
     def __init__(self, run: Run, probe: FirstStepProbe, tokens: CountedTokens) -> None:
         self.degraded: list[str] = []
         self.invalid: list[str] = []
-        """Reasons that the step has shown; both are empty before it."""
+        """Reasons for `invalid` of the later step, like `degraded` empty before it."""
 
         self.steps = 0
         self._run, self._probe, self._tokens = run, probe, tokens
@@ -50,14 +50,14 @@ class LaterStep(Watch, Stage):
         self._dropout: dict[str, int] = {}
 
     def start(self) -> bool:
-        """Watch the model again; a step is needed."""
+        """Watch the model again, for one step."""
         self._dropout = read_dropout(self._run.unwrapped_model)
         self._handles = self._forward.watch()
         self._tokens.watch()
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Compare the step with the first one; there is no second."""
+        """Compare the step with the first one, and end the stage."""
         self.remove()
         self.steps += 1
         changed = self._probe.forward.changes(self._forward, self._dropout)
@@ -67,29 +67,29 @@ class LaterStep(Watch, Stage):
         return False
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         self._tokens.remove()
         super().remove()
 
 
 class Verification:
-    """What core reads of a run to check it, from before the first step; `record` gets all of it.
+    """Checks of a run from before the first step on, which fill `record`.
 
-    It reads before each lap of the warm-up; in the window it does nothing.
+    Readings are made before each lap of the warm-up, and none in the window.
     """
 
     def __init__(self, run: Run, record: RankRecord, job: Job) -> None:
         self._run, self._record = run, record
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
-        self._first: State | None = None
-        self._counter = StepCounter(run.model.parameters())
+        self._first: TrainingState | None = None
+        self._counter = OptimizerStepCounter(run.model.parameters())
         self._readings: list[Reading] = []
         self.later = LaterStep(run, self._probe, self._counted)
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap of warm-up steps with what is read before it."""
+        """Return the lap of warm-up steps with the readings before it."""
 
         def watched_lap(*arguments: Any) -> None:
             if not self._probe.frozen:
@@ -105,7 +105,7 @@ class Verification:
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
         """Record what the warm-up showed, before the first window opens.
 
-        Raises InvalidRunError for what means nothing.
+        Raises InvalidRunError for an invalid run.
         """
         run, probe, record = self._run, self._probe, self._record
         probe.remove()
@@ -116,11 +116,11 @@ class Verification:
         probe.check()
 
     def read_steps(self, steps: int) -> None:
-        """Read how often weights have moved after so many steps, at both ends of each window."""
+        """Read the weights' version counters after a number of steps, at a window's ends."""
         self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:
-        """Record what the window changed and the optimizer did; return reasons for `invalid`."""
+        """Record changes and optimizer steps in the window; return reasons for `invalid`."""
         steps = window.samples[-1].step + 1
         self.read_steps(steps)
         progress = read_progress(self._optimizers(), steps, self._counter)
@@ -139,8 +139,8 @@ class Verification:
     def after_all_steps(self, nodes: Sequence[int]) -> None:
         """Record what steps after the window showed. Raises InvalidRunError.
 
-        Called once no rank waits for this one in a step; autograd made so many `nodes` in each of
-        those that nothing has watched.
+        Called once no rank waits for this one in a step; `nodes` are the autograd nodes of each
+        unwatched step.
         """
         self._record.checked_steps = self.later.steps
         self._record.degraded += self.later.degraded
@@ -150,12 +150,12 @@ class Verification:
             raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
-        """Sketch the update after the first window: all runs have taken the same steps by then."""
+        """Sketch the update after the first window, up to which all runs take the same steps."""
         if self._record.update is None:
             self._record.update = self._update.finish(steps)
 
     def remove(self) -> None:
-        """Take all hooks away; what the first step showed is kept even when it ended the run."""
+        """Remove all hooks, and keep the first step's facts even when it ended the run."""
         self.later.remove()
         self._update.close()
         self._probe.remove()

@@ -1,4 +1,4 @@
-"""Read what really wraps or shards the model: from the objects in memory, not from claims."""
+"""The strategy that wraps or shards the model, read from the objects in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.run_context import Run
 from accel_bench.worker.settings import has_process_group
 
 SHARDED = "FSDPModule"
-"""The base of the class that FSDP2 gives to a module."""
+"""Base of the class that FSDP2 gives to a module."""
 
 DEEPSPEED = "DeepSpeedEngine"
 
@@ -25,28 +25,28 @@ STRATEGIES = (
     "DataParallel",
     DEEPSPEED,
 )
-"""Classes by which ranks divide the work; a wrapper is recognised by its class."""
+"""Classes of wrappers by which ranks divide the work."""
 
 REPLICATES = "DistributedDataParallel"
-"""The strategy that keeps a whole model on each rank."""
+"""Strategy that keeps a whole model on each rank."""
 
 
 def strategy_of(module: torch.nn.Module) -> str | None:
-    """Return the strategy that a module is, by the names of its classes; None when it is none."""
+    """Return the strategy whose class a module has; None for an ordinary module."""
     names = {kind.__name__ for kind in type(module).__mro__}
     return next((strategy for strategy in STRATEGIES if strategy in names), None)
 
 
 def is_sharding(kind: type) -> bool:
-    """Return whether a class is FSDP2's, or one that it has put in the place of a module's."""
+    """Return whether a class is FSDP2's, or a module's class that FSDP2 has substituted."""
     return any(base.__name__ == SHARDED for base in kind.__mro__)
 
 
 def read_wrapping(run: Run) -> dict[str, Any]:
-    """Return the outermost strategy, wrappers around one another, and what replicas send.
+    """Return the outermost strategy, nested wrappers, and the buffers that replicas send.
 
-    An engine may wrap the model by itself without a word: every wrapper in this process counts that
-    holds the model.
+    An engine may wrap the model on its own: every wrapper in this process that holds the model
+    counts.
     """
     outer = _outermost(run)
     found = list(filter(None, map(strategy_of, outer.modules())))
@@ -65,8 +65,8 @@ def read_wrapping(run: Run) -> dict[str, Any]:
 
 
 def zero_stage(engine: Any) -> int:
-    """Return the stage of ZeRO that is in force, by the optimizer that DeepSpeed has put in place;
-    its configuration may say another."""
+    """Return ZeRO's stage in force, by the optimizer that DeepSpeed uses; its configuration may
+    differ."""
     optimizer = engine.optimizer
     names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "DeepSpeedZeroOptimizer_Stage3" in names:
@@ -77,7 +77,7 @@ def zero_stage(engine: Any) -> int:
 
 
 def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
-    """Return how parameters are divided over the ranks, from the tensors themselves."""
+    """Return the sharding of parameters over the ranks, from the tensors themselves."""
     parameters = list(model.parameters())
     sharded = [one for one in parameters if is_sharded(one)]
     kept = list(filter(None, map(kept_elsewhere, parameters)))
@@ -101,7 +101,7 @@ def _held_elements(parameter: Any) -> int:
 
 
 def _placement(parameter: Any) -> str:
-    """Return `replicate 2: Replicate(), shard 2: Shard(dim=0)`; `whole` for a plain tensor."""
+    """Return a parameter's placement, as `replicate 2: Replicate(), shard 2: Shard(dim=0)`."""
     kept = kept_elsewhere(parameter)
     if kept is not None:
         return kept.placement
@@ -114,7 +114,7 @@ def _placement(parameter: Any) -> str:
 
 
 def _outermost(run: Run) -> torch.nn.Module:
-    """Return the wrapper that holds all others that hold the model; the model without any."""
+    """Return the outermost wrapper that holds the model; the model itself without any."""
     outer: torch.nn.Module = run.model
     if has_process_group():
         wrappers = (
@@ -130,7 +130,7 @@ def _outermost(run: Run) -> torch.nn.Module:
 
 
 def _other(run: Run) -> str:
-    """Return a strategy that is no wrapper of torch's: sharded tensors, or another wrapper."""
+    """Return a strategy that is no wrapper of torch's: sharded tensors, or another library's."""
     if any(map(is_sharded, run.model.parameters())):
         return "DTensor"
     return "none" if run.model is run.unwrapped_model else type(run.model).__name__

@@ -18,7 +18,7 @@ from accel_bench.engine import Batch, PhaseName
 from accel_bench.machine.clock import monotonic
 from accel_bench.machine.process_memory import resident_bytes
 from accel_bench.run_context import Run
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.failure import reasons_of
 from accel_bench_profile.figures.schema import (
@@ -98,7 +98,7 @@ class StepReader(Part):
         return held.get("device_peak_allocated_bytes", held.get("device_allocated_bytes"))
 
 
-class ProfileWindow(Stage):
+class ProfileWindow(StepStage):
     """Scheduler of all parts' steps, one part after the other."""
 
     phase = "observe_steps"
