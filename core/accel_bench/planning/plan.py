@@ -19,12 +19,7 @@ from accel_bench.planning.defaults import add_what_plugins_need
 from accel_bench.planning.environments import find_environments
 from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
 from accel_bench.planning.planned import Plan, Planned, scenario_of
-from accel_bench.planning.request import (
-    PlanRequest,
-    chosen_points,
-    resolve_request,
-    with_chosen_stacks,
-)
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.constraints import unmet_constraints
@@ -49,8 +44,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """
     for name in request.sections:
         find_entry(GROUP, KIND, name)
-    file = with_chosen_stacks(resolve_request(draft, request), request)
-    file, notices = add_what_plugins_need(file, request)
+    file, notices = add_what_plugins_need(resolve_request(draft, request), request)
     points = chosen_points(file, request, machine.device)
     open_sizes = _open_sizes(file, points, request)
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
