@@ -81,7 +81,8 @@ def _plan_points(
     notices: tuple[str, ...],
 ) -> tuple[Planned, ...]:
     """Plan the points in their environments, which are built where they are missing."""
-    environments = find_environments(file, points, request.build_environments, request.notify)
+    notify = request.notify if request.build_environments else None
+    environments = find_environments(file, points, notify)
 
     def plan_points() -> tuple[Planned, ...]:
         activated = activate_points(file, points, environments)
