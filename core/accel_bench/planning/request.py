@@ -96,17 +96,13 @@ class PlanRequest:
     """Takes a line before something that takes minutes."""
 
 
-def split_trackers(plugins: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the stacks of `--plugin`, and the trackers among what it names."""
-    named = tuple(plugins)
-    trackers = tuple(name for name in named if _is_tracker(name))
-    return tuple(name for name in named if name not in trackers), trackers
-
-
-def _is_tracker(name: str) -> bool:
-    with suppress(PluginError):  # what is wrong with it is said where its stack is made
-        return is_tracker(load_class(name))
-    return False
+    trackers: list[str] = []
+    for name in plugins:
+        with suppress(PluginError):  # what is wrong with it is said where its stack is made
+            trackers += [name] if is_tracker(load_class(name)) else []
+    return tuple(name for name in plugins if name not in trackers), tuple(trackers)
 
 
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
