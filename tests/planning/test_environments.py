@@ -28,6 +28,7 @@ from accel_bench.planning.environments import (
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins import interpreter
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench.store.database import open_store
 from accel_bench.testing import run_program
 
@@ -178,15 +179,17 @@ def test_a_plan_alone_builds_nothing(plan_of: Any) -> None:
 
 def test_an_environment_is_built_once_for_its_content(tmp_path: Path) -> None:
     requirement = f"dependency @ {make_wheel(tmp_path).as_uri()}"
-    folder = environment_folder([requirement], "", [])
-    assert folder != environment_folder([requirement], "cpu", [])
-    broken = environment_folder(["dependency @ file:///nowhere-1.0-py3-none-any.whl"], "", [])
+    wanted = PythonEnvironment(requirements=(requirement,))
+    folder = environment_folder(wanted, [])
+    assert folder != environment_folder(wanted.model_copy(update={"index": "cpu"}), [])
+    nowhere = "dependency @ file:///nowhere-1.0-py3-none-any.whl"
+    broken = PythonEnvironment(requirements=(nowhere,))
     with pytest.raises(ScenarioError, match=r"cannot be built:\n(?s:.*)nowhere"):
-        build_environment(broken, ["dependency @ file:///nowhere-1.0-py3-none-any.whl"], "", [])
-    assert python_of(broken) is None
+        build_environment(broken, [])
+    assert python_of(environment_folder(broken, [])) is None
     started: list[str] = []
     for _ in range(2):
-        python = build_environment(folder, [requirement], "", [], lambda: started.append("built"))
+        python = build_environment(wanted, [], lambda: started.append("built"))
     assert started == ["built"]
     assert (python, list(folder.glob("lib/*/site-packages/dependency.py"))) != (None, [])
 

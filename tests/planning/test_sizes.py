@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.program import write_nulls
@@ -12,7 +13,7 @@ from cli.program import write_nulls
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning import sizes
-from accel_bench.planning.plan import PlanRequest
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.sizes import GROUP, plan_with_sizes
 from accel_bench.plugins.doors import DoorEntry, find_entries
 from accel_bench.scenario.draft import read_draft
@@ -41,6 +42,7 @@ def plan_with(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     names: tuple[str, ...] = (LENGTH,),
+    **changes: str,
 ) -> list[int]:
     """Sequence lengths of a plan in which an entry point of that value works the length out."""
     (folder / "a_stranger_s_sizes.py").write_text(STRANGER)
@@ -50,7 +52,7 @@ def plan_with(
         name: DoorEntry("size", name, EntryPoint(name, value, GROUP)) for name in names if value
     }
     monkeypatch.setattr(sizes, "find_entries", lambda group, kind: found)
-    draft = read_draft(write_nulls(folder, data="{use: null, sequence_length: auto}"))
+    draft = read_draft(write_nulls(folder, data="{use: null, sequence_length: auto}", **changes))
     plan = plan_with_sizes(draft, read_machine(), PlanRequest())
     return [one.experiment.scenario.data.sequence_length for one in plan.planned]
 
@@ -64,6 +66,21 @@ def test_a_size_is_what_the_entry_of_its_key_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert plan_with("a_stranger_s_sizes:length", tmp_path, monkeypatch) == [24, 24]
+
+
+def test_a_size_is_worked_out_from_a_plan_of_its_point_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Plan] = []
+
+    def make(*arguments: Any) -> Plan:
+        made.append(make_plan(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(sizes, "make_plan", make)
+    sweep = "{train.seed: [1, 2]}"
+    assert plan_with("a_stranger_s_sizes:length", tmp_path, monkeypatch, sweep=sweep) == [24] * 4
+    assert [len(plan.planned) for plan in made] == [4, 2, 2, 4]
 
 
 def test_a_size_that_nothing_works_out_is_named_with_the_way_out(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -54,16 +55,17 @@ class Environment:
 
 
 def find_environments(
-    file: ResolvedFile, points: Sequence[Point], build: bool, notify: Callable[[str], object]
+    file: ResolvedFile, points: Sequence[Point], notify: Callable[[str], object] | None
 ) -> Mapping[str, Environment]:
     """Return the environments in which points run, by name.
 
-    `notify` gets a line before one is built, which takes minutes. Raises ScenarioError with the
-    place of one that is unknown, not allowed, cannot be built, or cannot run this version's jobs.
+    `notify` gets a line before one is built, which takes minutes; None builds none. Raises
+    ScenarioError with the place of one that is unknown, not allowed, cannot be built, or cannot run
+    this version's jobs.
     """
     names = dict.fromkeys(point.scenario.resources.environment for point in points)
     own = _distributions(points)
-    return {name: _find(file, name, own, notify if build else None) for name in names if name}
+    return {name: _find(file, name, own, notify) for name in names if name}
 
 
 def _find(
@@ -101,19 +103,16 @@ def _python(
             return os.path.abspath(path / "bin" / "python")
         # A bare name, such as `python3.12`, is looked up on PATH.
         return os.path.abspath(path) if os.sep in settings.python else settings.python
-    folder = environment_folder(settings.requirements, settings.index, own)
     if notify is None:
-        return str(python_of(folder) or "")
+        return str(python_of(environment_folder(settings, own)) or "")
     line = f"environment {name}: installing {', '.join(settings.requirements)}"
-    start = notify
-    return str(
-        build_environment(folder, settings.requirements, settings.index, own, lambda: start(line))
-    )
+    return str(build_environment(settings, own, partial(notify, line)))
 
 
-def environment_folder(requirements: Sequence[str], index: str, own: Sequence[str]) -> Path:
+def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
     """Return the folder of an environment with these packages and distributions."""
-    key = [sorted(requirements), index, sorted(map(installed_from, own)), sys.version]
+    packages = [sorted(settings.requirements), settings.index]
+    key = [*packages, sorted(map(installed_from, own)), sys.version]
     return cache_folder() / "environments" / digest(key, 24)
 
 
@@ -123,18 +122,15 @@ def python_of(folder: Path) -> Path | None:
 
 
 def build_environment(
-    folder: Path,
-    requirements: Sequence[str],
-    index: str,
-    own: Sequence[str],
-    on_start: Callable[[], object] = lambda: None,
+    settings: PythonEnvironment, own: Sequence[str], on_start: Callable[[], object] = lambda: None
 ) -> Path:
     """Build an environment unless it is there, and return its interpreter.
 
-    `index` is a name of PyTorch's (`cpu`, `cu126`) or a URL, searched beside pip's own; `own` are
-    distributions of this environment, which are installed there as they are here. One process
+    Its `index` is a name of PyTorch's (`cpu`, `cu126`) or a URL, searched beside pip's own; `own`
+    are distributions of this environment, which are installed there as they are here. One process
     builds while others wait. Raises ScenarioError with the last lines of pip's output.
     """
+    folder = environment_folder(settings, own)
     with locked(folder.with_suffix(".lock")):
         if found := python_of(folder):
             return found
@@ -142,7 +138,8 @@ def build_environment(
         pip = _create(folder)
         options = ["--disable-pip-version-check", "--no-input"]
         packages = [word for name in own for word in installed_from(name)]
-        _run([*pip, "install", *options, *packages, "--", *requirements], _indexes(index))
+        install = [*pip, "install", *options, *packages, "--", *settings.requirements]
+        _run(install, _indexes(settings.index))
         (folder / "complete").touch()
     return folder / "bin" / "python"
 

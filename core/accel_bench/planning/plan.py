@@ -20,12 +20,7 @@ from accel_bench.planning.defaults import add_what_plugins_need
 from accel_bench.planning.environments import Environment, find_environments
 from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
 from accel_bench.planning.planned import Plan, Planned, scenario_of
-from accel_bench.planning.request import (
-    PlanRequest,
-    chosen_points,
-    resolve_request,
-    with_chosen_stacks,
-)
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.constraints import unmet_constraints
@@ -50,8 +45,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """
     for name in request.sections:
         find_entry(GROUP, KIND, name)
-    file = with_chosen_stacks(resolve_request(draft, request), request)
-    file, notices = add_what_plugins_need(file, request)
+    file, notices = add_what_plugins_need(resolve_request(draft, request), request)
     points = chosen_points(file, request, machine.device)
     open_sizes = _open_sizes(file, points, request)
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
@@ -88,7 +82,8 @@ def _plan_points(
     notices: tuple[str, ...],
 ) -> tuple[Planned, ...]:
     """Plan the points in their environments, which are built where they are missing."""
-    environments = find_environments(file, points, request.build_environments, request.notify)
+    notify = request.notify if request.build_environments else None
+    environments = find_environments(file, points, notify)
     named = {*request.plugins, *request.only}
     plan_point = partial(_plan_point, machine=machine, named=named, notices=notices)
     work = partial(_planned, file, points, environments, plan_point)

@@ -12,6 +12,7 @@ from typing import Any
 
 from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
 from accel_bench.catalog.models import ModelCard, cards_of_family
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugin import Plugin
@@ -41,6 +42,9 @@ class PlanRequest:
 
     tags: tuple[str, ...] = ()
     """Tags of the sweep points to run, with `*` for any letters; empty runs all."""
+
+    point: str = ""
+    """Only sweep point to plan, as `Experiment.point` names it; empty plans all."""
 
     reference_point: str = ""
     """Tag of the sweep point with which the others are compared; empty takes the first."""
@@ -92,23 +96,22 @@ class PlanRequest:
     """Takes a line before something that takes minutes."""
 
 
-def split_trackers(plugins: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the stacks of `--plugin`, and the trackers among what it names."""
-    named = tuple(plugins)
-    trackers = tuple(name for name in named if _is_tracker(name))
-    return tuple(name for name in named if name not in trackers), trackers
-
-
-def _is_tracker(name: str) -> bool:
-    with suppress(PluginError):  # what is wrong with it is said where its stack is made
-        return is_tracker(load_class(name))
-    return False
+    trackers: list[str] = []
+    for name in plugins:
+        with suppress(PluginError):  # what is wrong with it is said where its stack is made
+            trackers += [name] if is_tracker(load_class(name)) else []
+    return tuple(name for name in plugins if name not in trackers), tuple(trackers)
 
 
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the changes of the command line. Raises ScenarioError."""
+    """Return the file with the changes of the command line, and the stacks that it names.
+
+    Raises ScenarioError.
+    """
     file = resolve(_requested(draft, request), request.allow_environment)
-    return replace(file, choices=request.choices)
+    return _with_chosen_stacks(replace(file, choices=request.choices), request)
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:
@@ -125,6 +128,20 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
         _refuse_too_many(str(draft.get("name")), request.seeds, request.max_runs)
         _sweep_seeds(draft, request.seeds)
     return draft
+
+
+def _with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile:
+    """Return the file with the stacks of `--only`, and its baseline unless there is to be none."""
+    baseline = file.scenario.baseline_name()
+    for name in request.only:
+        if name not in file.stacks:
+            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
+    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
+    if request.no_baseline and baseline not in request.only:
+        chosen = [name for name in chosen if name != baseline]
+    if not chosen:
+        raise ScenarioError("--no-baseline leaves no stack to run")
+    return file.with_stacks(chosen)
 
 
 def add_stack(draft: Draft, stack: str) -> None:
@@ -263,27 +280,6 @@ def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str
         )
 
 
-def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the stacks of `--only`, and its baseline unless there is to be none.
-
-    The runs are counted before any point is made. Raises ScenarioError.
-    """
-    baseline = file.scenario.baseline_name()
-    for name in request.only:
-        if name not in file.stacks:
-            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
-    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
-    if request.no_baseline and baseline not in request.only:
-        chosen = [name for name in chosen if name != baseline]
-    if not chosen:
-        raise ScenarioError("--no-baseline leaves no stack to run")
-    file = file.with_stacks(chosen)
-    rounds = file.scenario.measure.rounds
-    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
-    _refuse_too_many(file.scenario.name, runs, request.max_runs)
-    return file
-
-
 def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
     if runs > max_runs:
         raise ScenarioError(
@@ -293,7 +289,13 @@ def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
 
 
 def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points of the tags that the request names. Raises ScenarioError."""
+    """Return the points that the request names. Raises ScenarioError.
+
+    The runs are counted before any point is made.
+    """
+    rounds = file.scenario.measure.rounds
+    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
+    _refuse_too_many(file.scenario.name, runs, request.max_runs)
     points = list(file.points(device))
     known = {point.tag for point in points}
     for tag in request.tags:
@@ -302,7 +304,8 @@ def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list
     chosen = {name for tag in request.tags or ("*",) for name in fnmatch.filter(known, tag)}
     if request.reference_point and request.reference_point not in chosen:
         raise _unknown_tag(request.reference_point, chosen)
-    return [point for point in points if point.tag in chosen]
+    points = [point for point in points if point.tag in chosen]
+    return [one for one in points if request.point in ("", canonical_json(one.sweep))]
 
 
 def _unknown_tag(tag: str, known: Collection[str]) -> ScenarioError:

@@ -249,7 +249,12 @@ def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
     chosen |= {key for stack in file.stacks.values() for key in stack.set}
     if not names or ENVIRONMENT in chosen or file.is_set(ENVIRONMENT):
         return file
-    return file.with_setting(f"sweep.{ENVIRONMENT}", names, file.where(("environments",)))
+    written = copy.deepcopy(file.written)
+    written.set(f"sweep.{ENVIRONMENT}", names, file.where(("environments",)))
+    sweep = {**file.scenario.sweep, ENVIRONMENT: tuple(names)}
+    return replace(
+        file, written=written, scenario=file.scenario.model_copy(update={"sweep": sweep})
+    )
 
 
 def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -> ResolvedFile:

@@ -59,7 +59,7 @@ class Sizing:
         choices = {self.point: {**self.found, **{one.key: one for one in chosen}}}
         overrides = (*self.request.overrides, *settings)
         request = replace(self.request, choices=choices, stand_ins=True, overrides=overrides)
-        return _runnable_at(make_plan(self.draft, self.machine, request), self.point)
+        return make_plan(self.draft, self.machine, replace(request, point=self.point)).runnable
 
 
 def plan_with_sizes(
@@ -73,10 +73,12 @@ def plan_with_sizes(
     rough = make_plan(draft, machine, replace(request, stand_ins=True))
     if not rough.open_sizes:
         return rough
-    choices = {}
-    for point in rough.open_sizes:
-        if _runnable_at(rough, point):
-            choices[point] = _choices(Sizing(draft, machine, request, work_out, rough, point))
+    runnable = {one.experiment.point for one in rough.runnable}
+    choices = {
+        point: _choices(Sizing(draft, machine, request, work_out, rough, point))
+        for point in rough.open_sizes
+        if point in runnable
+    }
     return make_plan(draft, machine, replace(request, choices=choices, stand_ins=not work_out))
 
 
@@ -116,7 +118,3 @@ def _ask(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
         case (int(value), str(because)) if value >= 1 and value is not True:
             return value, because
     raise entry.broken(f"it returned {size!r}, and not a size from 1 and a sentence, or None")
-
-
-def _runnable_at(plan: Plan, point: str) -> list[Planned]:
-    return [one for one in plan.runnable if one.experiment.point == point]

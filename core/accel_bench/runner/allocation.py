@@ -11,12 +11,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
 from accel_bench.machine.placement import read_placement
-from accel_bench.planning.request import (
-    PlanRequest,
-    chosen_points,
-    resolve_request,
-    with_chosen_stacks,
-)
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.manager import activate_slot
@@ -49,7 +44,7 @@ def allocated(
     scenarios = [
         with_written_device(point, file)
         for file in files
-        for point in chosen_points(with_chosen_stacks(file, request), request, machine.device)
+        for point in chosen_points(file, request, machine.device)
     ]
     allocation: Allocation | None = launcher.call_plugin(
         launcher.plugins[0], HOOK, scenarios=scenarios, command=command, dry_run=dry_run

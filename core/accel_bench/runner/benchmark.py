@@ -79,26 +79,25 @@ def run_plans(
 
     Raises StoreError, and KeyboardInterrupt once what was interrupted is stored.
     """
-    by_plan: list[list[Session]] = []
+    by_plan: list[tuple[Plan, list[Session]]] = []
     stopped = BY_THE_USER
     with open_results(benchmark.results, write=True) as store:
         try:
             with benchmark.progress() as reporter:
                 new_session = session_maker(benchmark, store, reporter)
-                by_plan += [[new_session(**benchmark.session)] for _ in plans]
-                for plan, own in zip(plans, by_plan, strict=True):
+                by_plan += [(plan, [new_session(**benchmark.session)]) for plan in plans]
+                for plan, own in by_plan:
                     _run_looks(plan, own, new_session, benchmark)
         except StoreError as error:
             stopped = StopReason(Status.INFRA_ERROR, (str(error),))
             raise
         finally:
-            both = list(zip(by_plan, plans, strict=False))  # none, where none could be opened
-            results = [own[-1].results(plan) for own, plan in both]
+            results = [own[-1].results(plan) for plan, own in by_plan]
             summaries = [
                 plan.summarize(found, stopped)
-                for (_, plan), found in zip(both, results, strict=True)
+                for (plan, _), found in zip(by_plan, results, strict=True)
             ]
-            sessions = [session for own in by_plan for session in own]
+            sessions = [session for _, own in by_plan for session in own]
             on_end(
                 Measured(summaries, sessions, [one for found in results for one in found], store)
             )

@@ -12,6 +12,7 @@ from accel_bench.errors import PluginError, WorkerError
 from accel_bench.job import OWN_PURPOSES, PREPARE, PURPOSES, Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.planning.request import resolve_request
 from accel_bench.plugins.doors import DoorEntry, find_entry
 from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.attempt import make_attempt, run_attempt
@@ -27,7 +28,7 @@ def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str 
     launcher = ("launcher", slot_defaults().slots["launcher"])
     request = replace(request, overrides=(launcher, *request.overrides))
     if stack is None:
-        stack = make_plan(draft, machine, replace(request, build_environments=False)).baseline
+        stack = resolve_request(draft, request).scenario.baseline_name()
     request = replace(request, only=(stack,), no_baseline=True)
     return make_plan(draft, machine, request).single
 

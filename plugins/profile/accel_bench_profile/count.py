@@ -18,7 +18,8 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import one_draft, plan_request
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Planned, PlanRequest
+from accel_bench.planning.request import resolve_request
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, paths, reader
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
@@ -115,8 +116,7 @@ def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
     """Return the plan of the reference stack. Raises ScenarioError for an unknown one."""
     assert options.against is not None
     with redirect_stdout(sys.stderr):
-        request = replace(_request(options), build_environments=False)
-        stacks = make_plan(draft, machine, request).file.stacks
+        stacks = resolve_request(draft, _request(options)).stacks
     if options.against not in stacks:
         hint = did_you_mean(options.against, stacks)
         raise ScenarioError(

@@ -19,12 +19,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.activation import activate_points
 from accel_bench.planning.plan import Plan
-from accel_bench.planning.request import (
-    PlanRequest,
-    chosen_points,
-    resolve_request,
-    with_chosen_stacks,
-)
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_apart
@@ -164,7 +159,6 @@ def _strong(
     kept = _batch(file, machine)
     unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
     sized = resolve_request(draft, replace(request, overrides=(*request.overrides, *unset)))
-    sized = with_chosen_stacks(sized, request)
     points = _with_groups_of_plugins(sized, chosen_points(sized, request, machine.device))
     groups = {point.scenario.data_parallel for point in points}
 
