@@ -89,7 +89,7 @@ def _of_one_side(pair: Pair) -> Iterator[str]:
     if not (base and ours):
         return
     for side, names in (("baseline", base.keys() - ours), ("stack", ours.keys() - base)):
-        if len(names) > limit_of("own tensors", pair):
+        if len(names) > limit_of("tensors of one side", pair):
             shown = join_names(sorted(names))
             yield f"only the {side} trains {len(names)} of the tensors: {shown}"
 

@@ -116,7 +116,7 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
 
 def _wrong(found: Agreement, pair: Pair) -> int:
     """Return how many requests are wrong whatever the share of other tokens."""
-    allowed = limit_of("clear tokens", pair)
+    allowed = limit_of("wrong requests", pair)
     return found.unexplained if found.unexplained > allowed else 0
 
 

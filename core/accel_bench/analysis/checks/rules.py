@@ -5,8 +5,8 @@ docs/verdicts.md has the same table, with the evidence for each rule.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.declared import (
@@ -232,7 +232,7 @@ RULES = (
     Rule("explained size", "random draws", _draws, 0.1, "other draws turn an update, no more"),
     Rule("explained size a step", "scalers", _leaves_out_steps, 0.0, "fewer steps change less"),
     Rule("explained mixture", "16 bits", _rounds_scores, 0.4, "rounding chooses other experts"),
-    Rule("explained output", "sampling", _samples, math.inf, "each run draws its own tokens"),
+    Rule("explained output", "sampling", _samples, inf, "each run draws its own tokens"),
     # Refused although it is less.
     Rule("size of experts", "random draws", _draws_in_parts, 0.14, "draws move experts more"),
     Rule("size of experts", "mixture", _has_parts, 0.03, "rounding turns a change, no more"),
@@ -241,7 +241,7 @@ RULES = (
     Rule("size of a mixture", "sketches", _by_sketches, 0.03, "rounding turns a change, no more"),
     Rule("rest of a mixture", "undeclared", _is_undeclared, 0.0, "tokens go through it as before"),
     Rule("standard errors", "sketches", _always, 3.0, "sketches estimate a size"),
-    Rule("clear tokens", "undeclared", _declares_no_output, 0, "rounding decides near ties alone"),
+    Rule("wrong requests", "undeclared", _declares_no_output, 0, "rounding decides near ties only"),
     # Compared beside the three: the first step's gradients, and what trains.
     Rule("gradient norms", "other work", _is_other_work, 5.0, "batches have other gradients"),
     Rule("gradient norms", "approximations", _approximates, 3.0, "more than rounding is declared"),
@@ -249,12 +249,12 @@ RULES = (
     Rule("gradient norms", "rounding", _always, 1.5, "the two round, or draw, otherwise"),
     Rule("norms of an expert", "float32", computes_exactly, 1.02, "equal work has equal norms"),
     Rule("norms of an expert", "rounding", _always, 5.0, "its few tokens may go elsewhere"),
-    Rule("what trains", "declared", _declares_model, math.inf, "the scenario trains otherwise"),
+    Rule("what trains", "declared", _declares_model, inf, "the scenario trains otherwise"),
     Rule("what trains", "undeclared", _always, 0, "nothing else may train"),
-    Rule("own tensors", "declared", _declares_model, math.inf, "the scenario trains otherwise"),
-    Rule("own tensors", "as many weights", _trains_as_many, math.inf, "they have other names"),
-    Rule("own tensors", "other weights", _always, 0, "nothing else may train"),
-    Rule("optimizer", "declared", _declares_optimizer, math.inf, "a plugin has another by design"),
+    Rule("tensors of one side", "declared", _declares_model, inf, "the scenario trains otherwise"),
+    Rule("tensors of one side", "as many weights", _trains_as_many, inf, "they have other names"),
+    Rule("tensors of one side", "other weights", _always, 0, "nothing else may train"),
+    Rule("optimizer", "declared", _declares_optimizer, inf, "a plugin has another by design"),
     Rule("optimizer", "undeclared", _always, 0, "its numbers and dtypes decide on the update"),
     Rule("weights", "same tensors", _trains_same_tensors, 0.01, "a vocabulary may be padded"),
     Rule("weights", "other tensors", _always, 0.0, "something else trains"),
@@ -269,7 +269,7 @@ A task's sensitivities multiply what plugins declare before a run (`plugins/acti
 
 def limit_of(figure: str, pair: Pair) -> float:
     """Return the limit of a figure of two runs; infinite if no rule holds."""
-    return next((rule.limit for rule in _rules(figure) if rule.holds(pair)), math.inf)
+    return next((rule.limit for rule in _rules(figure) if rule.holds(pair)), inf)
 
 
 def explanation(figure: str, value: float, pair: Pair) -> str:
