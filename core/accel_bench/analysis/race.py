@@ -185,7 +185,7 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
         if name == baseline:
             return True
         training = compare_training(*chosen)
-        other = training.not_the_same or training.update_missing
+        other = training.not_the_same or training.untested
         return not other and comparability_of_rounds(*chosen).comparable
 
     drops: dict[str, RaceDrop] = {}

@@ -165,7 +165,7 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Sett
     name, allowed = label(row), percent(floor)
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
-    outcome = "inconclusive" if row.update_missing else judge_comparison(row, floor)
+    outcome = "inconclusive" if row.untested else judge_comparison(row, floor)
     found = f"{ratio_interval(row.ratio)} times as fast" if row.ratio else row.ratio_reason
     slower = f"{name} is slower than {baseline}"
     if outcome == "regression":

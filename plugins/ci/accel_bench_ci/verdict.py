@@ -292,7 +292,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
     """Return why two completed stacks cannot be compared; empty if they can."""
     if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
         return f"{stack.name} and {against.name} are {refusal}"
-    if training.update_missing:
+    if training.untested:
         what = "what it answers" if training.generated else f"how {stack.name} trained"
         return f"{training.untested}, so that nothing shows {what}"
     return load_obstacle(against.load, stack.load)

@@ -144,7 +144,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
     """Yield reasons why a run is not shown to train like the baseline."""
     training = compare_training({("", 0): baseline}, {("", 0): run})
     yield from filter(None, (comparability([baseline], [run]).refusal, training.not_the_same))
-    if training.update_missing:
+    if training.untested:
         yield training.untested
     if training.generated:
         return  # What else than the same answers is among the differences.

@@ -121,7 +121,7 @@ def test_no_weight_moved():
 def test_faster_does_not_survive_an_update_that_was_not_compared(missing: str):
     still = make_update(dict.fromkeys(NAMES, 0.0))
     found = verdict(make_update(steps=5)) if missing == "steps" else verdict(still, baseline=still)
-    assert found.update_missing
+    assert found.untested
     speed = of_same_training(Comparison(verdict="faster"), found)
     assert (speed.verdict, speed.verdict_reason) == ("not tested", found.update_reason)
 

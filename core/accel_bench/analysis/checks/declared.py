@@ -73,6 +73,17 @@ def plugins_of_one_side(run: Result, other: Result) -> set[str]:
     return {name for name, _ in _uses(run) - _uses(other)}
 
 
+def other_optimizers(baseline: Result, stack: Result) -> list[str]:
+    """Return the plugins of one side alone that declare another optimizer."""
+    pairs = ((baseline, stack), (stack, baseline))
+    return [
+        name
+        for run, other in pairs
+        for name in run.other_optimizers
+        if name in plugins_of_one_side(run, other)
+    ]
+
+
 def _uses(run: Result) -> set[tuple[str, str]]:
     scenario = run.experiment.scenario
     slots = (getattr(scenario, slot) for slot in Work.SLOTS)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
+from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.declared import in_letters
-from accel_bench.analysis.checks.rules import Allowance, Pair, allowance, explanation, limit_of
+from accel_bench.analysis.checks.rules import Pair, explanation, limit_of
 from accel_bench.analysis.wording import count, percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
@@ -17,20 +18,11 @@ OutputWord: TypeAlias = Literal[
 ]
 """Verdicts on what was generated; `same` is token for token."""
 
-OTHER_UNITS = "one of the two has token ids, the other one text alone"
-"""Why tokens are not compared with letters."""
-
 LETTERS = (
     "texts without token ids are compared letter by letter, and none may differ; a server that "
     "knows return_token_ids tells them (engine.extra)"
 )
 """What is allowed where letters are compared."""
-
-NOTHING = "no token was generated"
-"""Why empty answers show nothing."""
-
-NO_ANSWERS = "one of the two has kept no answers"
-"""Why nothing is compared."""
 
 
 class OutputComparison(Frozen):
@@ -77,11 +69,12 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
     agreements = [agreement(before, after) for before, after in pairs]
     known = [one for one in agreements if one is not None and one.requests]
     if len(known) < len(agreements):
-        return OutputComparison(output_reason=NO_ANSWERS)
-    if any(len(_units(*pair)) > 1 for pair in pairs):
-        return OutputComparison(output_reason=OTHER_UNITS)
+        return OutputComparison(output_reason="one of the two has kept no answers")
+    if any(in_letters([before]) != in_letters([after]) for before, after in pairs):
+        reason = "one of the two has token ids, the other one text alone"
+        return OutputComparison(output_reason=reason)
     if not all(one.compared for one in known):
-        return OutputComparison(output_reason=NOTHING)
+        return OutputComparison(output_reason="no token was generated")
     pair = next((pair for pair in pairs if in_letters(pair)), pairs[0])
     allowed = allowance("output", pair)
     worst = max(known, key=lambda one: (_wrong(one, pair), one.difference))
@@ -123,7 +116,7 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
 
 def _wrong(found: Agreement, pair: Pair) -> int:
     """Return how many requests are wrong whatever the share of other tokens."""
-    allowed = limit_of("clear tokens", pair)
+    allowed = limit_of("wrong requests", pair)
     return found.unexplained if found.unexplained > allowed else 0
 
 
@@ -150,11 +143,6 @@ def _apart(worst: Agreement) -> str:
         f"{percent(share)} of the tokens from {block.first} to {block.first + BLOCK - 1} differ "
         f"where all before are equal, {percent(block.surely)} at least"
     )
-
-
-def _units(*runs: Result) -> set[str]:
-    """Return what the ids of all answers are."""
-    return {rank.answers.unit for run in runs for rank in run.ranks if rank.answers is not None}
 
 
 def _other_requests(before: Result, after: Result) -> Iterator[str]:

@@ -5,14 +5,18 @@ docs/verdicts.md has the same table, with the evidence for each rule.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple, TypeAlias
 
-from accel_bench.analysis.checks.declared import declared_tolerances, in_letters, other_training
+from accel_bench.analysis.checks.declared import (
+    declared_tolerances,
+    in_letters,
+    other_optimizers,
+    other_training,
+)
 from accel_bench.analysis.checks.distance import exact_differences
 from accel_bench.analysis.statistics.verdict import PRACTICAL_FLOOR
-from accel_bench.analysis.wording import join_names, percent
 from accel_bench.effective import DROPOUT, plain_name
 from accel_bench.result import Result
 
@@ -111,7 +115,9 @@ def _leaves_out_steps(pair: Pair) -> str:
 def _has_parts(pair: Pair) -> bool:
     """Return whether a mixture of experts trains the same, as far as is declared."""
     mixture = any(rank.effective.experts for run in pair for rank in run.ranks[:1])
-    return mixture and not allowance("update", pair).by_design
+    declared = max(declared_tolerances("update", *pair).values(), default=0.0)
+    excused = declared <= limit_of("declared update", pair)
+    return mixture and excused and not other_training(*pair)
 
 
 def _by_sketches(pair: Pair) -> bool:
@@ -161,6 +167,26 @@ def _is_exact(run: Result) -> bool:
     return stored and effective.float32_matmul_precision in (None, "highest")
 
 
+def _declares_model(pair: Pair) -> bool:
+    """Return whether options of the adapter, or settings of the model, declare other training."""
+    works = [run.experiment.scenario for run in pair]
+    before, after = (
+        (one.adapter, one.model.id, one.model.overrides, one.model.revision) for one in works
+    )
+    return before != after
+
+
+def _declares_optimizer(pair: Pair) -> bool:
+    return bool(other_optimizers(*pair))
+
+
+def _trains_as_many(pair: Pair) -> bool:
+    """Return whether both train the same number of weights, under whatever names."""
+    ranks = [run.ranks[:1] for run in pair]
+    before, after = (sum(sum(one.effective.trained_dtypes.values()) for one in r) for r in ranks)
+    return before == after
+
+
 def _trains_same_tensors(pair: Pair) -> bool:
     before, after = map(gradient_norms, pair)
     return bool(after) and before.keys() == after.keys()
@@ -206,7 +232,7 @@ RULES = (
     Rule("explained size", "random draws", _draws, 0.1, "other draws turn an update, no more"),
     Rule("explained size a step", "scalers", _leaves_out_steps, 0.0, "fewer steps change less"),
     Rule("explained mixture", "16 bits", _rounds_scores, 0.4, "rounding chooses other experts"),
-    Rule("explained output", "sampling", _samples, math.inf, "each run draws its own tokens"),
+    Rule("explained output", "sampling", _samples, inf, "each run draws its own tokens"),
     # Refused although it is less.
     Rule("size of experts", "random draws", _draws_in_parts, 0.14, "draws move experts more"),
     Rule("size of experts", "mixture", _has_parts, 0.03, "rounding turns a change, no more"),
@@ -215,7 +241,7 @@ RULES = (
     Rule("size of a mixture", "sketches", _by_sketches, 0.03, "rounding turns a change, no more"),
     Rule("rest of a mixture", "undeclared", _is_undeclared, 0.0, "tokens go through it as before"),
     Rule("standard errors", "sketches", _always, 3.0, "sketches estimate a size"),
-    Rule("clear tokens", "undeclared", _declares_no_output, 0, "rounding decides near ties alone"),
+    Rule("wrong requests", "undeclared", _declares_no_output, 0, "rounding decides near ties only"),
     # Compared beside the three: the first step's gradients, and what trains.
     Rule("gradient norms", "other work", _is_other_work, 5.0, "batches have other gradients"),
     Rule("gradient norms", "approximations", _approximates, 3.0, "more than rounding is declared"),
@@ -223,6 +249,13 @@ RULES = (
     Rule("gradient norms", "rounding", _always, 1.5, "the two round, or draw, otherwise"),
     Rule("norms of an expert", "float32", computes_exactly, 1.02, "equal work has equal norms"),
     Rule("norms of an expert", "rounding", _always, 5.0, "its few tokens may go elsewhere"),
+    Rule("what trains", "declared", _declares_model, inf, "the scenario trains otherwise"),
+    Rule("what trains", "undeclared", _always, 0, "nothing else may train"),
+    Rule("tensors of one side", "declared", _declares_model, inf, "the scenario trains otherwise"),
+    Rule("tensors of one side", "as many weights", _trains_as_many, inf, "they have other names"),
+    Rule("tensors of one side", "other weights", _always, 0, "nothing else may train"),
+    Rule("optimizer", "declared", _declares_optimizer, inf, "a plugin has another by design"),
+    Rule("optimizer", "undeclared", _always, 0, "its numbers and dtypes decide on the update"),
     Rule("weights", "same tensors", _trains_same_tensors, 0.01, "a vocabulary may be padded"),
     Rule("weights", "other tensors", _always, 0.0, "something else trains"),
     Rule("FLOPs", "always", _always, 0.01, "a kernel may pad its matrices"),
@@ -236,7 +269,7 @@ A task's sensitivities multiply what plugins declare before a run (`plugins/acti
 
 def limit_of(figure: str, pair: Pair) -> float:
     """Return the limit of a figure of two runs; infinite if no rule holds."""
-    return next((rule.limit for rule in _rules(figure) if rule.holds(pair)), math.inf)
+    return next((rule.limit for rule in _rules(figure) if rule.holds(pair)), inf)
 
 
 def explanation(figure: str, value: float, pair: Pair) -> str:
@@ -249,68 +282,3 @@ def _rules(figure: str) -> list[Rule]:
     rules = [rule for rule in RULES if rule.figure == figure]
     assert rules, f"no rule on {figure!r}"
     return rules
-
-
-class Allowance(NamedTuple):
-    """How far two runs may be apart in their loss, update or output."""
-
-    of: str
-    tolerance: float
-    """Relative distance that is allowed."""
-
-    usual: float
-    """What is allowed where no plugin declares anything."""
-
-    maximum: float
-    """The most that a declaration excuses."""
-
-    plugins: tuple[str, ...] = ()
-    """Plugins that declare the tolerance; empty for the usual one."""
-
-    other_training: str = ""
-    """What else is trained, so that the runs are not equivalent however near."""
-
-    @property
-    def by_design(self) -> str:
-        """Why no declaration excuses a distance beyond the usual one; empty where one does."""
-        if self.other_training or self.tolerance <= self.maximum:
-            return self.other_training
-        return f"{percent(self.maximum)} is the most that counts as the same training"
-
-    @property
-    def words(self) -> str:
-        """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
-        return allowed_words(self.tolerance, self.plugins)
-
-    def verdict(
-        self, difference: float
-    ) -> Literal["equivalent", "different", "different by design"]:
-        """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
-        if difference > self.tolerance:
-            return "different"
-        by_design = self.other_training or difference > self.usual
-        return "different by design" if by_design else "equivalent"
-
-    def excuses(self, difference: float) -> bool:
-        """Return whether a declaration makes up for a distance beyond the usual one.
-
-        A loss near the baseline's shows little: what is declared counts in its place.
-        """
-        if self.other_training or not self.usual < difference <= self.tolerance:
-            return False
-        return (self.tolerance if self.of == "loss" else difference) <= self.maximum
-
-
-def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
-    """Return `2 % allowed by bitsandbytes`; without a plugin where none declares it."""
-    by = f" by {join_names(plugins)}" if plugins else ""
-    return f"{percent(tolerance)} allowed{by}"
-
-
-def allowance(of: str, pair: Pair) -> Allowance:
-    """Return the largest tolerance of the plugins in which two runs differ, else the usual one."""
-    usual, maximum = (limit_of(figure, pair) for figure in (of, f"declared {of}"))
-    declared = declared_tolerances(of, *pair)
-    largest = max(declared.values(), default=usual)
-    names = tuple(name for name, value in declared.items() if value == largest)
-    return Allowance(of, largest, usual, maximum, names, other_training(*pair))

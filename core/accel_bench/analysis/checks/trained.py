@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from math import isclose
 from typing import Any
 
-from accel_bench.analysis.checks.declared import SAME_TRAINING, plugins_of_one_side
-from accel_bench.analysis.checks.rules import gradient_norms, limit_of
+from accel_bench.analysis.checks.declared import SAME_TRAINING, other_optimizers
+from accel_bench.analysis.checks.rules import Pair, gradient_norms, limit_of
 from accel_bench.analysis.wording import join_names, percent
 from accel_bench.flops.formulas import forward_flops, model_flops
 from accel_bench.flops.workload import Workload
@@ -30,29 +31,30 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     """
     if not (baseline.ranks and stack.ranks):
         return ()
-    checks = [_rates]
-    if not _declare_optimizer(baseline, stack):
-        checks += [optimizer_differences]
-    if not explained(baseline, stack):
-        checks += [_weights, _flops, _dropout]
-    return tuple(difference for check in checks for difference in check(baseline, stack))
+    pair = baseline, stack
+    groups = {
+        "optimizer": [*optimizer_differences(pair)],
+        "what trains": [*_weights(pair), *_flops(pair), *_dropout(pair)],
+    }
+    beyond = (found for of, found in groups.items() if len(found) > limit_of(of, pair))
+    return (*_rates(pair), *chain.from_iterable(beyond))
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
     """Return how the optimizer differs, and which plugin of one side declares it; else nothing."""
-    names = _declare_optimizer(baseline, stack)
-    found = list(optimizer_differences(baseline, stack)) if names else []
+    names = other_optimizers(baseline, stack)
+    found = list(optimizer_differences((baseline, stack))) if names else []
     return f"{'; '.join(found)}, as {join_names(names)} declares" if found else ""
 
 
-def optimizer_differences(baseline: Result, stack: Result) -> Iterator[str]:
+def optimizer_differences(pair: Pair) -> Iterator[str]:
     """Yield how the numbers of the optimizers in force, and the dtypes of their states, differ.
 
     What only one of them has is not compared, nor what the two scenarios ask for differently.
     """
-    ranks = [run.ranks[0].effective for run in (baseline, stack) if run.ranks]
+    ranks = [run.ranks[0].effective for run in pair if run.ranks]
     progress = [one.optimizer_progress for one in ranks if one.optimizer_progress]
-    slots = [run.experiment.scenario.optimizer for run in (baseline, stack)]
+    slots = [run.experiment.scenario.optimizer for run in pair]
     if len(progress) < len(slots) or slots[0].use != slots[1].use:
         return
     old, new = ({**p.hyperparameters, "weight_decay": p.weight_decays} for p in progress)
@@ -65,24 +67,6 @@ def optimizer_differences(baseline: Result, stack: Result) -> Iterator[str]:
     if lower := [dtype for dtype in smaller if dtype not in ranks[1].trained_dtypes]:
         kept = " and ".join(progress[0].state_dtypes)
         yield f"its optimizer keeps its state in {' and '.join(lower)}, the baseline's in {kept}"
-
-
-def restructured(baseline: Result, stack: Result) -> bool:
-    """Return whether both train the same number of weights, under whatever names."""
-    counts = [
-        sum(weights for rank in run.ranks[:1] for weights in rank.effective.trained_dtypes.values())
-        for run in (baseline, stack)
-    ]
-    return counts[0] == counts[1]
-
-
-def explained(baseline: Result, stack: Result) -> bool:
-    """Return whether options of the adapter, or settings of the model, declare other training."""
-    works = (baseline.experiment.scenario, stack.experiment.scenario)
-    declared = [
-        (one.adapter, one.model.id, one.model.overrides, one.model.revision) for one in works
-    ]
-    return declared[0] != declared[1]
 
 
 def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
@@ -111,12 +95,12 @@ def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _weights(baseline: Result, stack: Result) -> Iterator[str]:
-    before, after = (run.ranks[0].effective for run in (baseline, stack))
+def _weights(pair: Pair) -> Iterator[str]:
+    before, after = (run.ranks[0].effective for run in pair)
     weights = [sum(one.trained_dtypes.values()) for one in (before, after)]
-    if not all(weights) or isclose(*weights, rel_tol=limit_of("weights", (baseline, stack))):
+    if not all(weights) or isclose(*weights, rel_tol=limit_of("weights", pair)):
         return
-    tensors, theirs = gradient_norms(stack).keys(), gradient_norms(baseline).keys()
+    theirs, tensors = (gradient_norms(run).keys() for run in pair)
     if tensors and tensors <= theirs:
         share = f"{percent(weights[1] / weights[0])} of its weights"
         yield f"trains {len(tensors)} of the baseline's {len(theirs)} tensors, {share}"
@@ -124,17 +108,17 @@ def _weights(baseline: Result, stack: Result) -> Iterator[str]:
         yield f"trains {weights[1]:,} weights, the baseline {weights[0]:,}"
 
 
-def _flops(baseline: Result, stack: Result) -> Iterator[str]:
+def _flops(pair: Pair) -> Iterator[str]:
     """Compare forward products and those of weights' gradients.
 
     Gradients of inputs are left out: checkpointing may ask for those of the first layer.
     """
-    before, after = (run.ranks[0].workload for run in (baseline, stack))
+    before, after = (run.ranks[0].workload for run in pair)
     if before is None or after is None:
         return
     old, new = map(_products, (before, after))
-    if not isclose(old, new, rel_tol=limit_of("FLOPs", (baseline, stack))):
-        length = baseline.experiment.scenario.data.sequence_length
+    if not isclose(old, new, rel_tol=limit_of("FLOPs", pair)):
+        length = pair[0].experiment.scenario.data.sequence_length
         flops = [model_flops(one, length).causal for one in (after, before)]
         yield "{:.2g} FLOP a token, the baseline's {:.2g}".format(*flops)
 
@@ -143,8 +127,8 @@ def _products(workload: Workload) -> float:
     return sum(forward_flops(matmul) * (1 + matmul.trains) for matmul in workload.matmuls)
 
 
-def _dropout(baseline: Result, stack: Result) -> Iterator[str]:
-    before, after = (run.ranks[0].effective for run in (baseline, stack))
+def _dropout(pair: Pair) -> Iterator[str]:
+    before, after = (run.ranks[0].effective for run in pair)
     # A row of an earlier version has not stored it.
     stored = before.optimizer_progress and after.optimizer_progress
     if stored and set(before.dropout) != set(after.dropout):
@@ -152,27 +136,15 @@ def _dropout(baseline: Result, stack: Result) -> Iterator[str]:
         yield f"dropout {now}, the baseline's {then}"
 
 
-def _rates(baseline: Result, stack: Result) -> Iterator[str]:
+def _rates(pair: Pair) -> Iterator[str]:
     """Compare the learning rates in force, where the scenario gives both the same one."""
-    runs = (baseline, stack)
-    before, after = (run.ranks[0].effective.optimizer_progress for run in runs)
-    asked = {run.experiment.scenario.train.learning_rate for run in runs}
+    before, after = (run.ranks[0].effective.optimizer_progress for run in pair)
+    asked = {run.experiment.scenario.train.learning_rate for run in pair}
     if before is None or after is None:
         return
     old, new = before.learning_rates, after.learning_rates
     if len(asked) == 1 and old and new and not _same_rates(old, new):
         yield f"learning rate {', '.join(new)} in force, the baseline's {', '.join(old)}"
-
-
-def _declare_optimizer(baseline: Result, stack: Result) -> list[str]:
-    """Return the plugins of one side alone that declare another optimizer."""
-    pairs = ((baseline, stack), (stack, baseline))
-    return [
-        name
-        for run, other in pairs
-        for name in run.other_optimizers
-        if name in plugins_of_one_side(run, other)
-    ]
 
 
 def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:

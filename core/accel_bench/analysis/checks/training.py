@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.convergence import TrainingWord, compare_losses
 from accel_bench.analysis.checks.distance import PARTS, Changes, Distance, exact_differences
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.outputs import compare_outputs
-from accel_bench.analysis.checks.rules import (
-    Allowance,
-    Pair,
-    allowance,
-    explanation,
-    left_out_share,
-    limit_of,
-)
+from accel_bench.analysis.checks.rules import Pair, explanation, left_out_share, limit_of
 from accel_bench.analysis.checks.trained import (
     optimizer_by_design,
     token_differences,

@@ -95,14 +95,6 @@ class TrainingComparison(OutputComparison, LossComparison):
         return any(one.excused for one in self.judged)
 
     @property
-    def update_missing(self) -> bool:
-        """True if updates were stored and not compared, so that nothing shows how it trained.
-
-        Where neither side stored one there is no reason, and the loss alone decides.
-        """
-        return bool(self.untested)
-
-    @property
     def generated(self) -> bool:
         """True if answers were compared, and not trainings."""
         return self.loss_reason == ONLY_GENERATED
@@ -131,7 +123,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     @property
     def untested(self) -> str:
         """Why nothing shows that the work is the same; empty where something does, or where there
-        is nothing to show."""
+        is nothing to show: of two that have stored no update the loss alone decides."""
         if self.generated:
             return self.output_reason if self.output_verdict == "not tested" else ""
         return self.update_reason if self.update_verdict == "not tested" else ""
@@ -160,7 +152,7 @@ def of_same_training(speed: Comparison, training: TrainingComparison) -> Compari
     """Return the speed, with `different training`, or `different output`, in the place of `faster`
     where that is so, and without a verdict where a missing update leaves it open."""
     different = training.training_difference
-    if speed.verdict != "faster" or not (different or training.update_missing):
+    if speed.verdict != "faster" or not (different or training.untested):
         return speed
     if different:
         word = "different output" if training.generated else "different training"
@@ -179,7 +171,7 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
     """Return why a training is not shown to be the baseline's; empty where it is."""
     if different := training.not_the_same:
         return different
-    if training.update_missing:
+    if training.untested:
         return training.untested
     verdicts = {one.verdict for one in training.judged}
     shown = training.excused or bool(verdicts & {"equivalent", "same"})

@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
+from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.convergence import POWER, SMOOTHING_STEPS, TrainingWord
-from accel_bench.analysis.checks.rules import Allowance, allowance
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
