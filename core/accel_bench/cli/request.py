@@ -159,7 +159,7 @@ def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any)
     )
 
 
-def one_draft(scenario: str, command: str) -> Draft:
+def single_draft(scenario: str, command: str) -> Draft:
     """Return the draft of one scenario. Raises ScenarioError for a folder of several."""
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts((scenario,))

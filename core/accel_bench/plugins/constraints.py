@@ -8,7 +8,7 @@ from accel_bench.catalog.models import architecture_of, family_of, model_directo
 from accel_bench.errors import PluginError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
-from accel_bench.plugins.active import ActivePlugin, ActivePlugins, task_of, wrong_answer
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, task_of, wrong_return_type
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.registry import find, missing_extra, unmet_requirement
@@ -62,7 +62,7 @@ def unmet_constraints(
     for plugin, answers in asked:
         for reason in answers:
             if not isinstance(reason, str):
-                raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
+                raise wrong_return_type(plugin, "check_scenario", "a list of texts", reason)
             reasons.append(reason if plugin.name in reason else f"{plugin.name}: {reason}")
     return tuple(dict.fromkeys(reasons))
 

@@ -194,9 +194,9 @@ def _contains(needed: Requirement, have: str | None) -> bool:
         return False
 
 
-def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
+def _brought_by_extras(distribution: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
     """Yield the requirements of a distribution that only the given extras add."""
-    for text in found.requires or ():
+    for text in distribution.requires or ():
         marker = Requirement(text).marker
         if marker is None or marker.evaluate({"extra": ""}):
             continue

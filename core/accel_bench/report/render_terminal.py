@@ -125,7 +125,7 @@ def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
 def _print(section: Section, console: Console, width: int) -> None:
     """Print one section with all text as `Text`, so that no name is parsed as markup."""
     blocks: list[list[RenderableType]] = [
-        _prose([text for text in (section.title, section.answer) if text], "bold", console),
+        _prose([text for text in (section.title, section.headline) if text], "bold", console),
         [Segments([Segment(f"{plain(line)}\n")]) for line in section.text.splitlines()],
         *(_table(table, width, console) for table in section.tables),
         _prose(section.notes, "dim", console),

@@ -91,7 +91,7 @@ class Section:
     """Section of a report, in the order of reading: headline, tables, notes."""
 
     title: str = ""
-    answer: str = ""
+    headline: str = ""
 
     text: str = ""
     """Lines that are printed unchanged, such as YAML or a command."""

@@ -20,7 +20,7 @@ from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.at_once import PlaceLostError, first_place
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.interrupted import attempt_in_progress, kept_for_later
+from accel_bench.runner.interrupted import attempt_in_progress, save_pending_result
 from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
@@ -256,7 +256,7 @@ class SweepPointRun:
             try:
                 stored = self._add(result)
             except StoreUnavailableError as error:
-                raise kept_for_later(folder, result, error) from error
+                raise save_pending_result(folder, result, error) from error
             added.append(stored)
         else:
             stored = redact_result(result)

@@ -113,7 +113,7 @@ def select_experiments(
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
 
 
-def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
+def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
     """Return one result of each experiment, since all runs of an experiment share its settings."""
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)

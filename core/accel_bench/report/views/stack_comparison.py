@@ -105,7 +105,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
         tables.append([*names, *(column for column in figures if column.header in MORE)])
     return Section(
         title=summary.scenario,
-        answer=answer,
+        headline=answer,
         tables=[
             *(Table(columns, summary.experiments) for columns in tables),
             *extra_tables(summary),

@@ -50,7 +50,7 @@ def convergence_report(document: ConvergenceDocument, curves: bool = False) -> R
     notes = [NO_CURVE] if not document.experiments else list(_notes(document))
     points = [CurveRow(row, point) for row in document.experiments for point in row.curve]
     return Report(
-        sections=[Section(answer=answer(document), tables=tables, notes=notes)],
+        sections=[Section(headline=answer(document), tables=tables, notes=notes)],
         document=document,
         flat=Table(FLAT, points),
         width=WIDTH,
