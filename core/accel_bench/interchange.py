@@ -1,7 +1,7 @@
 """The door for formats: files of other programs that are read as results, or written of them.
 
 A distribution adds one by an entry point of the group `accel_bench.formats` whose value is a
-`Format`. It is imported when it is named, or when a file is held against it to be recognized.
+`Format`. It is imported when it is named, or to recognize a file.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class ImportedRow:
     """Values of each step or sample, by the name of the quantity."""
 
     machine: str = ""
-    """Description of the machine in the file's words; empty where it has none."""
+    """Description of the machine in the file's words; empty without one."""
 
     started_at: str = ""
-    """UTC time, ISO 8601; empty where the file has no date."""
+    """Start of the run: UTC time, ISO 8601; empty without one."""
 
     seconds: float | None = None
     """Wall-clock seconds of the whole run."""

@@ -34,7 +34,7 @@ MICRO_BATCH = frozenset(
         "train.micro_batch_size",
     }
 )
-"""Settings of the micro-batch's size; of those of `train` any two give the third."""
+"""Settings that determine the micro-batch's size."""
 
 
 def unmet_constraints(

@@ -192,7 +192,7 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the least width of the cells, with `text` for those of a text."""
+        """Return the least width of the cells; `text` is the least width of a text."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}

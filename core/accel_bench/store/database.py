@@ -172,7 +172,7 @@ class Store:
         insert_run(connection, record)
 
     def present(self, run_ids: Sequence[str]) -> Iterator[str]:
-        """Yield the ids that are stored, of those given."""
+        """Yield the given ids that are stored."""
         for part in in_parts(run_ids):
             condition = RUNS.c.run_id.in_(part)
             yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))

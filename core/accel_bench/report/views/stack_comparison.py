@@ -141,7 +141,7 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
 
 
 def stack_columns(summary: Summary) -> list[Column]:
-    """Return the figures' columns of the table of stacks; rows are those of the summary."""
+    """Return the figures' columns of the table of stacks, for rows of the summary."""
     return _columns(summary)[1]
 
 
