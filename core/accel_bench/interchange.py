@@ -127,17 +127,18 @@ class Format:
     """Name of the format in error messages, such as `log of MLPerf`."""
 
     recognizes: Callable[[SourceFile], bool] = lambda source: False
-    """Return whether a file has this format, by a trait that no other format has."""
+    """Function that returns whether a file has this format, by a trait of no other format."""
 
     read: Callable[[SourceFile], Iterable[ImportedRow]] | None = None
-    """Yield the runs of a recognized file, without values that it lacks. AttributeError,
-    LookupError, TypeError, ValueError and csv.Error mean that the file is damaged."""
+    """Function that yields the runs of a recognized file, without values that it lacks.
+    AttributeError, LookupError, TypeError, ValueError and csv.Error mean that the file is
+    damaged."""
 
     write: Callable[[Iterable[Result]], Iterable[str]] | None = None
-    """Yield the text of runs piece by piece; a run is loaded when its text is asked for."""
+    """Function that yields the text of runs piece by piece, loading each run when needed."""
 
     repeats: Callable[[SourceFile], str] = lambda source: ""
-    """Return the reason to leave a file of a folder out; empty for a file to read."""
+    """Function that returns the reason to leave a file of a folder out; empty for none."""
 
 
 def read_source(path: Path) -> SourceFile:

@@ -22,7 +22,7 @@ class RankProcess(Protocol):
     """
 
     rank: int
-    """Global rank."""
+    """Global rank of the process."""
 
     pid: int | None
     """Process id on this machine; None for a process on another machine."""

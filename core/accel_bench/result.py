@@ -54,7 +54,7 @@ class Sample(Frozen):
     """One optimizer step of one rank, with the token counts of `TokenCounts` on this rank."""
 
     step: int
-    """Step number from 0, warm-up included."""
+    """Number of the step from 0, warm-up included."""
 
     seconds: float
     """Seconds since the end of the step before, by device events if the device has them, else by
