@@ -43,7 +43,7 @@ class BrokenFileError(ValueError):
         self.change = change
 
 
-class KeptUpdates:
+class PendingUpdates:
     """Changes of a round's runs that are still to be compared."""
 
     def __init__(self, baseline: str, most: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from runner.places import Divided, OnePlace, divided
 
 from accel_bench import Allocation
-from accel_bench.runner.at_once import PlaceLostError, run_points
+from accel_bench.runner.concurrent_points import PlaceLostError, run_points
 
 PATIENCE_SECONDS = 30.0
 
