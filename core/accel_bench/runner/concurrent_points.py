@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accel_bench.runner.sweep_point import SweepPointRun
 
 
-class PlaceLostError(Exception):
+class PartLostError(Exception):
     """Processes of a part are lost without replacement; its sweep point continues elsewhere."""
 
 
@@ -89,7 +89,7 @@ class _Queue:
                 point.place, point.stop = place, self.stop
                 point.run_point()
                 back = None
-            except PlaceLostError:
+            except PartLostError:
                 return
             except BaseException:
                 self.end()

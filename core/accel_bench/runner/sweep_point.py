@@ -19,7 +19,7 @@ from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.concurrent_points import PlaceLostError, first_place
+from accel_bench.runner.concurrent_points import PartLostError, first_place
 from accel_bench.runner.interrupted import attempt_in_progress, save_pending_result
 from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.runner.williams_design import williams_rounds
@@ -235,7 +235,7 @@ class SweepPointRun:
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         if self.stop is not None and not found:
-            raise PlaceLostError
+            raise PartLostError
         if self._nodes_now() != self._nodes:
             raise NodesChangedError
 
