@@ -70,8 +70,7 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress, and yield the function that runs sessions; stdout is redirected to
-        stderr."""
+        """Show progress, and yield the function that makes sessions; stdout goes to stderr."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)

@@ -26,7 +26,7 @@ def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
 
 
 def first_place(allocation: Allocation | None) -> Allocation | None:
-    """Return the allocation for points that run one after the other: all of an undivided one."""
+    """Return the first part of an allocation, or the whole of an undivided one."""
     return next(iter(places_of(allocation)), allocation)
 
 

@@ -91,7 +91,7 @@ class Work(Described):
     """Quantity that is measured: steps of training, or requests that the model answers."""
 
     model: ModelUse = Field(default_factory=ModelUse)
-    """Model of the work."""
+    """Model that is trained, or that answers requests."""
 
     adapter: AdapterUse = Field(default_factory=AdapterUse)
     """Adapter that is trained on top of the model."""

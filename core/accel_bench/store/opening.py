@@ -19,7 +19,7 @@ LOCK = 0xACCE1
 """Number of PostgreSQL's advisory lock under which tables are created."""
 
 Faults = Callable[[], AbstractContextManager[None]]
-"""Context that turns a database's errors into StoreError."""
+"""Function that returns a context, which turns a database's errors into StoreError."""
 
 
 class OpenDatabase(NamedTuple):

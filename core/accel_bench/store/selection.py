@@ -75,8 +75,8 @@ def select_pairs(
 
 
 def select_runs(store: Store, text: str = "") -> Runs:
-    """Return the runs that a text means: an empty one all, a scenario's, a word as in
-    `select_pairs`, or a condition as in `--where`. Raises StoreError."""
+    """Return the runs of a scenario, of a word as in `select_pairs`, or of a condition as in
+    `--where`; all for an empty text. Raises StoreError."""
     if any(sign in text for sign in CONDITION_SIGNS):
         found = store.results(condition_of(store, text))
         if not found:

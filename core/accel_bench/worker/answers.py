@@ -24,7 +24,7 @@ def is_model(value: object, run: Run) -> bool:
 
 
 def is_optimizer(value: object, run: Run) -> bool:
-    """Return whether a hook's value can be an optimizer, an object with parameters."""
+    """Return whether a hook's value can be an optimizer: an object with a method `step`."""
     takes_steps = callable(getattr(value, "step", None))
     return value is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
 
