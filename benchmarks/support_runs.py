@@ -21,7 +21,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.result import Result
-from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Scenario
 from accel_bench.testing.process_state import preserved
@@ -196,7 +196,7 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield the row of a baseline where it is asked for, and those of stacks compared with it."""
     runs = [one for one in others if not one.skipped]
-    with closing(KeptUpdates(BASELINE, plan.file.measure.exact_update_bytes)) as changes:
+    with closing(PendingUpdates(BASELINE, plan.file.measure.exact_update_bytes)) as changes:
         if with_baseline or runs:
             baseline = run_or_skip(plan.planned[0], folder, changes=changes).result
         if with_baseline:

@@ -14,7 +14,7 @@ from analysis_factory import make_experiment, make_rank, make_result
 
 from accel_bench.result import Metric, RankResult, Result
 from accel_bench.scenario.uses import Use
-from accel_bench.worker.generated import kept_answers
+from accel_bench.worker.generated import stored_answers
 
 TEXT = tuple(range(10))
 NOISE = (1.0, 1.002, 0.998, 1.001, 0.999)
@@ -77,7 +77,7 @@ def _answering(
     return rank.model_copy(
         update={
             "update": None,
-            "answers": kept_answers([answer]),
+            "answers": stored_answers([answer]),
             "metrics": (*rank.metrics, *metrics),
             "evidence": evidence,
         }

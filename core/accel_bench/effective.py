@@ -84,7 +84,7 @@ class GradientFlow(Frozen):
     """L2 norm of each trained tensor's gradient; null without a gradient, or when not finite."""
 
     parameters_changed: bool | None = None
-    """True if the step changed any parameter; null when it did not end."""
+    """True if the step changed any parameter; null if the step did not end."""
 
 
 class OptimizerProgress(Frozen):
@@ -97,7 +97,7 @@ class OptimizerProgress(Frozen):
     """Steps by the optimizer's own counters; null for one that keeps none."""
 
     observed_steps: int | None = None
-    """Steps by the version counters of trained tensors; null where a kernel does not move them."""
+    """Number of steps by the version counters of trained tensors; null if kernels bypass them."""
 
     learning_rates: dict[str, int] = Field(default_factory=dict)
     """Trained tensors by the learning rate in force, the commonest first."""
@@ -143,7 +143,7 @@ class EffectiveConfiguration(Frozen):
     """Linear layers by class, adapters left out."""
 
     experts: str | None = None
-    """How experts multiply, such as `grouped_mm`; null for no experts."""
+    """Kernels that multiply experts, such as `grouped_mm`; null without experts."""
 
     use_cache: bool | None = None
     """True if the model keeps a key-value cache: as seen in the first forward, else its setting."""
@@ -152,23 +152,23 @@ class EffectiveConfiguration(Frozen):
     checkpointed_blocks: CheckpointedBlocks | None = None
 
     compilation: Compilation | None = None
-    """What was compiled; null when torch's compiler was not loaded."""
+    """Activity of torch's compiler; null if it was not loaded."""
 
     strategy: str | None = None
-    """How ranks share the work: the class of the outermost wrapper, or `none`."""
+    """Strategy by which ranks share the work: the class of the outermost wrapper, or `none`."""
 
     sharding: dict[str, int] = Field(default_factory=dict)
-    """Elements of parameters by how ranks divide them, such as `shard 2: Shard(0)`; `whole` is what
-    every rank holds. Empty where nothing is divided."""
+    """Elements of parameters by placement, such as `shard 2: Shard(0)`; `whole` for those on every
+    rank. Empty without sharding."""
 
     held_elements: int | None = None
     """Elements of parameters that lie in this rank's memory."""
 
     sharing_ranks: int | None = None
-    """Most ranks that hold parts or copies of one parameter; null where nothing is divided."""
+    """Largest number of ranks that share one parameter; null without sharding."""
 
     nested_wrapping: Texts = ()
-    """Outer and inner strategy of a model that is wrapped twice; empty when it is not."""
+    """Outer and inner strategy of a model that is wrapped twice; else empty."""
 
     synchronized_buffer_bytes: int | None = None
     """Bytes of buffers that replicas send to one another before every forward."""
@@ -206,7 +206,7 @@ class EffectiveConfiguration(Frozen):
     """Random operations of a step beside dropout, as the task declares them."""
 
     optimizer_progress: OptimizerProgress | None = None
-    """Steps taken and rates in force; null when the window was not reached."""
+    """Optimizer steps, and rates in force; null if the window was not reached."""
 
     padding_free: bool | None = None
     """True if the first forward pass packed several sequences into one row."""
@@ -215,7 +215,7 @@ class EffectiveConfiguration(Frozen):
     """Number of attention kernels in the first forward pass by name; null if none is seen."""
 
     gradient_flow: GradientFlow | None = None
-    """Gradients of the first step; null when no optimizer took one."""
+    """Gradients of the first optimizer step; null without one."""
 
     synchronizations_per_step: int | None = None
     """Number of device synchronizations of the work in the last warm-up step; null on a CPU."""

@@ -1,7 +1,7 @@
 """The door for formats: files of other programs that are read as results, or written of them.
 
 A distribution adds one by an entry point of the group `accel_bench.formats` whose value is a
-`Format`. It is imported when it is named, or when a file is held against it to be recognized.
+`Format`. It is imported when it is named, or to recognize a file.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class ImportedRow:
     """Values of each step or sample, by the name of the quantity."""
 
     machine: str = ""
-    """Description of the machine in the file's words; empty where it has none."""
+    """Description of the machine in the file's words; empty without one."""
 
     started_at: str = ""
-    """UTC time, ISO 8601; empty where the file has no date."""
+    """Start of the run: UTC time, ISO 8601; empty without one."""
 
     seconds: float | None = None
     """Wall-clock seconds of the whole run."""
@@ -127,17 +127,18 @@ class Format:
     """Name of the format in error messages, such as `log of MLPerf`."""
 
     recognizes: Callable[[SourceFile], bool] = lambda source: False
-    """Return whether a file has this format, by a trait that no other format has."""
+    """Function that returns whether a file has this format, by a trait of no other format."""
 
     read: Callable[[SourceFile], Iterable[ImportedRow]] | None = None
-    """Yield the runs of a recognized file, without values that it lacks. AttributeError,
-    LookupError, TypeError, ValueError and csv.Error mean that the file is damaged."""
+    """Function that yields the runs of a recognized file, without values that it lacks.
+    AttributeError, LookupError, TypeError, ValueError and csv.Error mean that the file is
+    damaged."""
 
     write: Callable[[Iterable[Result]], Iterable[str]] | None = None
-    """Yield the text of runs piece by piece; a run is loaded when its text is asked for."""
+    """Function that yields the text of runs piece by piece, loading each run when needed."""
 
     repeats: Callable[[SourceFile], str] = lambda source: ""
-    """Return the reason to leave a file of a folder out; empty for a file to read."""
+    """Function that returns the reason to leave a file of a folder out; empty for none."""
 
 
 def read_source(path: Path) -> SourceFile:

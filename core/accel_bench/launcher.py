@@ -22,7 +22,7 @@ class RankProcess(Protocol):
     """
 
     rank: int
-    """Global rank."""
+    """Global rank of the process."""
 
     pid: int | None
     """Process id on this machine; None for a process on another machine."""
@@ -65,7 +65,7 @@ class AllocationPart(Allocation, Protocol):
     """Part of an allocation, with devices of its own, on which one sweep point runs."""
 
     def is_ready(self) -> bool:
-        """Return whether all processes of this part run, after waiting for replaced ones."""
+        """Return whether all processes of this part run, after waiting for replacements."""
 
     def node_names(self) -> Sequence[str]:
         """Return the names of this part's nodes, which change when a lost node is replaced."""

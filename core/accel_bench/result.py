@@ -54,14 +54,14 @@ class Sample(Frozen):
     """One optimizer step of one rank, with the token counts of `TokenCounts` on this rank."""
 
     step: int
-    """Step number from 0, warm-up included."""
+    """Number of the step from 0, warm-up included."""
 
     seconds: float
     """Seconds since the end of the step before, by device events if the device has them, else by
     the host's clock."""
 
     device_seconds: float | None = None
-    """Seconds between device events; null where the device has none."""
+    """Seconds between device events; null for a device without events."""
 
     sequences: int
     processed_tokens: int
@@ -118,10 +118,10 @@ class Metric(Frozen):
     """One number that a plugin measured around the window."""
 
     name: str
-    """Name, with its unit where the unit is not obvious: `peak_memory_bytes`."""
+    """Name, with its unit unless that is obvious: `peak_memory_bytes`."""
 
     value: float | int | None
-    """The number; null when it could not be measured, never 0 in its place."""
+    """Value of the metric; null if it could not be measured, never 0 in its place."""
 
     unit: str
     """`bytes`, `seconds`, `1` ..."""
@@ -395,10 +395,10 @@ class MemoryReading(Frozen):
     """Number of optimizer steps before the reading."""
 
     host_bytes: int | None = None
-    """Resident memory of the process; null where it cannot be read."""
+    """Resident memory of the process in bytes; null if unreadable."""
 
     device_allocated_bytes: int | None = None
-    """Bytes that tensors hold on the GPU; null where torch uses none."""
+    """Bytes that tensors hold on the GPU; null if torch uses no GPU."""
 
 
 class LearningCurve(Frozen):
@@ -491,7 +491,7 @@ class RankResult(Frozen):
     check of the window's. Empty if nothing is trained, and without torch."""
 
     phases: PhaseSplit | None = None
-    """Time of a step by phase; null when the engine marks no phases."""
+    """Time of a step by phase; null if the engine marks no phases."""
 
     communication: Communication | None = None
     """Collectives of a step; null with one rank, and without torch."""

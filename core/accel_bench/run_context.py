@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """One rank's run. Core sets `dataset`, `model`, `optimizer` and `batches` from what hooks
-    return."""
+    """Run of one rank, the object that all hooks share. Core sets `dataset`, `model`, `optimizer`
+    and `batches` to hooks' results."""
 
     experiment: Experiment
     """Experiment of this run."""

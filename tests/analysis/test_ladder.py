@@ -20,7 +20,7 @@ from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.schema import Summary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.models import LadderPlace
+from accel_bench.scenario.models import LadderPosition
 
 ITEMS = ("a", "b")
 HOLDS = {"lora": ((),), "1+a": ((0,),), "2+b": ((0, 1),), "without-a": ((1,),)}
@@ -32,7 +32,7 @@ def on_ladder(
 ) -> Experiment:
     """A stack with its place."""
     experiment = make_experiment(stack, sweep=sweep)
-    place = LadderPlace(items=ITEMS, holds=tuple(holds or HOLDS[stack]))
+    place = LadderPosition(items=ITEMS, holds=tuple(holds or HOLDS[stack]))
     return experiment.model_copy(
         update={"stack": experiment.stack.model_copy(update={"ladder": place})}
     )

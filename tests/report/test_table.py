@@ -114,5 +114,5 @@ def test_words_are_broken_only_where_they_are_longer_than_the_line_and_numbers_n
 
 def test_prose_is_wrapped_at_blanks_and_a_path_stays_whole() -> None:
     path = "/somewhere/" + "deep/" * 8
-    text = render_terminal([Section(answer=f"what was said of it is in {path} now")], 30)
+    text = render_terminal([Section(headline=f"what was said of it is in {path} now")], 30)
     assert text == f"what was said of it is in\n{path}\nnow\n"

@@ -17,7 +17,7 @@ from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugins.registry import installed
-from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.settings import Measure
 from accel_bench.testing.running import run_or_skip
@@ -56,7 +56,7 @@ class Setting:
 
     def __init__(self, trains: str, model: dict[str, Any], folder: Path) -> None:
         self.trains, self._model, self._folder = trains, model, folder
-        self._changes = KeptUpdates("baseline", Measure().exact_update_bytes)
+        self._changes = PendingUpdates("baseline", Measure().exact_update_bytes)
 
     def close(self) -> None:
         """Let the baseline's change go."""

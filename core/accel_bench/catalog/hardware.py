@@ -37,19 +37,19 @@ class PeakFlops(Frozen):
     """
 
     bf16: float | None = Field(gt=0)
-    """Operands in bfloat16."""
+    """Peak for operands in bfloat16."""
 
     fp16: float | None = Field(gt=0)
-    """Operands in float16."""
+    """Peak for operands in float16."""
 
     fp8: float | None = Field(gt=0)
-    """Operands in one of the 8-bit formats."""
+    """Peak for operands in an 8-bit floating-point format."""
 
     tf32: float | None = Field(gt=0)
-    """Operands in float32, rounded to tf32 by the device."""
+    """Peak for operands in float32 that the device rounds to tf32."""
 
     fp32: float | None = Field(gt=0)
-    """Operands in float32, not rounded."""
+    """Peak for operands in float32 without rounding."""
 
 
 class Hardware(Frozen):

@@ -25,7 +25,7 @@ MAXIMUM_BYTES = 2 * 1024 * 1024
 """Size limit of the user's table in bytes; some ten thousand rows."""
 
 TABLE_VARIABLE = "ACCEL_BENCH_PRICES"
-"""Environment variable with the path of the user's table."""
+"""Environment variable with the path of the user's table of prices."""
 
 
 class Price(Frozen):

@@ -83,20 +83,20 @@ class LazyCommands(TyperGroup):
     noun = ""
     """Noun of the group's commands; empty for the program's own."""
 
-    def found(self) -> dict[str, Command]:
+    def available(self) -> dict[str, Command]:
         """Return the group's commands by the last word of their names."""
         return commands_below(self.noun)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, with those common to all nouns first."""
-        names = [*dict.fromkeys([*self.commands, *self.found()])]
+        names = [*dict.fromkeys([*self.commands, *self.available()])]
         return sorted(names, key=lambda name: (*VERBS, name).index(name)) if self.noun else names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the imported command; None for an unknown name. Raises PluginError."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        found = self.found().get(cmd_name)
+        found = self.available().get(cmd_name)
         return None if found is None else _as_click(found, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -126,7 +126,7 @@ class LazyCommands(TyperGroup):
     def lines(self, ctx: Any) -> dict[str, dict[str, str]]:
         """Return the lines about commands by title and name, without importing any."""
         titled: dict[str, dict[str, str]] = {}
-        found = self.found()
+        found = self.available()
         for name in self.list_commands(ctx):
             if name in self.commands:
                 if not self.commands[name].hidden:

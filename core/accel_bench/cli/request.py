@@ -70,8 +70,7 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress, and yield the function that runs sessions; stdout is redirected to
-        stderr."""
+        """Show progress, and yield the function that makes sessions; stdout goes to stderr."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)
@@ -159,7 +158,7 @@ def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any)
     )
 
 
-def one_draft(scenario: str, command: str) -> Draft:
+def single_draft(scenario: str, command: str) -> Draft:
     """Return the draft of one scenario. Raises ScenarioError for a folder of several."""
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts((scenario,))

@@ -225,21 +225,21 @@ def _intact(
             yield result
 
 
-def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
+def _write(runs: Iterator[Result], form: str, output: Path | None) -> None:
     """Write runs to a file or to the terminal."""
     from accel_bench.documents.files import write_atomically
     from accel_bench.report.export import write_parquet
 
     if output is None:
-        for piece in _pieces(found, form, None):
+        for piece in _pieces(runs, form, None):
             print_text(piece, end="")
     elif form == "parquet":
-        write_parquet(found, output)
+        write_parquet(runs, output)
     else:
-        write_atomically(output, _pieces(found, form, output.parent))
+        write_atomically(output, _pieces(runs, form, output.parent))
 
 
-def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
+def _pieces(runs: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
     """Yield the text of an export, run by run, so that few are in memory; large intermediate text
     lies in the folder."""
     from accel_bench import interchange
@@ -247,11 +247,11 @@ def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator
     from accel_bench.report.formats import render_list
 
     if form == "json":
-        yield from render_list(found)
+        yield from render_list(runs)
     elif form == "csv":
-        yield from export_lines(found, folder)
+        yield from export_lines(runs, folder)
     else:
-        yield from interchange.export_lines(found, form)
+        yield from interchange.export_lines(runs, form)
 
 
 @app.command("why")

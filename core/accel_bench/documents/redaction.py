@@ -58,7 +58,7 @@ _PASSES = frozenset("backward each first forward last multi old one per second s
 """Words before `pass` in names about passes over data, and before `pwd` about a folder."""
 
 _OPEN_KEYS = frozenset("cache foreign hot partition primary public sort".split())
-"""Words before `KEY` in names of no secret."""
+"""Words before `KEY` in the names of variables that hold no secret."""
 
 _URL_PASSWORD = re.compile(r"://[^\s/?#:@]*:([^\s/?#]+)@")
 

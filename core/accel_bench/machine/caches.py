@@ -42,13 +42,13 @@ def cache_folder() -> Path:
     raise _refusal(folder, problem)
 
 
-def _problem(folder: Path, found: os.stat_result) -> str:
+def _problem(folder: Path, status: os.stat_result) -> str:
     """Return the reason why others could have written into a folder; empty if they could not."""
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return "is a link; remove it"
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         return "belongs to another user, who could have put code into it: remove it"
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         return f"is open to other users; run `chmod 700 {folder}`"
     return ""
 

@@ -11,7 +11,7 @@ import sys
 from accel_bench.errors import WorkerError
 
 PR_SET_PDEATHSIG = 1
-"""Linux: the signal that a process gets when its parent dies."""
+"""Linux option of `prctl`: the signal that a process gets when its parent dies."""
 
 
 def die_with_parent(parent: int) -> None:

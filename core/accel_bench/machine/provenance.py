@@ -38,9 +38,9 @@ def distribution_version(name: str) -> str:
     return f"{found.version}+{commit}" if commit else found.version
 
 
-def commit_of(found: metadata.Distribution) -> str:
+def commit_of(distribution: metadata.Distribution) -> str:
     """Return the commit of an editable install, or a digest of its sources; else an empty text."""
-    folder = _editable_folder(found)
+    folder = _editable_folder(distribution)
     if folder is None:
         return ""
     return git_state(folder) or _sources_digest(folder)
@@ -98,10 +98,10 @@ def _is_generated(folder: Path) -> bool:
     return folder.name in GENERATED_FOLDERS and not (folder / "__init__.py").exists()
 
 
-def _editable_folder(found: metadata.Distribution) -> Path | None:
+def _editable_folder(distribution: metadata.Distribution) -> Path | None:
     """Return the folder of an editable install, from the installer's record."""
     try:
-        record = json.loads(found.read_text("direct_url.json") or "{}")
+        record = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
         return None
     if not record.get("dir_info", {}).get("editable"):

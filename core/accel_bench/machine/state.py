@@ -153,5 +153,5 @@ def other_process_reason(pid: int, name: str, uuid: str) -> str:
 
 
 def throttled(limits: Iterable[str]) -> tuple[str, ...]:
-    """Return the limits that mean throttling, of those given."""
+    """Return the limits, of those given, that mean throttling."""
     return tuple(limit for limit in limits if limit in THROTTLING)

@@ -3,7 +3,7 @@
 A model that a plugin returns from `load_model` is a `torch.nn.Module` with
 
 - `forward(input_ids, labels, ..., num_items_in_batch)`: tensors of shape (samples, length) under
-the names of `Batch.inputs`. Where the task takes the model's own loss, it returns an object whose
+the names of `Batch.inputs`. If the task takes the model's own loss, it returns an object whose
 `loss`, of shape (), is the sum of the losses of supervised tokens (label != -100 after the shift)
 divided by `num_items_in_batch`: an optimizer step of several micro-batches, or ranks, adds their
 losses up. - optionally `config`: core reads `vocab_size` (data beyond it is refused) and sizes for

@@ -103,8 +103,8 @@ def show_gradients(
 
 
 def describe_gradient(weights: torch.Tensor, gradient: torch.Tensor) -> ShownGradient:
-    """Return the norm of a gradient, with the index of its largest element, and that of the
-    smallest weight with a gradient.
+    """Return the norm of a gradient, with two indices: of its largest element, and of the smallest
+    weight with a gradient.
 
     An update that is rounded away beside a large weight still shows in a small one.
     """

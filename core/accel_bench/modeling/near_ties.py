@@ -34,7 +34,7 @@ MOST_POSITIONS = 64
 """Largest number of positions whose logits are copied in float32 at once: a vocabulary is large."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""Configuration keys of models with experts, a choice that rounding may change."""
+"""Configuration keys of mixtures of experts, between which rounding may choose."""
 
 
 def find_near_ties(

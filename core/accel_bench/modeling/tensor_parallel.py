@@ -22,7 +22,7 @@ from accel_bench.errors import ScenarioError
 GATHERED = "colwise_gather_output"
 COLUMNS = ("colwise", GATHERED)
 ROWS = ("rowwise", "rowwise_split_input")
-"""Styles in transformers' plans, with the sharded side of a linear layer."""
+"""Styles of linear layers in transformers' plans, named by the sharded side of the matrix."""
 
 EMBEDDING = "embedding_rowwise"
 """Style of an embedding whose rows are sharded."""

@@ -123,7 +123,7 @@ class ActivePlugins:
         """
         for plugin, found in self.call_all(hook, **arguments):
             if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
-                raise wrong_answer(plugin, hook, "a list", found)
+                raise wrong_return_type(plugin, hook, "a list", found)
             with _calling(plugin, hook, arguments):
                 items = [] if found is None else list(found)
             yield plugin, items
@@ -153,7 +153,7 @@ class ActivePlugins:
         plugin, value = self._answers[hook], self.call_one(hook, **arguments)
         assert plugin is not None
         if not accepts(value):
-            raise wrong_answer(plugin, hook, expected, value)
+            raise wrong_return_type(plugin, hook, expected, value)
         return value
 
     def answers(self, hook: str) -> ActivePlugin | None:
@@ -209,7 +209,7 @@ def _tolerances(
         if allowed is None:
             continue
         if not isinstance(allowed, int | float) or not 0 <= allowed < math.inf:
-            raise wrong_answer(plugin, method, "a number from 0 or None", allowed)
+            raise wrong_return_type(plugin, method, "a number from 0 or None", allowed)
         found[plugin.name] = max(sensitivity * float(allowed), found.get(plugin.name, 0.0))
     return found
 
@@ -220,7 +220,7 @@ def task_of(active: ActivePlugins) -> Task[Any] | None:
     return next((one for one in filling if isinstance(one, Task)), None)
 
 
-def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
+def wrong_return_type(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
     """Return the error for a hook that returned the wrong type."""
     shown = repr(got) if isinstance(got, int | float) else type(got).__name__
     problem = f"returned {shown} where {expected} is expected"
@@ -280,5 +280,5 @@ def _claims(plugin: ActivePlugin, hook: str) -> bool:
     if claims is None:
         return plugin.slot is None
     if not isinstance(claims, frozenset | set):
-        raise wrong_answer(plugin, "claims", "a frozenset or None", claims)
+        raise wrong_return_type(plugin, "claims", "a frozenset or None", claims)
     return hook in claims and (plugin.slot is None or plugin.slot != ONE_ANSWER[hook])

@@ -8,7 +8,7 @@ from accel_bench.catalog.models import architecture_of, family_of, model_directo
 from accel_bench.errors import PluginError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
-from accel_bench.plugins.active import ActivePlugin, ActivePlugins, task_of, wrong_answer
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, task_of, wrong_return_type
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.registry import find, missing_extra, unmet_requirement
 from accel_bench.plugins.shipped import plugin_meant_by
@@ -33,7 +33,7 @@ MICRO_BATCH = frozenset(
         "train.micro_batch_size",
     }
 )
-"""Settings of the micro-batch's size; of those of `train` any two give the third."""
+"""Settings that determine the micro-batch's size."""
 
 
 def unmet_constraints(
@@ -57,7 +57,7 @@ def unmet_constraints(
     for plugin, answers in asked:
         for reason in answers:
             if not isinstance(reason, str):
-                raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
+                raise wrong_return_type(plugin, "check_scenario", "a list of texts", reason)
             reasons.append(reason if plugin.name in reason else f"{plugin.name}: {reason}")
     return tuple(dict.fromkeys(reasons))
 
@@ -95,7 +95,7 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
 
 
 def _some(plugin: str, architectures: Sequence[str]) -> str:
-    """Return architectures as text, with only the first few of many."""
+    """Return a list of architectures as text, shortened to the first few."""
     if len(architectures) <= NAMED:
         return ", ".join(architectures)
     named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY

@@ -29,7 +29,7 @@ SECONDS = 120.0
 """Time limit in seconds of the process that describes an interpreter."""
 
 
-class InstalledThere(Frozen):
+class EnvironmentPlugin(Frozen):
     """Plugin installed in another interpreter's environment."""
 
     name: str
@@ -60,7 +60,7 @@ class Interpreter(Frozen):
     distributions: dict[str, str]
     """Versions by canonical name; with the commit if plugins come from a checkout."""
 
-    plugins: tuple[InstalledThere, ...]
+    plugins: tuple[EnvironmentPlugin, ...]
 
     def on(self, machine: Machine) -> Machine:
         """Return a machine with the versions of this environment."""
@@ -170,7 +170,7 @@ def describe_this() -> Interpreter:
         machine=read_machine(),
         distributions=dict(sorted(versions.items())),
         plugins=tuple(
-            InstalledThere(name=one.name, distribution=one.distribution, unmet=one.unmet())
+            EnvironmentPlugin(name=one.name, distribution=one.distribution, unmet=one.unmet())
             for one in installed()
         ),
     )

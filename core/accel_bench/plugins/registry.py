@@ -194,9 +194,9 @@ def _contains(needed: Requirement, have: str | None) -> bool:
         return False
 
 
-def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
+def _brought_by_extras(distribution: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
     """Yield the requirements of a distribution that only the given extras add."""
-    for text in found.requires or ():
+    for text in distribution.requires or ():
         marker = Requirement(text).marker
         if marker is None or marker.evaluate({"extra": ""}):
             continue
@@ -238,8 +238,8 @@ def _not_installed(name: str) -> str:
 def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
     """Return why this accel-bench refuses the plugins of a distribution with these requirements.
 
-    `built for accel-bench>=0.2,<0.3; ...` with what to do; None when it accepts them, as it does
-    when the distribution has no requirement on accel-bench.
+    `built for accel-bench>=0.2,<0.3; ...` with the way out; None for accepted ones, such as without
+    a requirement on accel-bench.
     """
     for text, specifier in _on_us(requires):
         if not specifier.contains(__version__, prereleases=True):

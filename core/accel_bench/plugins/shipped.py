@@ -18,7 +18,7 @@ from accel_bench.plugins.doors import OWN_DISTRIBUTION
 
 
 class ShippedPlugin(Frozen):
-    """What a shipped plugin does and needs; a test compares it with the plugin's class."""
+    """Description of a shipped plugin; a test compares it with the plugin's class."""
 
     does: str = Field(min_length=1)
     """First line of the class's docstring."""
@@ -30,7 +30,7 @@ class ShippedPlugin(Frozen):
     """Extra of `accel-bench[NAME]` that installs the plugin; empty for one in the box."""
 
     also: tuple[str, ...] = ()
-    """Other words by which people look for the plugin."""
+    """Further search words for the plugin."""
 
     adapter: bool = False
     """True if the plugin needs an adapter."""

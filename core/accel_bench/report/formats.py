@@ -42,7 +42,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
     "markdown": lambda report: render_markdown(report.sections),
     "html": lambda report: render_plain_html(report.sections),
 }
-"""Renderers by name."""
+"""Functions that render a report, by the format's name."""
 
 
 def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> str:

@@ -12,7 +12,7 @@ HTML_MARK = b'<meta name="generator" content="accel-bench '
 MARKDOWN_MARK = b"<!-- generator: accel-bench -->\n"
 
 BEGINNING_BYTES = 4096
-"""Bytes at the start of a file in which a page's mark may stand."""
+"""Number of bytes at a file's start that are searched for the mark of our pages."""
 
 
 def write_page(path: Path, text: str) -> None:

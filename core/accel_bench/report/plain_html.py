@@ -42,8 +42,8 @@ def render_plain_html(sections: Sequence[Section]) -> str:
 def _section(section: Section) -> Iterator[str]:
     if section.title:
         yield f"<h2>{_text(section.title)}</h2>"
-    if section.answer:
-        yield f"<p><strong>{_text(section.answer)}</strong></p>"
+    if section.headline:
+        yield f"<p><strong>{_text(section.headline)}</strong></p>"
     if section.text:
         yield f"<pre>{escape(printable(section.text))}</pre>"
     for table in section.tables:

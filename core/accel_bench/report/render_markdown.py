@@ -26,8 +26,8 @@ def _blocks(section: Section) -> Iterator[str]:
     """Yield the parts of a section, which an empty line separates."""
     if section.title:
         yield f"## {escape(section.title)}"
-    if section.answer:
-        yield f"**{escape(section.answer)}**"
+    if section.headline:
+        yield f"**{escape(section.headline)}**"
     if section.text:
         yield "\n".join(f"    {plain(line)}" for line in section.text.splitlines())
     for table in section.tables:

@@ -125,7 +125,7 @@ def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
 def _print(section: Section, console: Console, width: int) -> None:
     """Print one section with all text as `Text`, so that no name is parsed as markup."""
     blocks: list[list[RenderableType]] = [
-        _prose([text for text in (section.title, section.answer) if text], "bold", console),
+        _prose([text for text in (section.title, section.headline) if text], "bold", console),
         [Segments([Segment(f"{plain(line)}\n")]) for line in section.text.splitlines()],
         *(_table(table, width, console) for table in section.tables),
         _prose(section.notes, "dim", console),
@@ -192,7 +192,7 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the least width of the cells, with `text` for those of a text."""
+        """Return the least width of the cells; `text` is the least width of a text."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}

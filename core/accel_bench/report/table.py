@@ -42,7 +42,7 @@ class Column:
     """Key of the column in CSV, and the default of its title."""
 
     cell: Callable[[Any], Any]
-    """Return the value of a row."""
+    """Function that returns the value of a row's cell."""
 
     title: str = ""
     """Header for people."""
@@ -51,7 +51,7 @@ class Column:
     """Unit of the cells, or another line under the title."""
 
     form: Callable[[Any], str | tuple[str, ...]] = text_of
-    """Return a value as text for people; parts of it may stand below one another."""
+    """Function that returns a value as text for people; its parts may stand below one another."""
 
     kind: Literal["text", "name", "word", "number"] = "text"
     """Treatment on a narrow terminal: text is wrapped, a name folded; the others stay whole."""
@@ -92,7 +92,7 @@ class Section:
     """Section of a report, in the order of reading: headline, tables, notes."""
 
     title: str = ""
-    answer: str = ""
+    headline: str = ""
 
     text: str = ""
     """Lines that are printed unchanged, such as YAML or a command."""

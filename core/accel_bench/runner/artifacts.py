@@ -141,7 +141,7 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 def log_tail(path: Path) -> str:
     """Return the end of a log as text; empty without one.
 
-    The end is that of the time of the call, since a writer may be faster than this reader.
+    Output written after the call is ignored, since a writer may be faster than this reader.
     """
     try:
         with path.open("rb") as log:

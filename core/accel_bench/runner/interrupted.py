@@ -26,7 +26,7 @@ from accel_bench.store.database import Store, open_store
 from accel_bench.store.records import parse_result, redact_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
-KEPT_FILE = "kept.json"
+PENDING_FILE = "kept.json"
 """File in an attempt's folder of a result that is still to be stored."""
 
 HOST_FILE = "host"
@@ -54,18 +54,18 @@ def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         if write:
-            _store_kept(store)
+            _store_pending(store)
         yield store
 
 
-def kept_for_later(
+def save_pending_result(
     folder: Path, result: Result, error: StoreUnavailableError
 ) -> StoreUnavailableError:
     """Keep a result in its folder that the database did not accept in time.
 
     Returns the error with the path of the result.
     """
-    path = folder / KEPT_FILE
+    path = folder / PENDING_FILE
     write_atomically(path, redact_result(result).model_dump_json(), mode=PRIVATE)
     return StoreUnavailableError(
         f"{error}. The result of the run that has just ended is kept in {path}, and the next "
@@ -73,10 +73,10 @@ def kept_for_later(
     )
 
 
-def _store_kept(store: Store) -> None:
+def _store_pending(store: Store) -> None:
     """Store results that were kept for later, except those of another database."""
     for folder in unfinished_attempts(store.folder):
-        kept = folder / KEPT_FILE
+        kept = folder / PENDING_FILE
         if not kept.is_file() or kept.is_symlink():
             continue
         with contextlib.suppress(StoreError, ValueError):

@@ -19,7 +19,7 @@ from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
     refuse_unreadable,
-    wrong_answer,
+    wrong_return_type,
 )
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import TRACKING
@@ -57,7 +57,7 @@ class Observation:
             if observer is None:
                 continue
             if not callable(getattr(observer, "finish", None)):
-                raise wrong_answer(plugin, HOOK, "an Observer or None", observer)
+                raise wrong_return_type(plugin, HOOK, "an Observer or None", observer)
             self._observers.append((plugin, observer))
 
     def live(self) -> str:
@@ -97,7 +97,7 @@ def _finish(
 
     found = call_bounded(plugin, seconds, call)
     if not isinstance(found, list) or not all(isinstance(one, Metric) for one in found):
-        raise wrong_answer(plugin, HOOK, "Metric objects from finish", found)
+        raise wrong_return_type(plugin, HOOK, "Metric objects from finish", found)
     for metric in found:
         refuse_unreadable(plugin, HOOK, metric.model_dump(), metric.name)
     return [metric.model_copy(update={"plugin": plugin.name}) for metric in found]

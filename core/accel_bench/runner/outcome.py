@@ -91,15 +91,15 @@ def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
             )
 
 
-def steps_of(found: RankResult) -> int | None:
+def steps_of(result: RankResult) -> int | None:
     """Return the number of steps in a rank's result; None without a window."""
-    if found.window is None or not found.window.samples:
+    if result.window is None or not result.window.samples:
         return None
-    after = sum(one.steps for one in (found.phases, found.communication) if one)
-    after += found.checked_steps + found.profiled_steps + found.observed_steps
-    after += len(found.steps_after)
-    after += len(found.learning.steps) if found.learning else 0
-    return found.window.samples[-1].step + 1 + after
+    after = sum(one.steps for one in (result.phases, result.communication) if one)
+    after += result.checked_steps + result.profiled_steps + result.observed_steps
+    after += len(result.steps_after)
+    after += len(result.learning.steps) if result.learning else 0
+    return result.window.samples[-1].step + 1 + after
 
 
 def describe_exit(code: int | None) -> str:
@@ -114,9 +114,9 @@ def describe_exit(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def _interruption(found: RankResult) -> str:
+def _interruption(result: RankResult) -> str:
     """Return the signal that interrupted a rank; else the error that it raised."""
-    name = found.error.message if found.error else ""
+    name = result.error.message if result.error else ""
     return f"{name} from outside" if name in signal.Signals.__members__ else "a KeyboardInterrupt"
 
 

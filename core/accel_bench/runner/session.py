@@ -19,7 +19,7 @@ from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Provenance, Result
-from accel_bench.runner.at_once import run_points
+from accel_bench.runner.concurrent_points import run_points
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds

@@ -18,10 +18,10 @@ from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
-from accel_bench.runner.at_once import PlaceLostError, first_place
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.interrupted import attempt_in_progress, kept_for_later
-from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner.concurrent_points import PartLostError, first_place
+from accel_bench.runner.interrupted import attempt_in_progress, save_pending_result
+from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.records import redact_result
@@ -68,7 +68,7 @@ class SweepPointRun:
         order = williams_rounds(list(self._stacks), most, measure.seed)
         self.rounds: dict[int, list[str]] = {number: order[number] for number in numbers}
         compared = len(self._stacks) > 1 and plan.baseline in self._stacks
-        self._changes = KeptUpdates(plan.baseline, measure.exact_update_bytes if compared else 0)
+        self._changes = PendingUpdates(plan.baseline, measure.exact_update_bytes if compared else 0)
 
     def run_point(self) -> None:
         """Prepare every stack, then run the missing rounds.
@@ -235,7 +235,7 @@ class SweepPointRun:
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         if self.stop is not None and not found:
-            raise PlaceLostError
+            raise PartLostError
         if self._nodes_now() != self._nodes:
             raise NodesChangedError
 
@@ -256,7 +256,7 @@ class SweepPointRun:
             try:
                 stored = self._add(result)
             except StoreUnavailableError as error:
-                raise kept_for_later(folder, result, error) from error
+                raise save_pending_result(folder, result, error) from error
             added.append(stored)
         else:
             stored = redact_result(result)

@@ -69,7 +69,7 @@ class ScenarioKey(NamedTuple):
 
 
 def scenario_keys() -> list[ScenarioKey]:
-    """Return all scenario keys in the order of the models."""
+    """Return all keys of a scenario file, in the order of the models."""
     schema = file_schema()
     return list(_keys("", schema, schema["$defs"]))
 

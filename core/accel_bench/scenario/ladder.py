@@ -11,7 +11,7 @@ from accel_bench.documents.load import Location
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.ladder_items import Item, read_items
-from accel_bench.scenario.models import LadderPlace, StackEntry
+from accel_bench.scenario.models import LadderPosition, StackEntry
 from accel_bench.scenario.uses import Use
 
 BASELINE = "baseline"
@@ -33,12 +33,12 @@ class Ladder:
     subsets: dict[str, tuple[Subset, ...]]
     """Items of each stack, the baseline first; several subsets if they make the same stack."""
 
-    def place(self, stack: str) -> LadderPlace | None:
+    def place(self, stack: str) -> LadderPosition | None:
         """Return the position of a stack on the ladder; None for a stack that is not on it."""
         if stack not in self.subsets:
             return None
         labels = tuple(item.label for item in self.items)
-        return LadderPlace(items=labels, holds=self.subsets[stack])
+        return LadderPosition(items=labels, holds=self.subsets[stack])
 
     def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
         """Return all stacks of the ladder by name, from the baseline's entry."""

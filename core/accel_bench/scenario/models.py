@@ -44,7 +44,7 @@ STACK_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 StackName: TypeAlias = Annotated[str, Field(pattern=STACK_NAME)]
 
 
-class LadderPlace(Frozen):
+class LadderPosition(Frozen):
     """Position of a stack on the scenario's ladder: the items that it holds."""
 
     items: tuple[str, ...]
@@ -66,7 +66,7 @@ class Stack(Frozen):
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of the work that this stack changes, by dotted key."""
 
-    ladder: LadderPlace | None = None
+    ladder: LadderPosition | None = None
     """Position of the stack on the scenario's ladder, if any; no part of an experiment's id."""
 
 
@@ -91,7 +91,7 @@ class Work(Described):
     """Quantity that is measured: steps of training, or requests that the model answers."""
 
     model: ModelUse = Field(default_factory=ModelUse)
-    """Model of the work."""
+    """Model that is trained, or that answers requests."""
 
     adapter: AdapterUse = Field(default_factory=AdapterUse)
     """Adapter that is trained on top of the model."""

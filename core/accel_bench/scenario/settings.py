@@ -266,8 +266,8 @@ class Evaluate(Described):
     """Training steps after the measured window, for a learning curve, in no figure of speed."""
 
     every: int | None = Field(None, ge=1, le=MAXIMUM_SAMPLES)
-    """Number of these steps between evaluations; null evaluates only before training, after the
-    window and after the last step."""
+    """Number of `steps` between evaluations; null evaluates only before training, after the window
+    and after the last step."""
 
 
 class TagRule(Described):

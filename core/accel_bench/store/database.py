@@ -27,7 +27,7 @@ from sqlalchemy import (
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
-from accel_bench.store.opening import Opened, opened_database
+from accel_bench.store.opening import OpenDatabase, opened_database
 from accel_bench.store.postgresql import ConnectionLostError
 from accel_bench.store.records import (
     RunRecord,
@@ -83,7 +83,7 @@ IDS_AT_ONCE = 500
 class Store:
     """Open results folder, as `open_store` returns it; its methods raise StoreError."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenDatabase) -> None:
         self.folder = opened.folder
         """Path of the results folder, in which runs leave their files."""
         self.place = opened.place
@@ -172,7 +172,7 @@ class Store:
         insert_run(connection, record)
 
     def present(self, run_ids: Sequence[str]) -> Iterator[str]:
-        """Yield the ids that are stored, of those given."""
+        """Yield the given ids that are stored."""
         for part in in_parts(run_ids):
             condition = RUNS.c.run_id.in_(part)
             yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))

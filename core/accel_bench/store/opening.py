@@ -19,10 +19,10 @@ LOCK = 0xACCE1
 """Number of PostgreSQL's advisory lock under which tables are created."""
 
 Faults = Callable[[], AbstractContextManager[None]]
-"""Context that turns a database's errors into StoreError."""
+"""Function that returns a context, which turns a database's errors into StoreError."""
 
 
-class Opened(NamedTuple):
+class OpenDatabase(NamedTuple):
     """An open database with the folder of its runs."""
 
     folder: Path
@@ -38,7 +38,9 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def opened_database(place: Path | str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+def opened_database(
+    place: Path | str, write: bool, timeout_seconds: float
+) -> Iterator[OpenDatabase]:
     """Open a results folder's or a server's database for the block. Raises StoreError."""
     on_server = isinstance(place, str) and postgresql.is_address(place)
     opened = _on_server(str(place), write, timeout_seconds) if on_server else None
@@ -47,7 +49,7 @@ def opened_database(place: Path | str, write: bool, timeout_seconds: float) -> I
 
 
 @contextmanager
-def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[OpenDatabase]:
     """Open a PostgreSQL database for the block."""
     address = postgresql.parse_address(place)
     root = _results_folder(address.folder, write)
@@ -63,13 +65,13 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
                     "`accel-bench run SCENARIO --results ADDRESS` makes some"
                 )
         again = partial(postgresql.connect_again, seconds=timeout_seconds)
-        yield Opened(root, engine, address.shown, partial(_bound, faults), again)
+        yield OpenDatabase(root, engine, address.shown, partial(_bound, faults), again)
     finally:
         engine.dispose()
 
 
 @contextmanager
-def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[OpenDatabase]:
     """Open the database of a results folder for the block."""
     root = _results_folder(folder, write)
     path = root / sqlite.FILE_NAME
@@ -90,7 +92,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
         except sqlite.BrokenDatabaseError as error:
             engine.dispose()
             raise _left_or_set_aside(path, write, error) from error
-        yield Opened(root, engine, str(path), partial(_bound, faults), Engine.connect)
+        yield OpenDatabase(root, engine, str(path), partial(_bound, faults), Engine.connect)
     finally:
         engine.dispose()
 

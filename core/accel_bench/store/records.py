@@ -45,8 +45,8 @@ IN_NO_NUMBER = b"+_ghjklmopqrsuvwxz"
 """Characters that no out-of-range number needs, removed before the search for one."""
 
 SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
-"""Patterns of numbers beyond these limits in a JSON text in which all digits are written as 1, all
-exponents as e, and the characters of IN_NO_NUMBER are removed."""
+"""Signs of an out-of-range number in a JSON text whose digits are replaced by 1 and exponents by e,
+without the characters of IN_NO_NUMBER."""
 
 EXPERIMENT, BEHIND_EXPERIMENT = '"experiment":', ',"folder":"'
 """Texts before and after an experiment in the canonical JSON of a result."""

@@ -66,7 +66,7 @@ class DerivedColumn:
 
 
 def _derived(kind: type, source: str, names: str, prefix: str = "") -> list[DerivedColumn]:
-    """Return columns named by the last parts of their paths; `name=path` for another name."""
+    """Return derived columns, named by the last parts of their paths or as in `name=path`."""
     pairs = (word.partition("=") for word in names.split())
     return [
         DerivedColumn(prefix + name, kind, f"{source}.{path or name}") for name, _, path in pairs

@@ -75,8 +75,8 @@ def select_pairs(
 
 
 def select_runs(store: Store, text: str = "") -> Runs:
-    """Return the runs that a text means: an empty one all, a scenario's, a word as in
-    `select_pairs`, or a condition as in `--where`. Raises StoreError."""
+    """Return the runs of a scenario, of a word as in `select_pairs`, or of a condition as in
+    `--where`; all for an empty text. Raises StoreError."""
     if any(sign in text for sign in CONDITION_SIGNS):
         found = store.results(condition_of(store, text))
         if not found:
@@ -113,7 +113,7 @@ def select_experiments(
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
 
 
-def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
+def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
     """Return one result of each experiment, since all runs of an experiment share its settings."""
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)

@@ -25,7 +25,7 @@ from accel_bench.plugins.manager import activate
 from accel_bench.result import RankResult, Result, Status, Window
 from accel_bench.run_context import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.testing.process_state import (
     ProcessState,
     changes,
@@ -151,7 +151,7 @@ class EndedRank:
 
 
 def run_in_process(
-    planned: Planned, root: Path, watched: bool = False, changes: KeptUpdates | None = None
+    planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
     """Prepare and measure one experiment in this process, and restore the process.
 
@@ -184,7 +184,7 @@ def _attempt(
     root: Path,
     here: InProcess,
     purpose: Literal["prepare", "measure"] = "measure",
-    changes: KeptUpdates | None = None,
+    changes: PendingUpdates | None = None,
 ) -> Execution:
     """Create a folder and an attempt, then run it with all of the product's checks."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"

@@ -35,7 +35,7 @@ SEEN_THROUGH = (
     "and backend flags, its hooks of all modules and optimizers, the functions of the standard "
     f"library, torch, {', '.join(WATCHED)}, and the threads, processes and files of Python code"
 )
-"""Functions through which the state is read, which are not compared themselves."""
+"""Description of the state that is read before and after a run; nothing else is compared."""
 
 MEASURING = ("time.", "torch.cuda.")
 """Prefixes of the modules that measure or synchronize, such as clocks and events: none of their
@@ -81,7 +81,7 @@ COMPILED = ("__compiled_fn_", "__resume_at_")
 with that function's code, at any time."""
 
 METHODS = (classmethod, staticmethod, property)
-"""Members of a class, holding methods, that cannot be called themselves."""
+"""Types of class members that hold methods and cannot be called themselves."""
 
 
 @dataclass(frozen=True)

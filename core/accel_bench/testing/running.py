@@ -18,7 +18,7 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.plan import Planned, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.result import Result, Status
-from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing.in_process import SESSION, Execution, run_in_process
 from accel_bench.testing.process_state import preserved
@@ -86,7 +86,7 @@ def run_scenario(
         raise ScenarioError(f"{path}: the kit starts no ranks; use `run_program`")
     if len({one.experiment.stack.name for one in planned}) < len(planned):
         raise ScenarioError(f"{path}: `settings` must choose one point of its sweep")
-    changes = KeptUpdates(plan.baseline, plan.file.measure.exact_update_bytes)
+    changes = PendingUpdates(plan.baseline, plan.file.measure.exact_update_bytes)
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder, closing(changes):
         results = [run_or_skip(one, Path(folder), changes=changes).result for one in planned]
     return {result.experiment.stack.name: result for result in results}
@@ -118,7 +118,7 @@ def run_program(
 
 
 def run_or_skip(
-    planned: Planned, root: Path, watched: bool = False, changes: KeptUpdates | None = None
+    planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
     """Run a planned experiment unless a constraint excludes it; `changes` compares its update."""
     if planned.skipped:

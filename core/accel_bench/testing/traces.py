@@ -94,7 +94,7 @@ class Traces:
                 yield f"{module} has written {Path(path).name} of run.folder, which is core's"
 
     def note_processes(self) -> None:
-        """Record the running processes, before the runner ends those of hooks in the parent."""
+        """Record the running processes, before the runner ends those that hooks have started."""
         left = sorted({*running_children()} - self.children) if self.started_by else ()
         self.processes = tuple(map(_command, left))
 

@@ -15,18 +15,18 @@ def require(active: ActivePlugins, hook: str, run: Run) -> Any:
     return active.require(hook, expected, lambda found: accepts(found, run), run=run)
 
 
-def is_model(found: object, run: Run) -> bool:
+def is_model(value: object, run: Run) -> bool:
     """Return whether a hook's value can be a model: an object, and with parameters if the run's
     model has some."""
-    if isinstance(found, bool | float | int | list | str | tuple | Mapping | None):
+    if isinstance(value, bool | float | int | list | str | tuple | Mapping | None):
         return False
-    return not hasattr(run.model, "named_parameters") or hasattr(found, "named_parameters")
+    return not hasattr(run.model, "named_parameters") or hasattr(value, "named_parameters")
 
 
-def is_optimizer(found: object, run: Run) -> bool:
-    """Return whether a hook's value can be an optimizer, an object with parameters."""
-    takes_steps = callable(getattr(found, "step", None))
-    return found is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
+def is_optimizer(value: object, run: Run) -> bool:
+    """Return whether a hook's value can be an optimizer: an object with a method `step`."""
+    takes_steps = callable(getattr(value, "step", None))
+    return value is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
 
 
 EXPECTED: dict[str, tuple[str, Callable[[Any, Run], bool]]] = {

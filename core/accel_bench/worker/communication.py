@@ -192,12 +192,12 @@ def meet(group: Any) -> None:
     group.barrier().wait()
 
 
-def wait_for(found: Any) -> None:
+def wait_for(returned: Any) -> None:
     """Wait for the end of a collective, given its return value."""
-    for one in tree_leaves(found):
+    for one in tree_leaves(returned):
         if isinstance(one, torch.ScriptObject) and str(one._type()).endswith("Work"):
             torch.distributed.Work.unbox(one).wait()
-        elif isinstance(one, torch.Tensor) and not isinstance(found, torch.ScriptObject):
+        elif isinstance(one, torch.Tensor) and not isinstance(returned, torch.ScriptObject):
             torch.ops._c10d_functional.wait_tensor(one)
 
 

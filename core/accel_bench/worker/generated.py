@@ -67,11 +67,11 @@ def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers
 
         heartbeat.phase = "near_ties"
         near_ties = find_near_ties(run, heartbeat.end_pass)
-    kept = kept_answers(run.answers, run.answer_unit, near_ties)
+    kept = stored_answers(run.answers, run.answer_unit, near_ties)
     return kept.model_copy(update={"first_prompt": run.first_prompt})
 
 
-def kept_answers(
+def stored_answers(
     answers: Sequence[Sequence[int]],
     unit: Literal["tokens", "letters"] = "tokens",
     near_ties: Sequence[Sequence[int]] | None = None,

@@ -28,7 +28,7 @@ from accel_bench.plugins.active import (
     ActivePlugins,
     attribute_errors_to,
     task_of,
-    wrong_answer,
+    wrong_return_type,
 )
 from accel_bench.plugins.constraints import refuse_architecture
 from accel_bench.plugins.doors import find_entry
@@ -235,7 +235,7 @@ def _build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     heartbeat.phase = "accelerate_model"
     for plugin, changed in active.call_all("accelerate_model", run=run):
         if changed is not None and not is_model(changed, run):
-            raise wrong_answer(plugin, "accelerate_model", "a model or None", changed)
+            raise wrong_return_type(plugin, "accelerate_model", "a model or None", changed)
         run.model = run.model if changed is None else changed
     run.trace.mark("accelerate_model")
     heartbeat.phase = "compile_model"

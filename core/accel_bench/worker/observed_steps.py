@@ -13,7 +13,7 @@ from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,
-    wrong_answer,
+    wrong_return_type,
 )
 from accel_bench.result import Metric
 from accel_bench.run_context import Run, StepObserver
@@ -69,7 +69,7 @@ class ObservedSteps(StepStage):
             metrics = list(found) if several else [found]
         for metric in metrics:
             if not isinstance(metric, Metric):
-                raise wrong_answer(plugin, HOOK, "Metric objects from finish", metric)
+                raise wrong_return_type(plugin, HOOK, "Metric objects from finish", metric)
         self._record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
         del self._waiting[0]
         return self._begin()
@@ -113,7 +113,7 @@ class ObservedSteps(StepStage):
 def _checked(plugin: ActivePlugin, found: Any) -> StepObserver:
     """Return a valid observer. Raises HookError for another object, or one without steps."""
     if not all(callable(getattr(found, name, None)) for name in ("start", "end_step", "finish")):
-        raise wrong_answer(plugin, HOOK, "a StepObserver or None", found)
+        raise wrong_return_type(plugin, HOOK, "a StepObserver or None", found)
     steps = getattr(found, "steps", None)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         problem = f"`steps` of its observer is {steps!r}; it must be a whole number from 1"

@@ -19,7 +19,7 @@ from accel_bench.plugins.active import (
     ActivePlugins,
     attribute_errors_to,
     refuse_unreadable,
-    wrong_answer,
+    wrong_return_type,
 )
 from accel_bench.result import (
     Answers,
@@ -82,7 +82,7 @@ def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window:
     for plugin, hook, metrics in _measured(active, run, window):
         for metric in metrics:
             if not isinstance(metric, Metric):
-                raise wrong_answer(plugin, hook, "Metric objects", metric)
+                raise wrong_return_type(plugin, hook, "Metric objects", metric)
             refuse_unreadable(plugin, hook, metric.model_dump(), metric.name)
         record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
 
@@ -105,7 +105,7 @@ def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> Non
         if shown is None:
             continue
         if not isinstance(shown, dict):
-            raise wrong_answer(plugin, hook, "a dict", shown)
+            raise wrong_return_type(plugin, hook, "a dict", shown)
         try:
             plain = json.loads(json.dumps(shown, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:

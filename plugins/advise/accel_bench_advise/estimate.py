@@ -63,7 +63,7 @@ def estimate(options: EstimateOptions) -> int:
     from accel_bench.catalog.hardware import named_hardware
     from accel_bench.catalog.prices import read_prices
     from accel_bench.cli.output import print_report, print_text
-    from accel_bench.cli.request import one_draft, parse_overrides
+    from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
     from accel_bench.machine.info import read_machine
     from accel_bench.planning.plan import PlanRequest
@@ -80,7 +80,11 @@ def estimate(options: EstimateOptions) -> int:
         raise ScenarioError("--fits names the device already; leave --gpu out")
     if options.tokens is not None and not 0 < options.tokens < float("inf"):
         raise ScenarioError(f"--tokens must be a positive number, not {options.tokens}")
-    draft, name, lengths = one_draft(options.file, "estimate"), options.gpu or options.fits, None
+    draft, name, lengths = (
+        single_draft(options.file, "estimate"),
+        options.gpu or options.fits,
+        None,
+    )
     overrides = parse_overrides(options.set_ or [], {})
     if options.lengths:
         lengths = lengths_instead_of(options.lengths, draft, overrides)

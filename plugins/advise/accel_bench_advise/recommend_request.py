@@ -15,7 +15,7 @@ from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import one_draft
+from accel_bench.cli.request import single_draft
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load import load_json
 from accel_bench.documents.validate import validate
@@ -230,7 +230,7 @@ def _estimator(
     request: RecommendRequest, store: Store | None, trust_remote_code: bool, stack: ExitStack
 ) -> Estimator:
     """Yield an estimator for the scenario of a request, and end its process afterwards."""
-    draft, lengths = one_draft(request.scenario, "recommend"), lengths_of(request)
+    draft, lengths = single_draft(request.scenario, "recommend"), lengths_of(request)
     changed: dict[str, Any] = {}
     if draft.get("model.id") != request.model:
         changed["model.id"] = request.model
@@ -249,6 +249,6 @@ def _estimator(
 
 def _model_of(scenario: str) -> str:
     """Return the model that a scenario trains. Raises ScenarioError."""
-    draft = one_draft(scenario, "recommend")
+    draft = single_draft(scenario, "recommend")
     file = resolve_request(draft, PlanRequest(build_environments=False))
     return file.scenario.model.id

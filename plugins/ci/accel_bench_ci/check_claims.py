@@ -82,7 +82,7 @@ def claims_report(found: ClaimsReport) -> Report:
     answer = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     section = Section(
         title=f"{found.file} (exit {found.exit_code})",
-        answer=f"{len(found.claims)} claims: {answer}. Each claim on its own is wrongly said to "
+        headline=f"{len(found.claims)} claims: {answer}. Each claim on its own is wrongly said to "
         f"hold in at most {percent(found.error_rate)} of cases.",
         tables=[Table(COLUMNS, found.claims)],
     )

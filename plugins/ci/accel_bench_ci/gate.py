@@ -24,7 +24,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.cli.options import MeasureOptions, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_text
-from accel_bench.cli.request import Invocation, one_draft, plan_request, print_failures
+from accel_bench.cli.request import Invocation, plan_request, print_failures, single_draft
 from accel_bench.documents.escaping import plain
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
@@ -85,7 +85,7 @@ def gate(options: GateOptions) -> int:
     for path in (options.junit, options.markdown):
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
             raise StoreError(f"{path} cannot be written; name a file in a folder that is there")
-    draft = one_draft(options.scenario, "gate")
+    draft = single_draft(options.scenario, "gate")
     with Invocation(options).allocated([draft], _request(options, None)) as invoked:
         plans = _plans(draft, invoked, options)
         if options.dry_run:
@@ -189,7 +189,7 @@ def gate_report(report: GateReport) -> Report:
     more += [f"load: {note}" for note in report.noise]
     section = Section(
         title=f"{report.scenario}: {report.outcome} (exit {report.exit_code})",
-        answer=reasons[0] if len(reasons) == 1 else compared,
+        headline=reasons[0] if len(reasons) == 1 else compared,
         tables=[Table(COLUMNS, report.points)],
         notes=[*([compared] if len(reasons) == 1 else reasons), *dict.fromkeys(more)],
     )

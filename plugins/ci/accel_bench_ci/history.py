@@ -15,7 +15,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, label, percent, significant
 from accel_bench.cli.options import MeasureOptions, Names, Where, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Invocation, one_draft, plan_request
+from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.planning.plan import Plan
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, one_or_list, reader
@@ -91,7 +91,7 @@ def _histories(store: Store, options: HistoryOptions) -> list[History]:
     where = [text] if any(sign in text for sign in CONDITION_SIGNS) else []
     conditions = [condition_of(store, one) for one in (*where, options.where) if one is not None]
     if not where:
-        draft = one_draft(text, "history") if Path(text).is_file() else None
+        draft = single_draft(text, "history") if Path(text).is_file() else None
         conditions.append(RUNS.c.scenario == (str(draft.data.get("name", "")) if draft else text))
     runs, figure = read_history(store, options.figure, conditions)
     return histories(runs, figure)
@@ -101,7 +101,7 @@ def _confirm(
     worse: Sequence[History], found: Sequence[History], options: HistoryOptions
 ) -> list[Confirmation]:
     """Measure stacks that became slower beside their baselines, and confirm each step by that."""
-    draft = one_draft(options.scenario, "history")
+    draft = single_draft(options.scenario, "history")
     stacks = tuple(dict.fromkeys(one.stack for one in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
     with Invocation(options).allocated([draft], request) as invoked:
@@ -191,7 +191,7 @@ def history_report(found: Sequence[History], confirmed: Sequence[Confirmation] =
     """Return a section for each series: its conclusion, its steps, its points."""
     lines = [line for one in found for line in _lines(one)]
     sections = [_section(one) for one in found]
-    sections += [Section(title="confirmation", answer=one.conclusion) for one in confirmed]
+    sections += [Section(title="confirmation", headline=one.conclusion) for one in confirmed]
     document = {"histories": list(found), "confirmations": list(confirmed)}
     return Report(sections, document if confirmed else one_or_list(found), Table(FLAT, lines))
 
@@ -206,7 +206,7 @@ def _section(one: History) -> Section:
     devices = f" on {', '.join(one.devices)}" if one.devices else ""
     return Section(
         title=f"{one.scenario}: {label(one)}{devices}",
-        answer=one.conclusion + ".",
+        headline=one.conclusion + ".",
         tables=tables,
         notes=["steps are estimates until new runs confirm them (--confirm)"] if one.steps else [],
     )

@@ -180,7 +180,7 @@ def reference_report(found: ReferenceComparison) -> Report:
         tables.append(replace(table, notes=[f"and {more} more"] if more else []))
     section = Section(
         title=f"against {found.reference} (exit {found.exit_code})",
-        answer=_answer(found),
+        headline=_answer(found),
         tables=tables,
         notes=list(_notes(found)),
     )

@@ -32,7 +32,7 @@ def noise_report(floor: NoiseFloor) -> Report:
     notes = [*floor.load, *floor.problems]
     if floor.spread is not None:
         notes.insert(0, f"{percent(floor.spread)} spread of the step time across processes")
-    return Report([Section(answer=f"Noise: {floor.words}", notes=notes)])
+    return Report([Section(headline=f"Noise: {floor.words}", notes=notes)])
 
 
 def _lines(conflict: Conflict) -> Iterator[str]:

@@ -15,7 +15,7 @@ import typer
 
 from accel_bench.cli.options import Names, PlanOptions, split_names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Invocation, one_draft, plan_request, print_failures
+from accel_bench.cli.request import Invocation, plan_request, print_failures, single_draft
 from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
@@ -114,7 +114,7 @@ def profile(options: ProfileOptions) -> int:
     if options.against is not None and (options.nvtx or options.memory):
         unused = "--nvtx" if options.nvtx else "--memory"
         raise ScenarioError(f"--against compares what torch's profiler records: leave out {unused}")
-    draft = one_draft(options.scenario, "profile")
+    draft = single_draft(options.scenario, "profile")
     here = Invocation(options)
     request = _request(options)
     drafts = [draft, *_other_scenario(options.against)]
@@ -162,7 +162,7 @@ def _other_scenario(against: str | None) -> list[Draft]:
     """Return the scenario file in `--against`; None if it names a stack."""
     if against is None or not (Path(against).suffix in SUFFIXES or Path(against).is_file()):
         return []
-    return [one_draft(against, "profile --against")]
+    return [single_draft(against, "profile --against")]
 
 
 def _of_both(

@@ -15,7 +15,7 @@ import typer
 from accel_bench.analysis import wording
 from accel_bench.cli.options import WorkOptions, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import one_draft, plan_request
+from accel_bench.cli.request import plan_request, single_draft
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Planned, PlanRequest
@@ -76,7 +76,7 @@ def count(options: CountOptions) -> int:
     the difference is printed, from the reference to the stack, with the module and the source line
     of everything that rose.
     """
-    draft, machine = one_draft(options.scenario, "count"), read_machine()
+    draft, machine = single_draft(options.scenario, "count"), read_machine()
     reference = None
     if options.against is not None and Path(options.against).is_file():
         reference = read_ledger(Path(options.against))
@@ -207,7 +207,7 @@ def difference_report(found: LedgerDifference) -> Report:
     before, after = found.before.stack, found.after.stack
     section = Section(
         title=f"{found.after.scenario}: {before} (reference) -> {after} (counted)",
-        answer=found.answer,
+        headline=found.answer,
         tables=[table for table in tables if table.rows],
         notes=(*(one.sentence for one in found.shifts), *found.notes),
     )

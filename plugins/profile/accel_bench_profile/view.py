@@ -34,7 +34,7 @@ def _section(one: StackProfile, top: int) -> Section:
     tables = [] if shown is None else list(_tables(shown, len(one.ranks) > 1, top))
     return Section(
         title=f"{one.scenario}: {label(one)}",
-        answer=_sentence(one.answer),
+        headline=_sentence(one.answer),
         tables=tables,
         notes=[*_notes(one, shown), *map(_sentence, one.reasons)],
     )

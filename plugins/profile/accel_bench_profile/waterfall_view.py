@@ -46,7 +46,7 @@ def _section(one: ProfileWaterfall, top: int) -> Section:
     rest = [(UNEXPLAINED, one.unexplained), ("measured", one.difference)]
     return Section(
         title=f"{one.scenario}{swept}: {one.a} to {one.b}",
-        answer=answer(one),
+        headline=answer(one),
         tables=[
             Table(_columns(one, "kind of operation", most), [*kinds, *rest], "by kind"),
             Table([*_columns(one, "module", most), MOSTLY], [*modules, *rest], "by module"),

@@ -15,7 +15,7 @@ from accel_bench.store.database import SessionRecord, Store, begins_with
 from accel_bench.store.queries import condition_of, leave_out_damaged
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
-from accel_bench.store.selection import CommandKey, command_of, one_of_each, with_resumed
+from accel_bench.store.selection import CommandKey, command_of, result_by_experiment, with_resumed
 from accel_bench_report.page.repetitions import Repetition, read_repetitions, repeating_sessions
 
 MOST_RUNS = 400
@@ -150,7 +150,7 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     query = select(*COLUMNS).where(*conditions).order_by(*CHRONOLOGICAL)
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
-    known = {name: one.experiment for name, one in one_of_each(store, rows).items()}
+    known = {name: one.experiment for name, one in result_by_experiment(store, rows).items()}
     series = {name: one.series for name, one in known.items()}
     for row in rows:
         yield RunLine(

@@ -14,7 +14,7 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Invocation, one_draft, plan_request, run_plans
+from accel_bench.cli.request import Invocation, plan_request, run_plans, single_draft
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.activation import activate_points
@@ -62,7 +62,7 @@ def scaling(options: ScalingOptions) -> int:
     """
     parse_counts(options.project, "--project")
     here = Invocation(options)
-    draft = one_draft(options.scenario, "scaling")
+    draft = single_draft(options.scenario, "scaling")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         request = scaling_request(draft, here.machine, options)
     with here.allocated([draft], request) as invoked:

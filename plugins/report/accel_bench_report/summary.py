@@ -75,7 +75,7 @@ def groups_by_key_report(document: GroupedSummary) -> Report:
     answer = f"{count(document.experiments, 'experiment')}."
     lines = [Line(summary=one, group=group) for one in document.by for group in one.groups]
     return Report(
-        [Section(answer=answer, tables=tables, notes=notes)], document, Table(FLAT, lines)
+        [Section(headline=answer, tables=tables, notes=notes)], document, Table(FLAT, lines)
     )
 
 

@@ -11,7 +11,7 @@ import typer
 from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
 from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import Invocation, one_draft, plan_request
+from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
@@ -69,7 +69,7 @@ def fit(options: FitOptions) -> int:
     that the same command goes on where it was stopped. A failure of any other kind ends the search
     with its reason and exit code 1.
     """
-    draft = one_draft(options.scenario, "fit")
+    draft = single_draft(options.scenario, "fit")
     request = plan_request(options, {}, no_baseline=True)
     with Invocation(options).allocated([draft], request) as invoked:
         return _search(options, StackPlans.laid(draft, request, options.stack, invoked), invoked)
@@ -213,7 +213,7 @@ def fit_view(report: FitReport) -> Report:
     rows = sorted(report.points, key=lambda one: one.value)
     section = Section(
         title=report.scenario,
-        answer=report.answer,
+        headline=report.answer,
         tables=[Table(_columns(report), rows)],
         notes=[*report.notes, *map(_reason, (p for p in rows if p.reason))],
     )

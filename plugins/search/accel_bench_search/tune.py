@@ -13,7 +13,7 @@ from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.cli.options import Names, PlanOptions, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Invocation, one_draft, plan_request
+from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.models import Scenario
@@ -99,7 +99,7 @@ def tune(options: TuneOptions) -> int:
     objective = parse_objective(options)
     if objective.goal == "loss":
         _refuse_tasks(axes)
-    draft = one_draft(options.scenario, "tune")
+    draft = single_draft(options.scenario, "tune")
     request = plan_request(options, {})
     with Invocation(options).allocated([draft], request) as invoked:
         plans = StackPlans.laid(draft, request, options.stack, invoked)

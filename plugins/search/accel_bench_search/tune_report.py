@@ -195,7 +195,7 @@ def tune_view(report: TuneReport) -> Report:
     reasons = [(_name(row), f"{row.outcome}: {row.reason}") for row in rows if row.reason]
     section = Section(
         title=report.scenario,
-        answer=report.answer,
+        headline=report.answer,
         tables=[Table(_columns(report), rows)],
         notes=[
             _counted(report),

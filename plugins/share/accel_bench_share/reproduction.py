@@ -149,10 +149,10 @@ def _overall(verdicts: Sequence[ReproductionVerdict]) -> ReproductionVerdict:
 def differences_section(differences: Sequence[Difference]) -> Section:
     """Return the section of differences between the bundle's machine and this one."""
     if not differences:
-        return Section(answer="versions and hardware are the bundle's.")
+        return Section(headline="versions and hardware are the bundle's.")
     answer = f"{count(len(differences), 'fact')} of versions and hardware differ here."
     table = differences_table(("differs", "bundle", "here"), differences)
-    return Section(answer=answer, tables=[table])
+    return Section(headline=answer, tables=[table])
 
 
 def reproduction_report(found: Reproduction) -> Report:
@@ -161,7 +161,7 @@ def reproduction_report(found: Reproduction) -> Report:
         sections=[
             Section(
                 title=f"{found.scenario}, repeated from {found.bundle}",
-                answer=_answer(found),
+                headline=_answer(found),
                 tables=[
                     Table(COLUMNS, found.stacks),
                     Table(ABSOLUTE, found.stacks, title="absolute speeds and losses"),

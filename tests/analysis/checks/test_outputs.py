@@ -17,7 +17,7 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.report.views.stack_comparison import stack_columns, stacks_report
 from accel_bench.result import Answers, Result
 from accel_bench.scenario.models import Scenario
-from accel_bench.worker.generated import MOST_IDS, kept_answers
+from accel_bench.worker.generated import MOST_IDS, stored_answers
 
 TEXT = tuple(range(10))
 OTHER = (*range(9), 99)
@@ -33,7 +33,7 @@ def answered(
     """A run that gave these answers."""
     scenario = {"mode": "inference", "data": {}, **work}
     experiment = make_experiment(stack, scenario=scenario)
-    kept = kept_answers(answers, near_ties=near_ties)
+    kept = stored_answers(answers, near_ties=near_ties)
     rank = make_rank().model_copy(update={"update": None, "answers": kept})
     return make_result(experiment, ranks=[rank])
 
@@ -111,9 +111,9 @@ def test_a_faster_stack_that_answers_otherwise_is_not_faster() -> None:
 
 def test_beyond_what_is_kept_digests_tell_answers_apart() -> None:
     long = tuple(range(MOST_IDS))
-    kept = kept_answers([long, TEXT])
+    kept = stored_answers([long, TEXT])
     assert (kept.tokens, len(kept.digests)) == ((long,), 1)
-    assert kept.digests != kept_answers([long, OTHER]).digests
+    assert kept.digests != stored_answers([long, OTHER]).digests
     found = verdict(answered(long, TEXT), answered(long, OTHER))
     assert found.output_verdict == "different"
     assert verdict(answered(long, TEXT), answered(long, TEXT)).output_verdict == "same"
@@ -231,7 +231,7 @@ def test_every_token_that_a_cut_answer_lacks_is_another_token() -> None:
 def in_letters(*answers: tuple[int, ...], **work: Any) -> Result:
     run = answered(*answers, **work)
     (rank,) = run.ranks
-    kept = rank.model_copy(update={"answers": kept_answers(answers, "letters")})
+    kept = rank.model_copy(update={"answers": stored_answers(answers, "letters")})
     return run.model_copy(update={"ranks": (kept,)})
 
 
@@ -250,11 +250,11 @@ def test_token_ids_are_not_compared_with_letters() -> None:
 
 def test_ids_of_one_and_a_digest_of_the_other_decide() -> None:
     long = tuple(range(MOST_IDS))
-    kept, digests = kept_answers([TEXT]), kept_answers([long, TEXT]).digests
+    kept, digests = stored_answers([TEXT]), stored_answers([long, TEXT]).digests
     ours, theirs = answered(TEXT), answered(TEXT)
     (rank,) = theirs.ranks
     for text, expected in ((TEXT, "same"), (OTHER, "different")):
-        only = Answers(digests=kept_answers([long, text]).digests)
+        only = Answers(digests=stored_answers([long, text]).digests)
         after = theirs.model_copy(update={"ranks": (rank.model_copy(update={"answers": only}),)})
         assert verdict(ours, after).output_verdict == expected
     assert kept.digest(0) == digests[0]

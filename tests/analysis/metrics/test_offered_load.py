@@ -18,7 +18,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import judge_row, summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
-from accel_bench.scenario.models import LadderPlace
+from accel_bench.scenario.models import LadderPosition
 
 RATES = ((4.0, 100.0), (1.0, 50.0))
 """Requests a second of sweep points, and their milliseconds."""
@@ -94,7 +94,7 @@ def test_a_latency_and_a_speed_are_not_compared() -> None:
 
 def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -> None:
     def on_ladder(run: Result, *holds: tuple[int, ...]) -> Result:
-        place = LadderPlace(items=("calm",), holds=holds)
+        place = LadderPosition(items=("calm",), holds=holds)
         stack = run.experiment.stack.model_copy(update={"ladder": place})
         experiment = run.experiment.model_copy(update={"stack": stack})
         return run.model_copy(update={"experiment": experiment})

@@ -13,7 +13,7 @@ from accel_bench.analysis.ladder import MemoryChange
 from accel_bench.analysis.schema import Summary
 from accel_bench.report.formats import render
 from accel_bench.report.views.ladder import memory_change
-from accel_bench.scenario.models import LadderPlace
+from accel_bench.scenario.models import LadderPosition
 
 LABELS = ("linear_cross_entropy", "gradient_checkpointing", "torch-compile-max-autotune")
 MIB = 2**20
@@ -27,7 +27,7 @@ def ladder_summary() -> Summary:
     experiments, results = [], []
     for number, (name, holds) in enumerate(stacks.items()):
         experiment = make_experiment(name)
-        place = LadderPlace(items=LABELS, holds=holds)
+        place = LadderPosition(items=LABELS, holds=holds)
         stack = experiment.stack.model_copy(update={"ladder": place})
         experiment = experiment.model_copy(update={"stack": stack})
         experiments.append(experiment)

@@ -19,7 +19,7 @@ class MPS(DeviceType):
     preference = 20
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the chip's name on macOS on Apple silicon."""
+        """Return the name of the Apple chip, if this is macOS on one."""
         here = machine.system.startswith("Darwin") and platform.machine() == "arm64"
         return [machine.processor] if here else []
 

@@ -58,7 +58,7 @@ class Memory(Plugin[MemoryOptions]):
 
 
 def _keep_history(run: Run) -> None:
-    """Start the history, and write it at an out-of-memory error."""
+    """Start the allocator's history, and write it at an out-of-memory error."""
     import torch
 
     path = run.folder / f"rank{run.rank}.oom_snapshot.pickle"
@@ -73,7 +73,7 @@ def _keep_history(run: Run) -> None:
 
 
 def _stop_history() -> None:
-    """Stop the history; what was recorded can still be written."""
+    """Stop the allocator's history; what was recorded can still be written."""
     import torch
 
     torch.cuda.memory._record_memory_history(enabled=None)

@@ -119,7 +119,7 @@ class FirstStep(TorchDispatchMode):
 
 
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
-    """Return evidence: class, kernels of its first step, and what it updates.
+    """Return evidence: class, kernels of the first step, and updated tensors.
 
     Before the first step, the kernels are not known.
     """

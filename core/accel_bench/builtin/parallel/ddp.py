@@ -22,7 +22,7 @@ class DDPOptions(Options):
     """Size of the buckets in which gradients are reduced, in MiB."""
 
     static_graph: bool = False
-    """True if the graph is the same in every step, as DDP is then told."""
+    """True to let DDP assume the same graph in every step."""
 
     gradient_as_bucket_view: bool = True
     """True for gradients that are views of the buckets, which saves a copy of them."""

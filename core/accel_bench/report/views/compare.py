@@ -126,7 +126,7 @@ def _section(one: ExperimentComparison) -> Section:
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
         title=" and ".join(label(side) for side in (one.a, one.b)),
-        answer=_answer(one),
+        headline=_answer(one),
         tables=tables,
         notes=[*reasons, f"comparable: {comparable}"],
     )

@@ -103,7 +103,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
         tables.append([*names, *(column for column in figures if column.header in MORE)])
     return Section(
         title=summary.scenario,
-        answer=answer,
+        headline=answer,
         tables=[
             *(Table(columns, summary.experiments) for columns in tables),
             *extra_tables(summary),
@@ -139,7 +139,7 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
 
 
 def stack_columns(summary: Summary) -> list[Column]:
-    """Return the figures' columns of the table of stacks; rows are those of the summary."""
+    """Return the figures' columns of the table of stacks, for rows of the summary."""
     return _columns(summary)[1]
 
 

@@ -257,7 +257,7 @@ def _leaf(path: str) -> str:
 def _follows_training(
     place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
 ) -> bool:
-    """Return whether a module trains in an earlier stage of the layer, on the way to a stage."""
+    """Return whether an earlier module of the layer, on the way to a stage, trains."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)

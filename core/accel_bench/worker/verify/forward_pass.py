@@ -102,7 +102,7 @@ class ForwardPass:
 
     @property
     def matmul_dtypes(self) -> dict[str, int]:
-        """Return the number of linear layers that computed by dtype of their matmul, most first."""
+        """Return the number of linear layers by the dtype of their matmul, largest first."""
         return dict(Counter(one.dtype for one in self.products.values()).most_common())
 
     def changes(

@@ -100,7 +100,7 @@ class OptimizerStepCounter:
         counted = max(filter(None, map(_own_counter, optimizers)), default=0)
         return Reading(steps, counted, self._versions(), self._elements(), nodes_made())
 
-    def taken(self, start: Reading, end: Reading) -> int | None:
+    def steps_between(self, start: Reading, end: Reading) -> int | None:
         """Return the steps between two readings, by the tensors that show most steps.
 
         None if neither counters nor values are usable. Values are usable if every warm-up step has
@@ -193,7 +193,7 @@ def window_reasons(
     """
     first, warm, *_, opened, last = readings
     asked, own = last.steps - opened.steps, last.counted - opened.counted
-    seen = counter.taken(opened, last)
+    seen = counter.steps_between(opened, last)
     # A counter that has counted each step of the warm-up does so in the window.
     tells = warm.counted - first.counted >= warm.steps - first.steps > 0
     taken = own if tells or seen is None else max(own, seen)

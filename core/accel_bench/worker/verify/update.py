@@ -58,7 +58,7 @@ class UpdateSketch:
         trained = {name: p for name, p in _parameters(run) if p.requires_grad}
         self._elements = {name: elements_of(p) for name, p in trained.items()}
         keeps = file is not None and most > 0 and run.rank == 0 and bool(trained)
-        self._kept = KeptUpdate(file, self._elements, most) if file and keeps else None
+        self._kept = UpdateFileWriter(file, self._elements, most) if file and keeps else None
         self._before = {name: self._read_start(name, p) for name, p in trained.items()}
         if self._kept:
             self._kept.sync()
@@ -127,7 +127,7 @@ class UpdateSketch:
         return 0 if self._kept.reason else self._kept.bytes, self._kept.reason
 
 
-class KeptUpdate:
+class UpdateFileWriter:
     """File of one run's weights, then of their change; removed if it fails, with the `reason`."""
 
     def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:

@@ -51,7 +51,7 @@ def estimate_report(document: EstimateDocument) -> Report:
     tables.append(Table(_speed_columns(known), known, title="limits, speed and money"))
     section = Section(
         title="ESTIMATED",
-        answer=" ".join(row.answer for row in known),
+        headline=" ".join(row.answer for row in known),
         tables=tables if known else [],
         notes=list(_notes(document)),
     )

@@ -15,7 +15,7 @@ import typer
 from accel_bench.analysis.session_command import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import assignments, count, join_names
-from accel_bench.cli.request import one_draft
+from accel_bench.cli.request import single_draft
 from accel_bench.cli.run import RunCommandOptions, run, run_request
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import read_machine
@@ -82,7 +82,7 @@ def _plan_of_run(words: Sequence[str]) -> Plan:
     app.command()(run)
     command = typer.main.get_command(app)
     options = RunCommandOptions(**command.make_context("run", list(words)).params)
-    draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
+    draft = single_draft(options.files[0] if options.files else "quickstart", "recommend")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         return make_plan(draft, read_machine(), run_request(replace(options, dry_run=True)))
 

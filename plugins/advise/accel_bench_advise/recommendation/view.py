@@ -57,7 +57,7 @@ def recommend_report(document: Recommendation) -> Report:
     title = {"estimated": "ESTIMATED", "open": "OPEN"}
     section = Section(
         title=title.get(document.certainty, ""),
-        answer=document.answer,
+        headline=document.answer,
         tables=tables,
         notes=list(_notes(document, lines)),
     )
@@ -69,7 +69,7 @@ def models_report(document: FittingModels) -> Report:
     fitting = sum(one.fit == "fits" for one in document.models)
     section = Section(
         title="ESTIMATED",
-        answer=(
+        headline=(
             f"{fitting} of {count(len(document.models), 'model')} of the catalog fit on "
             f"{document.gpu} with the work of {document.scenario}, or with the changes beside them."
         ),
@@ -83,7 +83,7 @@ def family_report(document: FamilyRecommendation) -> Report:
     """Return the answer, a row for each model, mode and device, and models without stored runs."""
     rows = document.rows
     section = Section(
-        answer=document.answer,
+        headline=document.answer,
         tables=[_used(FAMILY, rows)] if rows else [],
         notes=list(_family_notes(document)),
     )

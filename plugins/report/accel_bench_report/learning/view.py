@@ -44,7 +44,7 @@ def convergence_report(document: ConvergenceDocument, curves: bool = False) -> R
     notes = [NO_CURVE] if not document.experiments else list(_notes(document))
     points = [Line(row=row, point=one) for row in document.experiments for one in row.curve]
     return Report(
-        sections=[Section(answer=answer(document), tables=tables, notes=notes)],
+        sections=[Section(headline=answer(document), tables=tables, notes=notes)],
         document=document,
         flat=Table(FLAT, points),
         width=WIDTH,

@@ -37,7 +37,7 @@ MIB = ("bytes per device", "bytes per process")
 
 def pivot_report(made: Pivot) -> Report:
     """Return a table with a column for each figure, or with columns a table for each figure."""
-    section = Section(answer=_answer(made), tables=pivot_tables(made), notes=list(_notes(made)))
+    section = Section(headline=_answer(made), tables=pivot_tables(made), notes=list(_notes(made)))
     return Report([section], made, _flat(made))
 
 

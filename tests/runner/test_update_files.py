@@ -21,8 +21,8 @@ from faults.program import wait_for
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.job import SPARE_DISK_BYTES
 from accel_bench.result import Result, Status, TensorUpdate
-from accel_bench.runner import kept_updates
-from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner import update_files
+from accel_bench.runner.update_files import PendingUpdates
 
 NAMES = ("embed", "head", "scale")
 SIZES = (5000, 700, 1)
@@ -52,14 +52,14 @@ def compared(first: Result, second: Result) -> Any:
 
 
 @pytest.mark.parametrize("baseline_first", [True, False])
-@pytest.mark.parametrize("block", [kept_updates.BLOCK_BYTES, 64])
+@pytest.mark.parametrize("block", [update_files.BLOCK_BYTES, 64])
 def test_distances_are_exact_whichever_run_comes_first_and_the_file_is_gone_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline_first: bool, block: int
 ) -> None:
-    monkeypatch.setattr(kept_updates, "BLOCK_BYTES", block)
+    monkeypatch.setattr(update_files, "BLOCK_BYTES", block)
     other = {**START, "head": -START["head"], "scale": 0 * START["scale"]}
     runs = [(LORA, START), (FAST, other)]
-    changes = KeptUpdates("lora", 2**20)
+    changes = PendingUpdates("lora", 2**20)
     results = []
     for experiment, change in runs if baseline_first else runs[::-1]:
         results.append(changes.add(tmp_path / "rank0.update", leave(tmp_path, experiment, change)))
@@ -80,7 +80,7 @@ def test_distances_are_exact_whichever_run_comes_first_and_the_file_is_gone_at_o
 
 def test_a_tensor_that_one_side_lacks_did_not_change_there(tmp_path: Path) -> None:
     fewer = {name: START[name] for name in NAMES[:2]}
-    path, changes = tmp_path / "rank0.update", KeptUpdates("lora", 2**20)
+    path, changes = tmp_path / "rank0.update", PendingUpdates("lora", 2**20)
     before = changes.add(path, leave(tmp_path, LORA, START))
     after = changes.add(path, leave(tmp_path, FAST, fewer))
     lacking, whole = abs(START["scale"][0]), math.hypot(*np.concatenate([*START.values()]))
@@ -101,7 +101,7 @@ def test_a_tensor_that_one_side_lacks_did_not_change_there(tmp_path: Path) -> No
 def test_a_broken_file_costs_its_distances_and_not_the_row(
     tmp_path: Path, break_file: Any, reason: str
 ) -> None:
-    path, changes = tmp_path / "rank0.update", KeptUpdates("lora", 2**20)
+    path, changes = tmp_path / "rank0.update", PendingUpdates("lora", 2**20)
     open_files = os.listdir("/proc/self/fd") if Path("/proc").is_dir() else []
     before = changes.add(path, leave(tmp_path, LORA, START))
     result = leave(tmp_path, FAST, START)
@@ -122,7 +122,7 @@ def test_a_broken_file_costs_its_distances_and_not_the_row(
 def test_the_broken_file_of_an_earlier_run_is_named_and_costs_its_distances_alone(
     tmp_path: Path,
 ) -> None:
-    path, changes = tmp_path / "rank0.update", KeptUpdates("lora", 2**20)
+    path, changes = tmp_path / "rank0.update", PendingUpdates("lora", 2**20)
     result = leave(tmp_path, FAST, START)
     path.write_bytes(b"\xff" * path.stat().st_size)
     changes.add(path, result)
@@ -136,7 +136,7 @@ def test_the_broken_file_of_an_earlier_run_is_named_and_costs_its_distances_alon
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.KILLED, Status.INVALID])
 def test_the_file_of_a_run_that_did_not_complete_is_removed(tmp_path: Path, status: Status) -> None:
-    changes = KeptUpdates("lora", 2**20)
+    changes = PendingUpdates("lora", 2**20)
     result = leave(tmp_path, LORA, START, status=status)
     assert changes.add(tmp_path / "rank0.update", result) == result
     assert not list(tmp_path.iterdir())
@@ -148,13 +148,13 @@ def test_the_room_is_that_of_the_limit_and_of_the_disk(
     def free(count: int) -> int:
         usage = SimpleNamespace(free=SPARE_DISK_BYTES + count)
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-        return KeptUpdates("lora", 1000).room(tmp_path)
+        return PendingUpdates("lora", 1000).room(tmp_path)
 
     assert (free(2000), free(300), free(-5)) == (1000, 300, 0)
 
 
 def test_runs_beside_others_keep_no_file_and_say_why(tmp_path: Path) -> None:
-    changes = KeptUpdates("lora", 1000)
+    changes = PendingUpdates("lora", 1000)
     assert changes.room(tmp_path, shared=True) == 0
     rank = make_rank().model_copy(update={"update": UPDATE})
     update = changes.add(tmp_path / "rank0.update", make_result(ranks=[rank]), True).ranks[0].update

@@ -43,7 +43,7 @@ class BrokenFileError(ValueError):
         self.change = change
 
 
-class KeptUpdates:
+class PendingUpdates:
     """Changes of a round's runs that are still to be compared."""
 
     def __init__(self, baseline: str, most: int) -> None:
@@ -168,12 +168,12 @@ def _take(path: Path, result: Result) -> UpdateFile | None:
     return UpdateFile(result.run_id, result.experiment.stack.name, open(number, "rb"), places)
 
 
-def _check(found: os.stat_result, expected: int) -> None:
+def _check(status: os.stat_result, expected: int) -> None:
     """Raise ValueError for anything but a regular file of the expected size."""
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is no file")
-    if found.st_size != expected:
-        raise ValueError(f"it has {found.st_size:,} bytes in the place of {expected:,}")
+    if status.st_size != expected:
+        raise ValueError(f"it has {status.st_size:,} bytes in the place of {expected:,}")
 
 
 def remove(path: Path) -> None:

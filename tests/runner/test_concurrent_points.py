@@ -13,7 +13,7 @@ import pytest
 from runner.places import Divided, OnePlace, divided
 
 from accel_bench import Allocation
-from accel_bench.runner.at_once import PlaceLostError, run_points
+from accel_bench.runner.concurrent_points import PartLostError, run_points
 
 PATIENCE_SECONDS = 30.0
 
@@ -54,7 +54,7 @@ def test_a_point_whose_place_is_lost_goes_on_on_another_one() -> None:
     def act(point: OnePoint) -> None:
         if point.ran_on[-1] == "a":
             lost.set()
-            raise PlaceLostError
+            raise PartLostError
         assert lost.wait(PATIENCE_SECONDS)
 
     points = [OnePoint(act) for _ in range(4)]
@@ -66,7 +66,7 @@ def test_a_point_whose_place_is_lost_goes_on_on_another_one() -> None:
 def test_without_any_place_left_points_run_to_their_own_end() -> None:
     def act(point: OnePoint) -> None:
         if point.stop is not None:
-            raise PlaceLostError
+            raise PartLostError
 
     points = [OnePoint(act) for _ in range(3)]
     run_points(points, divided())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accel_bench.runner.sweep_point import SweepPointRun
 
 
-class PlaceLostError(Exception):
+class PartLostError(Exception):
     """Processes of a part are lost without replacement; its sweep point continues elsewhere."""
 
 
@@ -26,7 +26,7 @@ def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
 
 
 def first_place(allocation: Allocation | None) -> Allocation | None:
-    """Return the allocation for points that run one after the other: all of an undivided one."""
+    """Return the first part of an allocation, or the whole of an undivided one."""
     return next(iter(places_of(allocation)), allocation)
 
 
@@ -89,7 +89,7 @@ class _Queue:
                 point.place, point.stop = place, self.stop
                 point.run_point()
                 back = None
-            except PlaceLostError:
+            except PartLostError:
                 return
             except BaseException:
                 self.end()
