@@ -39,7 +39,7 @@ OPTIMIZERS = {
 """Class names in `bitsandbytes.optim` by the optimizers' common names."""
 
 
-class QuantizedBase:
+class BitsAndBytesBase:
     """A run's base model, quantized module by module on loading, frozen and prepared."""
 
     def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:

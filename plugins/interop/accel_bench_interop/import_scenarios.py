@@ -50,7 +50,7 @@ def import_scenarios(
         scenarios = ipfs_config.read_config(source, findings)
     else:
         numbers = map(_numbers, (batch_sizes, devices, lengths))
-        matrix = fms_scenarios.Matrix(*numbers)
+        matrix = fms_scenarios.SweepMatrix(*numbers)
         scenarios, stacks = fms_scenarios.read_folder(source, matrix, findings)
     kept = [one for one in scenarios if one.stacks]
     files = {f"{one.name}.yaml": one.text() for one in kept}

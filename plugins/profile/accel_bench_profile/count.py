@@ -23,7 +23,7 @@ from accel_bench.report.table import Column, Report, Section, Table, paths, read
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.overrides import dotted
-from accel_bench_profile.ledger.difference import Change, LedgerDifference, difference, totals
+from accel_bench_profile.ledger.difference import LedgerDifference, TotalChange, difference, totals
 from accel_bench_profile.ledger.places import (
     FIGURES,
     PlaceChange,
@@ -32,9 +32,9 @@ from accel_bench_profile.ledger.places import (
     signed_amount,
 )
 from accel_bench_profile.ledger.schema import (
-    Entry,
     Figure,
     Ledger,
+    LedgerEntry,
     RankLedger,
     merge,
     read_ledger,
@@ -148,7 +148,7 @@ LEFT_OUT = (
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
     """Return the merged ledger of all ranks."""
     scenario = planned.experiment.scenario
-    entries: list[Entry] = [entry for rank in ranks for entry in rank.entries]
+    entries: list[LedgerEntry] = [entry for rank in ranks for entry in rank.entries]
     reasons = (reason for rank in ranks for reason in rank.left_out)
     plugins = {one.distribution: one.version for one in planned.active.versions()}
     work = scenario.model_dump(mode="json", exclude=NOT_WORK, exclude_none=True)
@@ -213,7 +213,7 @@ def difference_report(found: LedgerDifference) -> Report:
     return Report([section], found, Table(FLAT, [*found.rose, *found.fell]), WIDTH)
 
 
-def _change_name(change: Change) -> str:
+def _change_name(change: TotalChange) -> str:
     return " ".join(filter(None, (NAMES[change.figure], change.kind, change.dtype)))
 
 
@@ -254,7 +254,7 @@ FLAT = (
 """CSV columns of a difference."""
 
 
-def _figure(figure: Figure) -> Callable[[Entry], Any]:
+def _figure(figure: Figure) -> Callable[[LedgerEntry], Any]:
     return lambda entry: entry.figures.get(figure, 0)
 
 

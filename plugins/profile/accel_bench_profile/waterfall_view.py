@@ -10,9 +10,9 @@ from accel_bench.report.table import Column, Report, Section, Table, paths, read
 from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.waterfall import ADDS_UP
 from accel_bench_profile.figures.waterfall_schema import (
-    Change,
     ModuleChange,
     ProfileWaterfall,
+    TimeChange,
     WaterfallReport,
 )
 
@@ -35,7 +35,7 @@ class _Bar(NamedTuple):
     waterfall: ProfileWaterfall
     by: str
     name: str
-    change: Change
+    change: TimeChange
 
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
@@ -95,7 +95,7 @@ def _title(module: str) -> str:
 
 
 def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
-    def bar(row: tuple[str, Change]) -> str:
+    def bar(row: tuple[str, TimeChange]) -> str:
         size = round(BAR * abs(row[1].change) / most) if most else 0
         return ("<" if row[1].change < 0 else ">") * size or "="
 
@@ -112,7 +112,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
     ]
 
 
-def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
+def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
     """Yield the bars of modules; small changes share one row."""
     named = {*one.gained, *one.lost}
     rest = [
@@ -129,11 +129,11 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]
         what = "that hardly change" if hardly else "that change less"
         yield (
             f"{count(len(rest), 'module')} {what}",
-            Change(a=a, b=b, change=b - a, low=None, high=None),
+            TimeChange(a=a, b=b, change=b - a, low=None, high=None),
         )
 
 
-def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, Change]]:
+def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, TimeChange]]:
     yield from (("kind", bar.kind, bar) for bar in one.kinds)
     yield from (("module", bar.module, bar) for bar in one.modules)
     yield "rest", UNEXPLAINED, one.unexplained
@@ -174,7 +174,7 @@ def adding_up(one: ProfileWaterfall) -> str:
     )
 
 
-def _mostly(row: tuple[str, Change]) -> str:
+def _mostly(row: tuple[str, TimeChange]) -> str:
     change = row[1]
     if not isinstance(change, ModuleChange):
         return ""
@@ -186,7 +186,7 @@ def _mostly(row: tuple[str, Change]) -> str:
 MOSTLY = Column("mostly", _mostly, "mostly", kind="text")
 
 
-def _interval(change: Change) -> str | None:
+def _interval(change: TimeChange) -> str | None:
     if change.low is None or change.high is None:
         return None
     return f"{_signed(change.low)} to {_signed(change.high)}"

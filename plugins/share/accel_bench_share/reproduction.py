@@ -171,7 +171,7 @@ def reproduction_report(found: Reproduction) -> Report:
             )
         ],
         document=found,
-        flat=Table(FLAT, [FlatRow(found, row) for row in found.stacks]),
+        flat=Table(FLAT, [ReproductionRow(found, row) for row in found.stacks]),
     )
 
 
@@ -223,7 +223,7 @@ ABSOLUTE = (
 """Columns of absolute figures, which depend on the machine."""
 
 
-class FlatRow(NamedTuple):
+class ReproductionRow(NamedTuple):
     """Sources of a CSV line."""
 
     found: Reproduction

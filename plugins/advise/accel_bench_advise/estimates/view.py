@@ -17,12 +17,12 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
 from accel_bench_advise.estimates.schema import (
+    Bounds,
     Estimate,
     EstimateDocument,
     LengthSummary,
     Limit,
     Part,
-    Span,
 )
 
 METHOD = (
@@ -47,7 +47,7 @@ def estimate_report(document: EstimateDocument) -> Report:
     return Report([section], document, Table(FLAT, rows))
 
 
-def span_text(form: Callable[[float], str]) -> Callable[[Span], str]:
+def span_text(form: Callable[[float], str]) -> Callable[[Bounds], str]:
     """Return a function that formats spans."""
     return lambda span: span.text(form)
 

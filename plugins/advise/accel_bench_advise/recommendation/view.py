@@ -38,7 +38,7 @@ from accel_bench_advise.recommendation.schema import (
     AS_FAST,
     FittingModels,
     NextRun,
-    Other,
+    OtherCandidate,
     Recommendation,
 )
 
@@ -47,7 +47,7 @@ def recommend_report(document: Recommendation) -> Report:
     """Return the answer, the stacks with their evidence, the devices and the next commands."""
     lines = list(document.others)
     if one := document.recommended:
-        lines.insert(0, Other(fate="recommended", why="", of_the_best=AS_FAST, row=one))
+        lines.insert(0, OtherCandidate(fate="recommended", why="", of_the_best=AS_FAST, row=one))
     tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
@@ -111,7 +111,7 @@ def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
         )
 
 
-def _notes(document: Recommendation, lines: list[Other]) -> Iterator[str]:
+def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[str]:
     yield from (f"break-even: {one.sentence}" for one in document.break_even)
     reasons = [(label(line.row), line.why) for line in lines if line.why]
     yield from (f"not {text}" for text in grouped_by_reason(reasons))

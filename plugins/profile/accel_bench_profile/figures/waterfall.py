@@ -16,9 +16,9 @@ from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench_profile.figures.inflation import (
     UNEXPLAINED,
-    Part,
     ProfiledRun,
     Seconds,
+    StepPart,
     event_seconds,
     scaled,
     without_inflation,
@@ -26,11 +26,11 @@ from accel_bench_profile.figures.inflation import (
 from accel_bench_profile.figures.kernel_kinds import STEP_KINDS
 from accel_bench_profile.figures.modules import DATA, OUTSIDE, ROOT
 from accel_bench_profile.figures.waterfall_schema import (
-    Change,
     Inflation,
     KindChange,
     ModuleChange,
     ProfileWaterfall,
+    TimeChange,
 )
 
 ADDS_UP = 0.05
@@ -79,7 +79,7 @@ def profile_waterfall(
     difference = _change([(a.runs[key].seconds, b.runs[key].seconds) for key in rounds])
     modules = _modules(pairs, whole)
     also = {one.module: one for one in _modules(recorded, whole)}
-    unexplained = Change(**pairs.change(_is_unexplained))
+    unexplained = TimeChange(**pairs.change(_is_unexplained))
     named = [
         one for one in modules if all(
             _is_worth_naming(change, difference["a"]) and change.change * one.change > 0
@@ -93,7 +93,7 @@ def profile_waterfall(
         b=b.name,
         unit=unit,
         rounds=len(rounds),
-        difference=Change(**difference),
+        difference=TimeChange(**difference),
         kinds=tuple(_kinds(pairs)),
         modules=tuple(modules),
         unexplained=unexplained,
@@ -133,7 +133,7 @@ def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> 
     return Inflation(a=a, b=b)
 
 
-def _is_worth_naming(change: Change, step: float) -> bool:
+def _is_worth_naming(change: TimeChange, step: float) -> bool:
     return abs(change.change) >= WORTH_NAMING * step and change.is_sure
 
 
@@ -144,7 +144,7 @@ class _Pairs:
         self.rounds = rounds
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
-    def change(self, chosen: Callable[[Part], bool]) -> dict[str, Any]:
+    def change(self, chosen: Callable[[StepPart], bool]) -> dict[str, Any]:
         """Return the total of chosen parts in A and in B, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
@@ -152,7 +152,7 @@ class _Pairs:
         )
         return _change([(a, b) for a, b in sums])
 
-    def changes(self, chosen: Callable[[Part], str]) -> dict[str, float]:
+    def changes(self, chosen: Callable[[StepPart], str]) -> dict[str, float]:
         """Return the mean change by a name of parts, the largest first, without empty names."""
         sums: dict[str, float] = defaultdict(float)
         for a, b in self.rounds:
@@ -192,7 +192,7 @@ def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
 
 
 def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
-    def within(part: Part) -> bool:
+    def within(part: StepPart) -> bool:
         return module_group(part.module, whole) == name and not _is_unexplained(part)
 
     change = pairs.change(within)
@@ -226,7 +226,7 @@ def module_group(path: str, whole: Iterable[str]) -> str:
     return ".".join(parts[:depth])
 
 
-def _is_unexplained(part: Part) -> bool:
+def _is_unexplained(part: StepPart) -> bool:
     return part[:2] == UNEXPLAINED[:2]
 
 

@@ -10,7 +10,7 @@ UNLIKE = 1.1
 """Ratio of the two inflations from which their effect is shown as unexplained."""
 
 
-class Change(Frozen):
+class TimeChange(Frozen):
     """Time of a part in A and in B, in seconds per unit, averaged over rounds."""
 
     a: float
@@ -31,13 +31,13 @@ class Change(Frozen):
         return self.low is None or self.high is None or self.low > 0 or self.high < 0
 
 
-class KindChange(Change):
+class KindChange(TimeChange):
     """Change of one kind of operation."""
 
     kind: StepKind
 
 
-class ModuleChange(Change):
+class ModuleChange(TimeChange):
     """Change of one module, inner modules included."""
 
     module: str
@@ -82,7 +82,7 @@ class ProfileWaterfall(Frozen):
     rounds: int
     """Number of rounds with measured and profiled runs of both stacks."""
 
-    difference: Change
+    difference: TimeChange
     """Change of the whole step, from the unprofiled measured windows."""
 
     kinds: tuple[KindChange, ...]
@@ -91,7 +91,7 @@ class ProfileWaterfall(Frozen):
     modules: tuple[ModuleChange, ...]
     """Changes by module, the largest first, which with `unexplained` add up to the difference."""
 
-    unexplained: Change
+    unexplained: TimeChange
     """Change outside of modules and operations, and if `left_inflation` differs by more than 10 %,
     the changes that it would feign in modules."""
 

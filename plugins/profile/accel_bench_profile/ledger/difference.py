@@ -28,7 +28,7 @@ MOST_SETTINGS = 8
 """Maximum number of differing settings that are named."""
 
 
-class Change(Frozen):
+class TotalChange(Frozen):
     """A changed sum over the step."""
 
     figure: Figure
@@ -57,8 +57,8 @@ class LedgerDifference(Document):
     after: Ledger
     """Current ledger without entries."""
 
-    rose: tuple[Change, ...]
-    fell: tuple[Change, ...]
+    rose: tuple[TotalChange, ...]
+    fell: tuple[TotalChange, ...]
     places: tuple[PlaceChange, ...]
     """Places of rises: lines with more work than before first, in the order of execution."""
 
@@ -93,7 +93,7 @@ def difference(before: Ledger, after: Ledger) -> LedgerDifference:
     old, new = totals(before), totals(after)
     order = {key: None for key in (*old, *new)}
     changes = [
-        Change(figure=figure, kind=kind, dtype=dtype, before=old[key], after=new[key])
+        TotalChange(figure=figure, kind=kind, dtype=dtype, before=old[key], after=new[key])
         for key in sorted(order, key=lambda key: (bool(key[1]), FIGURES.index(key[0])))
         for figure, kind, dtype in [key]
         if old[key] != new[key] and key[1] != FREE

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 
 from accel_bench.analysis.wording import count, flops, size
 from accel_bench.documents.base import Frozen
-from accel_bench_profile.ledger.schema import Entry, Figure, Ledger
+from accel_bench_profile.ledger.schema import Figure, Ledger, LedgerEntry
 
 FIGURES: tuple[Figure, ...] = get_args(Figure)
 
@@ -168,7 +168,7 @@ def _turn(place: PlaceChange) -> int:
 class Risen(NamedTuple):
     """An operation at a line that contributes to a sum that rose."""
 
-    entry: Entry
+    entry: LedgerEntry
 
     change: Counter[Figure]
     """Difference at the line."""
@@ -177,25 +177,25 @@ class Risen(NamedTuple):
     """Difference in the module, over all its lines and operations."""
 
 
-def _at_line(entry: Entry) -> tuple[str, ...]:
+def _at_line(entry: LedgerEntry) -> tuple[str, ...]:
     # Whatever function a line is in: who changes one line of a forward often patches all of it.
     return (*_in_module(entry), entry.site.code)
 
 
-def _in_module(entry: Entry) -> tuple[str, ...]:
+def _in_module(entry: LedgerEntry) -> tuple[str, ...]:
     site = entry.site
     return (site.phase, site.module, entry.operation, entry.kind, entry.dtype)
 
 
-def _module(entry: Entry) -> tuple[str, ...]:
+def _module(entry: LedgerEntry) -> tuple[str, ...]:
     return (entry.site.phase, entry.site.module)
 
 
-KEYS: tuple[Callable[[Entry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
+KEYS: tuple[Callable[[LedgerEntry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
 """Keys by which changes are summed."""
 
 
-def _line(entry: Entry) -> LineKey:
+def _line(entry: LedgerEntry) -> LineKey:
     return LineKey(entry.site.file, entry.site.function, entry.site.code)
 
 
@@ -208,7 +208,7 @@ def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
 
 
 def _changes(
-    before: Ledger, after: Ledger, key: Callable[[Entry], tuple[str, ...]]
+    before: Ledger, after: Ledger, key: Callable[[LedgerEntry], tuple[str, ...]]
 ) -> dict[tuple[str, ...], Counter[Figure]]:
     found: dict[tuple[str, ...], Counter[Figure]] = {}
     for entry in after.entries:
