@@ -36,8 +36,8 @@ from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.family import WORK, recommend_family
 from accel_bench_advise.recommendation.models import fitting_models
+from accel_bench_advise.recommendation.recommender import Recommender, check_request, lengths_of
 from accel_bench_advise.recommendation.schema import FittingModels, Mode, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, check_request, lengths_of
 from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20

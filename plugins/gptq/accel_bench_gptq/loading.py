@@ -60,8 +60,8 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> PackedModel:
     Raises ScenarioError if the model cannot be loaded or contradicts the options.
     """
     import_library()
-    from accel_bench_gptq.adoption import load_checkpoint
     from accel_bench_gptq.calibration import calibrate
+    from accel_bench_gptq.trainable_checkpoint import load_checkpoint
 
     found = ModelPacker(run, options)
     seconds: float | None = None

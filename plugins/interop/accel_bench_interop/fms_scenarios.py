@@ -11,7 +11,6 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.load import Document, Location, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
 from accel_bench.scenario.overrides import set_path
-from accel_bench_interop.figures import positive_integer, short_name
 from accel_bench_interop.mapping import (
     Findings,
     MappingTable,
@@ -22,7 +21,8 @@ from accel_bench_interop.mapping import (
     respelled,
     spelled,
 )
-from accel_bench_interop.native import NativeScenario
+from accel_bench_interop.scenario_writer import NativeScenario
+from accel_bench_interop.value_parsers import positive_integer, short_name
 
 TABLE = "fms-acceleration"
 

@@ -42,7 +42,7 @@ def import_scenarios(
     from accel_bench.analysis.wording import count
     from accel_bench_interop import fms_scenarios, ipfs_config
     from accel_bench_interop.mapping import Findings
-    from accel_bench_interop.native import stack_text, write_files
+    from accel_bench_interop.scenario_writer import stack_text, write_files
 
     findings = Findings()
     stacks: dict[str, fms_scenarios.Uses] = {}

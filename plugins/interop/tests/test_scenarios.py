@@ -11,7 +11,7 @@ import pytest
 from accel_bench_interop.fms_scenarios import SweepMatrix, read_folder
 from accel_bench_interop.ipfs_config import read_config
 from accel_bench_interop.mapping import Findings, read_mapping
-from accel_bench_interop.native import NativeScenario, stack_text, write_files
+from accel_bench_interop.scenario_writer import NativeScenario, stack_text, write_files
 
 from accel_bench.errors import ImportFileError
 from accel_bench.planning.resolve import resolve

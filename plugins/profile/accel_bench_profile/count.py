@@ -24,7 +24,7 @@ from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.overrides import dotted
 from accel_bench_profile.ledger.difference import LedgerDifference, TotalChange, difference, totals
-from accel_bench_profile.ledger.places import (
+from accel_bench_profile.ledger.line_changes import (
     FIGURES,
     PlaceChange,
     amount,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.wording import label, milliseconds, percent, size
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
-from accel_bench_profile.figures.answer import place_text
+from accel_bench_profile.figures.findings import place_text
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.schema import (
     KernelTime,

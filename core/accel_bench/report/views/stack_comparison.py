@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.ladder import LadderStep
-from accel_bench.analysis.metrics.named import MetricFigure, labels
+from accel_bench.analysis.metrics.plugin_metrics import MetricFigure, labels
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
 from accel_bench.analysis.statistics.estimators import Interval

@@ -8,11 +8,11 @@ from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.models import cards_of_family
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench_advise.recommendation.answer import candidate_row, kept_settings
+from accel_bench_advise.recommendation.candidate_rows import candidate_row, kept_settings
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
+from accel_bench_advise.recommendation.recommender import Recommender, check_request
 from accel_bench_advise.recommendation.schema import CandidateRow, Certainty, Mode, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, check_request
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """Description of each mode."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_advise.recommendation.answer import answer_of, candidate_row, others_of
+from accel_bench_advise.recommendation.candidate_rows import answer_of, candidate_row, others_of
 from accel_bench_advise.recommendation.candidates import collect_candidates
 from accel_bench_advise.recommendation.ranking import Ranked, break_evens, rank
 from analysis_factory import with_threads

@@ -8,7 +8,7 @@ from typing import Any
 from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.part_benchmark import PartBenchmark
 from accel_bench_op.benchmarks.shapes import (
     GPT2_SIZES,
     LLAMAS,

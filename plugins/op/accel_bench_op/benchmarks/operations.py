@@ -7,7 +7,7 @@ from typing import Any
 
 from accel_bench_op.benchmark import as_dtype
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.part_benchmark import PartBenchmark
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES, MIXED_SIZES
 
 TOKEN_BYTES = 8

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, plain_value
 from accel_bench.documents.base import Frozen
-from accel_bench_profile.ledger.places import (
+from accel_bench_profile.ledger.line_changes import (
     FIGURES,
     FREE,
     PlaceChange,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from accel_bench_profile.ledger.difference import difference
-from accel_bench_profile.ledger.places import where
+from accel_bench_profile.ledger.line_changes import where
 from accel_bench_profile.ledger.schema import Ledger, LedgerEntry, read_ledger, write_ledger
 
 from .planted import FORWARDS, OTHERS, free, ledger_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.findings import answer_of, findings_of
 from accel_bench_profile.figures.schema import RankProfile
 from accel_bench_profile.figures.summarize import figures_of
 from accel_bench_profile.plugin import RecordingOptions

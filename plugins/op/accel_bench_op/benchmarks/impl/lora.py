@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
-from accel_bench_op.benchmarks.impl.making import SPREAD
+from accel_bench_op.benchmarks.impl.seeded import SPREAD
 
 ADAPTER = "default"
 """Name of the adapter."""

@@ -18,7 +18,7 @@ from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.schema import LengthSummary
 from accel_bench_advise.estimates.target import is_price_of
 from accel_bench_advise.recommendation.advice import advice
-from accel_bench_advise.recommendation.answer import (
+from accel_bench_advise.recommendation.candidate_rows import (
     answer_of,
     candidate_row,
     kept_settings,

@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.findings import answer_of, findings_of
 from accel_bench_profile.figures.schema import (
     CallTime,
     CommunicationTime,

@@ -25,7 +25,7 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.overrides import AXES
 from accel_bench.scenario.sweep import Point, swept_by
-from accel_bench_share.bundle_file import Bundle
+from accel_bench_share.bundle_reader import Bundle
 
 TAKEN = frozenset(
     """
