@@ -44,7 +44,7 @@ class CountingCheckpoint(CheckpointFunction):
         return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
 
     def plain(self) -> Any:
-        """Return the checkpoint function without counts, and stop those of the policy."""
+        """Return the checkpoint function without counting, and stop the policy's counting."""
         if self.operations is not None:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)

@@ -49,7 +49,7 @@ class OffloadHooks:
         self._packed: dict[tuple[Any, ...], OnHost] = {}
 
     def hooks(self) -> saved_tensors_hooks:
-        """Return the context in which a forward pass offloads what it saves."""
+        """Return the context in which a forward pass offloads its saved tensors."""
         if self._staying is None:
             # Not before the first pass: wrapping and materializing give weights other storages.
             self._staying = self._read_staying()

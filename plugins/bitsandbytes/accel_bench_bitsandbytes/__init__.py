@@ -70,7 +70,7 @@ class BitsAndBytesOptions(Options):
 
     @model_validator(mode="after")
     def _belong_together(self) -> BitsAndBytesOptions:
-        """Reject options that would be ignored beside the others."""
+        """Reject combinations in which an option would have no effect."""
         four_bits = self.quant_type in ("nf4", "fp4")
         for field, wanted in (
             ("double_quant", self.double_quant),

@@ -136,7 +136,7 @@ class ReferenceComparison(Document):
     """The JSON document of `accel-bench results regressions`."""
 
     reference: str
-    """Name of the reference."""
+    """Name of the reference set: a file, a results folder, or a selection."""
 
     tolerance: float
     aliases: dict[str, str]

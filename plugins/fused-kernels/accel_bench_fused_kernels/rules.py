@@ -50,7 +50,7 @@ class Rules:
     """Rules of one architecture; a field that is None or empty stands for a missing part."""
 
     norms: NormRule | None = None
-    """Rule for its RMS norms."""
+    """Rule for the architecture's RMS norms."""
 
     rotary: str | None = None
     """Function of the modeling module that rotates queries and keys:
@@ -63,7 +63,7 @@ class Rules:
     """Classes of experts with a method `_apply_gate(gate_and_up)`."""
 
     loss: LossRule = field(default_factory=LossRule)
-    """Rule for its loss."""
+    """Rule for the architecture's loss."""
 
 
 ROTARY = "apply_rotary_pos_emb"

@@ -30,7 +30,7 @@ class PackedModel:
     """The model, in train mode."""
 
     way: Way
-    """Method of quantization."""
+    """Method of quantization: pack, calibrate, or checkpoint."""
 
     seconds: float | None
     """Seconds of quantizing; None for a checkpoint."""

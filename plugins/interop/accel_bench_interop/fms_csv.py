@@ -36,7 +36,7 @@ Reader = Callable[[ExportedRun], Any]
 
 KNOWN = {key: trainer.KNOWN[key] for key in ("train_samples_per_second", "train_steps_per_second",
          "train_tokens_per_second", "train_loss", "epoch")}  # fmt: skip
-"""Figures by column."""
+"""Figures of a run by CSV column."""
 
 SETTINGS: Settings = {
     "model.id": ("model_name_or_path", as_stated),

@@ -25,7 +25,7 @@ Placed: TypeAlias = dict[str, tuple[Any, str]]
 
 
 class KeyMapping(Frozen):
-    """Mapping of one key."""
+    """Mapping of one key of another program to an option or setting."""
 
     to: str = ""
     """Option of the plugin, or dotted key of a scenario."""

@@ -55,7 +55,7 @@ class Cell:
     """Executor that built `fn`; None if unknown."""
 
     def timed_call(self) -> TimedCall:
-        """Return the call of a round."""
+        """Return the timed call of a round."""
         one = self.benchmark
         postprocess = one.postprocess_for_backward if one.requires_grad else _no_backward
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)

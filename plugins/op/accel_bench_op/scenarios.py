@@ -14,7 +14,7 @@ from accel_bench_op.document import ExecutorSupport, OperationEntry
 from accel_bench_op.executors import cell_obstacle
 
 ENGINE, TASK = "op", "operation"
-"""Plugins for the slots of those names."""
+"""Plugins for the slots `engine` and `task`."""
 
 BASELINE = "eager"
 """Executor that others are compared with."""
@@ -23,7 +23,7 @@ ALL = "all"
 """Word that selects every size, or every executor."""
 
 SMALLEST = "tiny"
-"""Default size."""
+"""Benchmark size that runs by default."""
 
 STEPS = 50
 """Number of calls in the measured window, unless `measure.steps` is set."""

@@ -232,7 +232,7 @@ def check_losses(
 
 
 def with_answer(report: TuneReport) -> TuneReport:
-    """Return the report with its answer: what fits, then what is best."""
+    """Return the report with its answer: the values that fit, then the best trial."""
     sentences = [_fit(report), _best(report)]
     if report.check:
         sentences.append(f"Run beside the baseline, {report.check.reason}")

@@ -33,7 +33,7 @@ MACHINES, VERSIONS = "machines.json", "versions.json"
 
 NEEDED = frozenset({MANIFEST, SCENARIO, SESSIONS, RUNS})
 KNOWN = NEEDED | {CONCLUSION, REPORT, SUMMARY, MACHINES, VERSIONS}
-"""Names of members: the required ones, and all."""
+"""Names of a bundle's members: the required ones, and all allowed ones."""
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -231,5 +231,5 @@ def _scenario(content: bytes, source: str) -> dict[str, Any]:
 
 
 def json_member(value: Any) -> bytes:
-    """Return canonical, readable JSON."""
+    """Return a value as canonical, readable JSON."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()

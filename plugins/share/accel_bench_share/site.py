@@ -197,7 +197,7 @@ class ShownBundle:
 
     summary: Summary
     models: Mapping[str, str]
-    """Models by experiment id."""
+    """Names of models by experiment id."""
 
     devices: str
     versions: Sequence[str]

@@ -183,7 +183,7 @@ class SpeedEstimate(Frozen):
     step_seconds: Bounds
 
     basis: str
-    """Method of the estimate."""
+    """Method of the speed estimate: roofline, or roofline calibrated by stored runs."""
 
     calibrated_by: tuple[str, ...] = ()
     """Stored experiments that calibrate the span; empty for the roofline alone."""
@@ -275,7 +275,7 @@ class Estimate(Frozen):
     """Number of tokens to train on, padding included, as given or from the lengths."""
 
     hours: Bounds | None = None
-    """Hours for `for_tokens` tokens."""
+    """Hours of training for `for_tokens` tokens."""
 
     cost: CostEstimate | None = None
     nearest: Alternative | None = None
@@ -287,11 +287,11 @@ class Estimate(Frozen):
     notes: tuple[str, ...] = ()
 
     problem: str = ""
-    """Why there is no estimate."""
+    """Reason why there is no estimate; empty if there is one."""
 
 
 class EstimateDocument(Document):
-    """What `accel-bench estimate --format json` prints."""
+    """The JSON document of `accel-bench estimate`."""
 
     for_tokens: float | None
     """Tokens to train on that were given, padding included; null without."""

@@ -15,7 +15,7 @@ from accel_bench_advise.recommendation.recommender import Recommender, check_req
 from accel_bench_advise.recommendation.schema import CandidateRow, Certainty, Mode, RecommendRequest
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
-"""Description of each mode."""
+"""Description of the modes `train` and `inference`."""
 
 SPELT_OUT = 3
 """Number of recommendations in the answer's sentence; the table has all."""

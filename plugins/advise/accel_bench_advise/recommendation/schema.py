@@ -212,7 +212,7 @@ class Offer(Frozen):
     """Sentence on whether the work fits the device."""
 
     problem: str = ""
-    """Reason why the device cannot do the job or is unknown to; empty if it can."""
+    """Reason why the device cannot do the job, or why that is unknown; empty if it can."""
 
 
 class NextRun(Frozen):
@@ -237,7 +237,7 @@ class Recommendation(Document):
     """Recommended stack; null if no stored stack can be recommended."""
 
     offer: Offer | None = None
-    """Recommended device."""
+    """Recommended device, with hours and dollars of the job."""
 
     runner_up: OtherCandidate | None = None
     others: tuple[OtherCandidate, ...] = ()

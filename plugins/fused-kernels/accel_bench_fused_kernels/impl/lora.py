@@ -91,7 +91,7 @@ class Fusion:
             self._bind(member, Single(member).forward)
 
     def _read(self, model: nn.Module) -> dict[str, FusedLayer]:
-        """Return the adapted layers by name, and count unsupported ones."""
+        """Return the adapted layers by name, and count layers that cannot be fused."""
         found: dict[str, FusedLayer] = {}
         for name, module in model.named_modules():
             if isinstance(module, LoraLayer):

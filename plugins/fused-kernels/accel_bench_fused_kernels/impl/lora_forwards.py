@@ -50,7 +50,7 @@ class InputGroup:
         self._waiting = None
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Compute the outputs of all layers; return that of the first."""
+        """Compute the outputs of all layers; return the first layer's."""
         if self._waiting is not None:
             self._waiting, self.apart = None, True
         alone = self.apart or others or keywords

@@ -34,7 +34,7 @@ class Activation:
     """Function that returns the activation in a new tensor."""
 
     backward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """Function that returns the gradient of the gate, from that of the activation, and the gate."""
+    """Function that returns the gate's gradient from the activation's gradient and the gate."""
 
 
 @dataclass(frozen=True)

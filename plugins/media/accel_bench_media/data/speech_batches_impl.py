@@ -124,7 +124,7 @@ class SpeechCollator:
     def batch(
         self, tensors: dict[str, torch.Tensor], counts: TokenCounts, supervised: int, in_step: int
     ) -> Batch:
-        """Return a micro-batch."""
+        """Return a micro-batch of the given utterances."""
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
 

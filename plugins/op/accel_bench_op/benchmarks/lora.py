@@ -22,7 +22,7 @@ class LoraLinear(PartBenchmark):
     sizes = LLAMAS
 
     base = "dense"
-    """Kind of the base."""
+    """Kind of the base layer: dense, or a library's quantized one."""
 
     needs: tuple[str, str] = ("", "")
     """Library of the base layer, and the extra that installs it."""

@@ -274,7 +274,7 @@ class StackProfile(Frozen):
     """Folder of TensorBoard's event files with the steps' scalars, or the reason for none."""
 
     answer: str
-    """Most important finding."""
+    """Most important finding of the profile, in a sentence."""
 
     findings: tuple[Finding, ...] = ()
     """All findings, the `answer` first."""

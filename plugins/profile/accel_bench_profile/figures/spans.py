@@ -89,7 +89,7 @@ class Cycle:
 
     @cached_property
     def lane(self) -> int:
-        """Thread of the steps."""
+        """Host thread that ran the steps."""
         return self.steps[0].lane if self.steps else 0
 
     @cached_property
@@ -115,7 +115,7 @@ class Cycle:
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
-        """Innermost modules on the steps' thread, in succession."""
+        """Innermost modules on the steps' thread by time interval, in order."""
         calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 

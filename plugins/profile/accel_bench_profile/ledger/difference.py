@@ -74,7 +74,7 @@ class LedgerDifference(Document):
 
     @property
     def answer(self) -> str:
-        """Conclusion in a sentence."""
+        """Conclusion of the comparison in a sentence."""
         fell = f"; {count(len(self.fell), 'sum')} fell" if self.fell else ""
         first = f"; look first at {where(self.places[0])}" if self.places else ""
         if self.rose:

@@ -24,7 +24,7 @@ FREE = "view"
 """Kind of operations without cost, which never fail a gate."""
 
 MOST_SHIFTS = 3
-"""Maximum number of named lines of a shift."""
+"""Maximum number of source lines named for a shift between modules."""
 
 
 class PlaceChange(Frozen):
@@ -55,10 +55,10 @@ class Shift(Frozen):
     """Dtype of the operations."""
 
     rose: tuple[str, ...]
-    """Lines at which they rose, with modules."""
+    """Source lines at which the operations rose, with modules."""
 
     fell: tuple[str, ...]
-    """Lines at which they fell."""
+    """Source lines at which the operations fell."""
 
     @property
     def sentence(self) -> str:
@@ -78,13 +78,13 @@ class LineKey(NamedTuple):
 
 
 def where(place: PlaceChange) -> str:
-    """Return `file.py:12 (model.layers.*.mlp)`."""
+    """Return a source line with its module: `file.py:12 (model.layers.*.mlp)`."""
     modules = f" ({', '.join(filter(None, place.modules))})" if any(place.modules) else ""
     return f"{line_of(place)}{modules}"
 
 
 def line_of(place: PlaceChange) -> str:
-    """Return `file.py:12`."""
+    """Return a source line as `file.py:12`."""
     return f"{place.file or 'no file'}:{','.join(map(str, place.lines))}"
 
 
@@ -171,7 +171,7 @@ class Risen(NamedTuple):
     entry: LedgerEntry
 
     change: Counter[Figure]
-    """Difference at the line."""
+    """Difference of the figures at the line."""
 
     net: Counter[Figure]
     """Difference in the module, over all its lines and operations."""

@@ -43,7 +43,7 @@ own temporaries, `other` allocations of unknown tensors."""
 
 
 class CategoryChange(NamedTuple):
-    """Change of a category's bytes at a time."""
+    """Change of a memory category's bytes at a time."""
 
     at: int
     """Time in nanoseconds of the profiler's clock; negative for earlier allocations."""
@@ -123,7 +123,7 @@ class MemoryRecorder(WindowRecorder):
 
 
 def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
-    """Yield changes of categories on a device, in order, from torch's memory profile."""
+    """Yield changes of memory by category on a device, in order, from torch's memory profile."""
     categories = found._categories
     for at, action, (key, version), size in found.timeline:
         if key.device != device:

@@ -37,7 +37,7 @@ ADAPTED = re.compile(r"^base_model(\.model(\.|$)|$)")
 """Prefix of the paths in a model wrapped by PEFT."""
 
 ROLES = {"attention": ("Attention", "Attn"), "norm": ("Norm",), "loss": ("Loss",)}
-"""Name patterns of module classes by the kind of their own operations."""
+"""Name patterns of module classes, such as attention, by the kind of their operations."""
 
 
 class ModuleRanges:

@@ -113,7 +113,7 @@ class ProfileWindow(Stage):
         self._fields: dict[str, Any] = {}
 
     def start(self) -> bool:
-        """Start the first part."""
+        """Start recording the first part."""
         self._next()
         return self._left > 0
 

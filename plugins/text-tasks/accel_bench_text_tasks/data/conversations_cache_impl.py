@@ -68,7 +68,7 @@ class CacheFacts:
     """Number of answer tokens; null if every token is supervised."""
 
     vocab_size: int
-    """Number of token ids."""
+    """Size of the tokenizer's vocabulary."""
 
     pad_token_id: int
 

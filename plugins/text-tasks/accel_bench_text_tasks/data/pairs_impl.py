@@ -62,10 +62,10 @@ class PairDataset:
     """Start and end in `tokens` of both sequences of each pair: (pairs, 4)."""
 
     sequence_length: int
-    """Maximum tokens of a sequence."""
+    """Maximum number of tokens of a sequence."""
 
     vocab_size: int
-    """Number of token ids."""
+    """Size of the tokenizer's vocabulary."""
 
     pad_token_id: int
     fingerprint: str
@@ -243,7 +243,7 @@ def tokenized(
 
 @dataclass(frozen=True)
 class BPESettings:
-    """Settings of the tokenization."""
+    """Settings of the byte-level BPE tokenizer."""
 
     vocab_size: int
     """Maximum vocabulary of the byte-level BPE trained on the texts."""

@@ -58,7 +58,7 @@ class PreferenceDataset:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Size of the tokenizer's vocabulary."""
         return self.sequences.vocab_size
 
     @property

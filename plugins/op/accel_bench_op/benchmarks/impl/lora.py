@@ -12,7 +12,7 @@ from torch import nn
 from accel_bench_op.benchmarks.impl.seeded import SPREAD
 
 ADAPTER = "default"
-"""Name of the adapter."""
+"""Name of the LoRA adapter in PEFT's layers."""
 
 GROUP = 32
 """Number of inputs that share a scale in GPTQ's layer."""
@@ -32,7 +32,7 @@ class ProjectionModule(nn.Module):
         self.proj = proj
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute inputs of shape (..., in)."""
+        """Return the projection of inputs of shape (..., in)."""
         return self.proj(x)
 
 
