@@ -128,7 +128,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
 
 
 def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:
-    """Raise ScenarioError that names the options given, of those passed; none if all are unset."""
+    """Raise ScenarioError that names the given ones among some options, if any is given."""
     flags = {"budget_usd": "budget", "deadline_hours": "deadline", "at_most": "metric-below"}
     given = [flags.get(name, name.replace("_", "-")) for name in names if getattr(options, name)]
     if given:

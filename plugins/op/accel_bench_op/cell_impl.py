@@ -100,7 +100,7 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_scale(self, scale: float, gradients: bool) -> Check:
-        """Compare on scaled inputs; undecided if float64 differs in the same way."""
+        """Compare on scaled inputs; undecided if the reference cannot compute with them."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
             found = self._compared(values, gradients)
@@ -189,7 +189,7 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
 
 
 def _no_backward(_: Any) -> None:
-    """Return the error for an output without gradient."""
+    """Return None as the start of a backward pass that a benchmark does not have."""
 
 
 @contextlib.contextmanager

@@ -157,7 +157,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
 
 
 def dominated(parameters: dict[str, JsonValue], trials: Sequence[TuneTrial]) -> TuneTrial | None:
-    """Return a trial that ran out of memory at values not larger; None without one."""
+    """Return a trial that ran out of memory at values that are not larger; None without one."""
     return next(
         (
             one

@@ -48,7 +48,7 @@ WORDS = re.compile(
     r"[^.]+|(.+\.)?use|stacks\.[^.]+\.description"
     r"|(environment|evaluate|inference|measure|resources|train)\..+"
 )
-"""Keys whose texts are names of plugins or fixed words, even if a folder here has that name."""
+"""Keys whose texts are names of plugins or fixed words, never paths."""
 
 USES = re.compile(r"stacks\.[^.]+\.use")
 """Key of a stack's plugins."""
