@@ -7,7 +7,7 @@ from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.metrics.named import named_metrics
+from accel_bench.analysis.metrics.plugin_metrics import named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.schema import ExperimentFigures, LossEnds, Rates, StepSeconds
 from accel_bench.analysis.statistics.estimators import positive_interval, quantile

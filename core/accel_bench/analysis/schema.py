@@ -11,7 +11,7 @@ from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp, UpdateCost
 from accel_bench.analysis.metrics.memory import MemoryFigures
-from accel_bench.analysis.metrics.named import MetricFigure
+from accel_bench.analysis.metrics.plugin_metrics import MetricFigure
 from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization

@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch_attn._varlen_attn",
     ),
 }
-"""Names of torch operations by group; `keep` skips those that are not installed."""
+"""Names of torch operations by group (`matmuls`, `attention`)."""
 
 
 class CheckpointingOptions(Options):

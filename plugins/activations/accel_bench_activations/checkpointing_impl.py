@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from accel_bench_activations.activations import CheckpointingOptions
 
 
-class Checkpoint(CheckpointFunction):
+class CountingCheckpoint(CheckpointFunction):
     """A `CheckpointFunction` that calls torch's checkpoint and counts calls until the window."""
 
     def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
@@ -44,7 +44,7 @@ class Checkpoint(CheckpointFunction):
         return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
 
     def plain(self) -> Any:
-        """Return the checkpoint function without counts, and stop those of the policy."""
+        """Return the checkpoint function without counting, and stop the policy's counting."""
         if self.operations is not None:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)
@@ -77,7 +77,7 @@ class Checkpointing:
         self._chosen = self._blocks[::every]
         keep = options.keep if options.policy == "selective" else ()
         word = f"every {every}" if every > 1 else options.policy
-        self._checkpoint = Checkpoint(word, keep)
+        self._checkpoint = CountingCheckpoint(word, keep)
         # The model's own switch does what else there is to do, such as for adapters.
         enable_gradient_checkpointing(model)
         for block in self._blocks:

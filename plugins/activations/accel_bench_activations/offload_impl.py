@@ -33,7 +33,7 @@ class OnHost:
     """The copy back on the device, held until the last use; None before the first."""
 
 
-class Packing:
+class OffloadHooks:
     """The pair of saved-tensor hooks, which offload each tensor at most once in a forward pass."""
 
     def __init__(self, staying: Callable[[], set[int]], minimum_bytes: int, device: str) -> None:
@@ -49,7 +49,7 @@ class Packing:
         self._packed: dict[tuple[Any, ...], OnHost] = {}
 
     def hooks(self) -> saved_tensors_hooks:
-        """Return the context in which a forward pass offloads what it saves."""
+        """Return the context in which a forward pass offloads its saved tensors."""
         if self._staying is None:
             # Not before the first pass: wrapping and materializing give weights other storages.
             self._staying = self._read_staying()
@@ -107,7 +107,7 @@ class Offloading:
         if not blocks:
             raise PluginError(f"activation-offload: {type(model).__name__} has no list of blocks")
         self._decoder = model.get_submodule(path.rpartition(".")[0])
-        self._packing = Packing(lambda: _storages(model), minimum_bytes, device)
+        self._packing = OffloadHooks(lambda: _storages(model), minimum_bytes, device)
         self._passes = 0
         self._bound = vars(self._decoder).get("forward")
         self._forward = self._decoder.forward

@@ -10,7 +10,7 @@ import pytest
 import torch
 from accel_bench_activations.activations import CheckpointingOptions
 from accel_bench_activations.checkpointing_impl import Checkpointing
-from accel_bench_activations.offload_impl import Offloading, OnHost, Packing
+from accel_bench_activations.offload_impl import OffloadHooks, Offloading, OnHost
 from flop_counting import ROTARY, catalog_model
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -32,8 +32,8 @@ def gradients(model: Any) -> list[torch.Tensor]:
     return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-def packing(*staying: torch.Tensor, minimum: int = 16) -> Packing:
-    return Packing(lambda: {t.untyped_storage().data_ptr() for t in staying}, minimum, "cpu")
+def packing(*staying: torch.Tensor, minimum: int = 16) -> OffloadHooks:
+    return OffloadHooks(lambda: {t.untyped_storage().data_ptr() for t in staying}, minimum, "cpu")
 
 
 @pytest.mark.parametrize("lora", [None, {"dropout": 0.2}], ids=["all", "lora"])
@@ -151,7 +151,7 @@ def test_a_model_without_blocks_is_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_copies_lie_in_pinned_memory_and_come_back_as_they_were() -> None:
     tensor = torch.rand(1024, device="cuda")
-    hooks = Packing(set, 16, "cuda").hooks()
+    hooks = OffloadHooks(set, 16, "cuda").hooks()
     packed = hooks.pack_hook(tensor)
     device, copy = packed.packed
     assert device.type == "cuda" and copy.is_pinned()

@@ -36,8 +36,8 @@ from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.family import WORK, recommend_family
 from accel_bench_advise.recommendation.models import fitting_models
+from accel_bench_advise.recommendation.recommender import Recommender, check_request, lengths_of
 from accel_bench_advise.recommendation.schema import FittingModels, Mode, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, check_request, lengths_of
 from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20
@@ -128,7 +128,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
 
 
 def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:
-    """Raise ScenarioError that names the given ones of the options, if there are any."""
+    """Raise ScenarioError that names the given ones among some options, if any is given."""
     flags = {"budget_usd": "budget", "deadline_hours": "deadline", "at_most": "metric-below"}
     given = [flags.get(name, name.replace("_", "-")) for name in names if getattr(options, name)]
     if given:

@@ -6,13 +6,13 @@ from typing import get_args
 
 from accel_bench_advise.estimates.schema import (
     BatchShape,
+    Bounds,
     CostEstimate,
     Estimate,
     EstimateDocument,
     Limit,
     MemoryEstimate,
     Part,
-    Span,
     SpeedEstimate,
 )
 from accel_bench_advise.estimates.view import estimate_report
@@ -24,7 +24,7 @@ from accel_bench.report.table import Report
 def estimated() -> Report:
     """Estimates of two stacks, with money."""
     shape = BatchShape(micro_batch_size=4, sequence_length=2048)
-    span = Span(low=19_876_543_210, high=23_456_789_012)
+    span = Bounds(low=19_876_543_210, high=23_456_789_012)
     rows = [
         Estimate(
             scenario="some",
@@ -45,17 +45,17 @@ def estimated() -> Report:
             largest_micro_batch_size=Limit(value=128, bounded_by="model"),
             longest_sequence_length=Limit(value=131_072, bounded_by="search"),
             speed=SpeedEstimate(
-                tokens_per_second=Span(low=123_456, high=234_567),
-                step_seconds=Span(low=0.1234, high=0.2345),
+                tokens_per_second=Bounds(low=123_456, high=234_567),
+                step_seconds=Bounds(low=0.1234, high=0.2345),
                 basis="the roofline",
             ),
             for_tokens=1e9,
-            hours=Span(low=1.234, high=2.345),
+            hours=Bounds(low=1.234, high=2.345),
             cost=CostEstimate(
                 usd_per_hour=55.04,
                 price="aws",
-                usd_per_million_tokens=Span(low=0.01234, high=0.02345),
-                usd=Span(low=1234.5, high=2345.6),
+                usd_per_million_tokens=Bounds(low=0.01234, high=0.02345),
+                usd=Bounds(low=1234.5, high=2345.6),
             ),
         )
         for stack in ("baseline", "activation-checkpointing-selective")

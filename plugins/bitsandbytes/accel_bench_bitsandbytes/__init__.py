@@ -24,7 +24,7 @@ from accel_bench import (
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from accel_bench_bitsandbytes.impl import QuantizedBase
+    from accel_bench_bitsandbytes.impl import BitsAndBytesBase
 
 CAST_LOGGER = "bitsandbytes.autograd._functions"
 """Logger of bitsandbytes' repeated message that int8 layers cast their inputs."""
@@ -70,7 +70,7 @@ class BitsAndBytesOptions(Options):
 
     @model_validator(mode="after")
     def _belong_together(self) -> BitsAndBytesOptions:
-        """Reject options that would be ignored beside the others."""
+        """Reject combinations in which an option would have no effect."""
         four_bits = self.quant_type in ("nf4", "fp4")
         for field, wanted in (
             ("double_quant", self.double_quant),
@@ -110,7 +110,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     def __init__(self, options: BitsAndBytesOptions, name: str = "") -> None:
         super().__init__(options, name)
-        self._base: QuantizedBase | None = None
+        self._base: BitsAndBytesBase | None = None
         if options.quant_type == "none":
             # Its optimizers train whole models as well. Core asks the instance before a run, and
             # the class only for what `--plugin` adds to a scenario that has no adapter.
@@ -186,9 +186,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
     @hookimpl
     def load_model(self, run: Run) -> Any:
         """Return the frozen model with the linear layers of its blocks quantized."""
-        from accel_bench_bitsandbytes.impl import QuantizedBase
+        from accel_bench_bitsandbytes.impl import BitsAndBytesBase
 
-        self._base = base = QuantizedBase(run, self.options)
+        self._base = base = BitsAndBytesBase(run, self.options)
         run.on_evidence(lambda: base.evidence)
         return base.model
 

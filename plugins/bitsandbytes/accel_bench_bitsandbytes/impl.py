@@ -39,7 +39,7 @@ OPTIMIZERS = {
 """Class names in `bitsandbytes.optim` by the optimizers' common names."""
 
 
-class QuantizedBase:
+class BitsAndBytesBase:
     """A run's base model, quantized module by module on loading, frozen and prepared."""
 
     def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:
@@ -73,7 +73,7 @@ class QuantizedBase:
         """JSON evidence of the quantized modules and their format."""
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Quantize a loaded module of a block; return None where its kind cannot be quantized."""
+        """Return a module of a block quantized; None if its kind cannot be quantized."""
         own = module.parameters(recurse=False)
         elements = sum(parameter.numel() for parameter in own if parameter.dim() > 1)
         self._elements["all"] += elements

@@ -51,7 +51,7 @@ class Claim(Frozen):
     """Name of the claim; by default its description."""
 
     stack: str
-    """Name of the stack."""
+    """Name of the stack that the claim is about."""
 
     baseline: str | None = None
     """Stack to divide by, in paired rounds; without one the figure itself is checked."""
@@ -97,7 +97,7 @@ class Claim(Frozen):
 
     @property
     def text(self) -> str:
-        """Description of the claim."""
+        """Description of the claim in words."""
         low, high = self.limits
         over = f" over {self.baseline}" if self.baseline else ""
         ends = [f"at least {low:g}"] if low is not None else []

@@ -30,7 +30,7 @@ class TrackedFigure(NamedTuple):
     better: Better
 
     def change(self, log_ratio: float) -> Change:
-        """Return the direction of a change, given log(new / old)."""
+        """Return `better`, `worse` or `different` for a change, given log(new / old)."""
         if self.better == "neither":
             return "different"
         return "better" if (log_ratio > 0) == (self.better == "higher") else "worse"

@@ -178,7 +178,7 @@ MOST_POINTS = 30
 """Maximum number of newest points in the printed table; JSON and CSV have all."""
 
 
-class Line(NamedTuple):
+class HistoryLine(NamedTuple):
     """A line of the CSV: one point of one history."""
 
     history: History
@@ -212,10 +212,10 @@ def _section(one: History) -> Section:
     )
 
 
-def _lines(one: History) -> Iterator[Line]:
+def _lines(one: History) -> Iterator[HistoryLine]:
     steps = {step.point: step for step in one.steps}
     for place, point in enumerate(one.points):
-        yield Line(one, point, steps.get(place))
+        yield HistoryLine(one, point, steps.get(place))
 
 
 def _interval(value: Interval) -> str:

@@ -78,7 +78,7 @@ class SessionRounds:
     new_session: Callable[..., Session]
 
     sessions: list[Session] = field(default_factory=list)
-    """All sessions in order."""
+    """Sessions that measured rounds, in order."""
 
     _fresh: list[Session] = field(default_factory=list)
     """Sessions that confirm an alarm."""

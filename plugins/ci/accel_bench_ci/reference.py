@@ -136,7 +136,7 @@ class ReferenceComparison(Document):
     """The JSON document of `accel-bench results regressions`."""
 
     reference: str
-    """Name of the reference."""
+    """Name of the reference set: a file, a results folder, or a selection."""
 
     tolerance: float
     aliases: dict[str, str]
@@ -156,7 +156,7 @@ Loads: TypeAlias = tuple[OfferedLoad, OfferedLoad]
 """Offered loads of the reference and of the current runs."""
 
 
-class Rule(NamedTuple):
+class ComparisonRule(NamedTuple):
     """Figures, keys and tolerance of a comparison."""
 
     figures: Sequence[TrackedFigure]
@@ -169,7 +169,7 @@ class Rule(NamedTuple):
 
 
 def compare_with_reference(
-    name: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
+    name: str, reference: Sequence[Result], current: Sequence[Result], rule: ComparisonRule
 ) -> ReferenceComparison:
     """Compare two sets of results row by row, in the order of the current ones."""
     found = rows_of(reference, current, rule.keys, rule.aliases)
@@ -203,7 +203,7 @@ def _some_keys(groups: Sequence[str]) -> str:
 
 
 def _row(
-    key: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
+    key: str, reference: Sequence[Result], current: Sequence[Result], rule: ComparisonRule
 ) -> ReferenceRow:
     before, after = _counted(reference), _counted(current)
     loads = offered_load("the reference", before), offered_load("the current runs", after)
@@ -268,7 +268,7 @@ def _statuses(runs: Sequence[Result]) -> str:
 
 
 def _figures(
-    before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: Rule
+    before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: ComparisonRule
 ) -> list[ReferenceFigure]:
     """Compare the figures of a row: latencies for requests that arrive at a rate."""
     rate = next((one.rate for one in loads if one.rate is not None), None)
@@ -316,7 +316,7 @@ def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
             yield float(value)
 
 
-def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
+def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[ReferenceRow]:
     """Return the rows with verdicts and outliers, adjusted over all tests; a shift common to all
     rows makes none an outlier."""
     figures = [one for row in rows for one in row.figures]

@@ -26,10 +26,10 @@ from accel_bench.store.selection import select_runs
 from accel_bench_ci.figures import figure_named, figure_text
 from accel_bench_ci.reference import (
     DEFAULT_FIGURES,
+    ComparisonRule,
     ReferenceComparison,
     ReferenceFigure,
     ReferenceRow,
-    Rule,
     compare_with_reference,
 )
 from accel_bench_ci.reference_keys import DEFAULT_KEYS
@@ -91,7 +91,7 @@ def regressions(asked: RegressionOptions) -> int:
     aliases = parse_aliases(asked.alias or ())
     reference, current = _both_sides(asked)
     figures = [figure_named(one, current) for one in asked.figure or DEFAULT_FIGURES]
-    rule = Rule(figures, asked.key or DEFAULT_KEYS, aliases, tolerance)
+    rule = ComparisonRule(figures, asked.key or DEFAULT_KEYS, aliases, tolerance)
     found = compare_with_reference(asked.reference, reference, current, rule)
     print_report(reference_report(found), asked.output)
     return found.exit_code
@@ -151,7 +151,7 @@ MOST_DIFFERENCES = 20
 """Maximum number of differences in the printed table; the JSON document has all."""
 
 
-class Line(NamedTuple):
+class RegressionLine(NamedTuple):
     """A line of the table: one figure of a row, or a row without figures."""
 
     row: ReferenceRow
@@ -187,10 +187,10 @@ def reference_report(found: ReferenceComparison) -> Report:
     return Report([section], found, Table(FLAT, lines))
 
 
-def _lines(row: ReferenceRow) -> Iterator[Line]:
-    yield from (Line(row, one) for one in row.figures)
+def _lines(row: ReferenceRow) -> Iterator[RegressionLine]:
+    yield from (RegressionLine(row, one) for one in row.figures)
     if not row.figures:
-        yield Line(row, None)
+        yield RegressionLine(row, None)
 
 
 def _answer(found: ReferenceComparison) -> str:

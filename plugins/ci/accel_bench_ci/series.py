@@ -152,7 +152,7 @@ class History(StackRow, Document):
     otherwise."""
 
     conclusion: str
-    """Conclusion in a sentence."""
+    """Conclusion about the history in a sentence."""
 
     @property
     def tracked(self) -> TrackedFigure:

@@ -85,7 +85,7 @@ class GatePoint(TrainingComparison):
     """Total rounds that would decide, if mean and spread stay; null if decided or hopeless."""
 
     more_rounds: int | None = None
-    """Rounds missing to `rounds_needed`."""
+    """Number of rounds to add to reach `rounds_needed`."""
 
     confirmed: bool | None = None
     """True if new rounds in fresh processes confirm a slow-down; null without an alarm."""
@@ -191,7 +191,7 @@ def judge_pairs(
 
 
 def worst_outcome(points: Sequence[GatePoint]) -> Outcome:
-    """Return the deciding outcome of several."""
+    """Return the worst of several outcomes, which decides."""
     return min((point.outcome for point in points), key=WORST_FIRST.index)
 
 

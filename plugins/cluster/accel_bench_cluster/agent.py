@@ -89,7 +89,7 @@ class HostedRank:
         return True
 
     def act(self, message: dict[str, Any]) -> None:
-        """Perform a call of the parent's handle: dump the stack, send a signal, or sweep."""
+        """Execute a call of the parent's handle: dump the stack, send a signal, or sweep."""
         match message["kind"]:
             case "signal":
                 self._process.signal(int(message["number"]))
@@ -176,7 +176,7 @@ def serve(channel: Channel) -> int:
 def _handle(
     channel: Channel, ranks: dict[int, HostedRank], message: dict[str, Any], payload: bytes
 ) -> None:
-    """Perform a message of the parent; send back an error."""
+    """Execute a message of the parent; send back an error."""
     rank = int(message["rank"])
     try:
         if message["kind"] == "port":

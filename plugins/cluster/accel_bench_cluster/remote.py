@@ -28,7 +28,7 @@ class Agent:
     """Description of its machine, as returned by `describe_node`."""
 
     key: str
-    """Identity of its node."""
+    """Identity of the node that the agent runs on."""
 
     ranks: list[tuple[int, int]]
     """Ranks in the allocation that the agent can start, with their local ranks."""
@@ -56,7 +56,7 @@ class Agent:
             self.lose(error)
 
     def receive(self) -> None:
-        """Handle received messages."""
+        """Handle the received messages of the agent."""
         assert self.channel is not None
         try:
             for message, payload in self.channel.receive():

@@ -29,7 +29,7 @@ from accel_bench_compile.environment import Variables
 
 if TYPE_CHECKING:
     from accel_bench_compile.cudagraphs import Capture
-    from accel_bench_compile.impl import Compilation
+    from accel_bench_compile.impl import CompiledModules
 
 FEW_CORES = 4
 """Number of cores up to which inductor compiles in process, without a pool of workers."""
@@ -181,9 +181,9 @@ class TorchCompile(Plugin[TorchCompileOptions]):
     def compile_model(self, run: Run) -> None:
         """Compile the model in place; the evidence is complete after the first steps."""
         from accel_bench_compile.cudagraphs import Capture
-        from accel_bench_compile.impl import Compilation
+        from accel_bench_compile.impl import CompiledModules
 
-        compilation = Compilation(run.model, self.options, run.scenario.generates)
+        compilation = CompiledModules(run.model, self.options, run.scenario.generates)
         run.on_close(compilation.undo)
         if self.options.asks_cudagraphs and run.device.type == "cuda":
             self._capture = Capture(run.device.index)
@@ -214,7 +214,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
             degrades=bool(problem),
         )
 
-    def _evidence(self, compilation: Compilation) -> dict[str, Any]:
+    def _evidence(self, compilation: CompiledModules) -> dict[str, Any]:
         """Return JSON evidence of compiled modules, seconds, skipped and cached graphs."""
         found = compilation.evidence()
         lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]

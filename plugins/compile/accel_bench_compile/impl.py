@@ -23,7 +23,7 @@ LIMIT_OF_A_BLOCK = 8
 """Compilations of a block that fills a key-value cache: torch's limit for all blocks."""
 
 
-class Compilation:
+class CompiledModules:
     """The compiled modules of one model, from `compile` to `undo`."""
 
     def __init__(

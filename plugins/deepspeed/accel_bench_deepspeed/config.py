@@ -96,7 +96,7 @@ def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
 
 
 def owned(scenario: Scenario) -> dict[str, Any]:
-    """Return the scenario's values by DeepSpeed's keys; None for unset ones."""
+    """Return the scenario's values by DeepSpeed's keys; None for unset values."""
     train = scenario.train
     return {
         "train_batch_size": train.global_batch_size,

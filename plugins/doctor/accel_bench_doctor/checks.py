@@ -33,7 +33,7 @@ class Conflict(Frozen):
     """The effect, in a sentence."""
 
     do: str
-    """Recommended remedy."""
+    """Recommended remedy for the incompatibility."""
 
 
 def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflict, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_bench_fused_kernels.comparator import Liger, LigerOptions
+from accel_bench_fused_kernels.liger_plugin import Liger, LigerOptions
 from accel_bench_fused_kernels.plugin import FusedKernels, FusedKernelsOptions
 
 __all__ = ["FusedKernels", "FusedKernelsOptions", "Liger", "LigerOptions"]

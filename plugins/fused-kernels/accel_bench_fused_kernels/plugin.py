@@ -192,7 +192,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
         fused.install()
         run.on_evidence(fused.evidence)
         if run.device.type == "cuda":
-            from accel_bench_fused_kernels.impl.seen import kernels_seen
+            from accel_bench_fused_kernels.impl.launched_kernels import kernels_seen
 
             run.on_evidence(lambda: {"kernels_seen": kernels_seen(run)})
 

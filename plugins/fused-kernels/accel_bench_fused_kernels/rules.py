@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Norms:
+class NormRule:
     """Rule for an architecture's RMS norms."""
 
     classes: frozenset[str]
@@ -29,7 +29,7 @@ class Norms:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossRule:
     """Rule for an architecture's loss beyond plain cross-entropy of logits."""
 
     divisor: str | None = None
@@ -49,8 +49,8 @@ class Loss:
 class Rules:
     """Rules of one architecture; a field that is None or empty stands for a missing part."""
 
-    norms: Norms | None = None
-    """Rule for its RMS norms."""
+    norms: NormRule | None = None
+    """Rule for the architecture's RMS norms."""
 
     rotary: str | None = None
     """Function of the modeling module that rotates queries and keys:
@@ -62,27 +62,27 @@ class Rules:
     experts: frozenset[str] = frozenset()
     """Classes of experts with a method `_apply_gate(gate_and_up)`."""
 
-    loss: Loss = field(default_factory=Loss)
-    """Rule for its loss."""
+    loss: LossRule = field(default_factory=LossRule)
+    """Rule for the architecture's loss."""
 
 
 ROTARY = "apply_rotary_pos_emb"
 """Usual name of the rotary embedding's function."""
 
 
-def _plain(family: str, loss: Loss | None = None) -> Rules:
+def _plain(family: str, loss: LossRule | None = None) -> Rules:
     """Return the rules of Llama and architectures like it."""
     return Rules(
-        norms=Norms(frozenset({f"{family}RMSNorm"})),
+        norms=NormRule(frozenset({f"{family}RMSNorm"})),
         rotary=ROTARY,
         gated_mlps=frozenset({f"{family}MLP"}),
-        loss=loss or Loss(),
+        loss=loss or LossRule(),
     )
 
 
-def _gemma(family: str, loss: Loss | None = None, shared: tuple[str, ...] = ()) -> Rules:
+def _gemma(family: str, loss: LossRule | None = None, shared: tuple[str, ...] = ()) -> Rules:
     """Return Gemma's rules: norm weights are differences from one, norms compute in float32."""
-    norms = Norms(
+    norms = NormRule(
         frozenset({f"{family}RMSNorm"}),
         offset=1.0,
         in_float32=True,
@@ -92,39 +92,39 @@ def _gemma(family: str, loss: Loss | None = None, shared: tuple[str, ...] = ()) 
         norms=norms,
         rotary=ROTARY,
         gated_mlps=frozenset({f"{family}MLP"}),
-        loss=loss or Loss(),
+        loss=loss or LossRule(),
     )
 
 
 def _experts(family: str, divisor: str | None = None) -> Rules:
     """Return the rules of Mixtral and architectures like it."""
-    loss = Loss(
+    loss = LossRule(
         divisor=divisor, router="load_balancing_loss_func", output="MoeCausalLMOutputWithPast"
     )
     return Rules(
-        norms=Norms(frozenset({f"{family}RMSNorm"})),
+        norms=NormRule(frozenset({f"{family}RMSNorm"})),
         rotary=ROTARY,
         experts=frozenset({f"{family}Experts"}),
         loss=loss,
     )
 
 
-_CAPPED = Loss(softcap="final_logit_softcapping")
+_CAPPED = LossRule(softcap="final_logit_softcapping")
 _AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
 
 RULES: dict[str, Rules] = {
-    "GPTBigCodeForCausalLM": Rules(loss=Loss(output="CausalLMOutputWithCrossAttentions")),
+    "GPTBigCodeForCausalLM": Rules(loss=LossRule(output="CausalLMOutputWithCrossAttentions")),
     "Gemma2ForCausalLM": _gemma("Gemma2", _CAPPED, _AFTER),
     "Gemma3ForCausalLM": _gemma("Gemma3", _CAPPED, _AFTER),
     "GemmaForCausalLM": _gemma("Gemma"),
-    "GraniteForCausalLM": _plain("Granite", Loss(divisor="logits_scaling")),
+    "GraniteForCausalLM": _plain("Granite", LossRule(divisor="logits_scaling")),
     "GraniteMoeForCausalLM": _experts("GraniteMoe", "logits_scaling"),
     "LlamaForCausalLM": _plain("Llama"),
     "MistralForCausalLM": _plain("Mistral"),
     "MixtralForCausalLM": _experts("Mixtral"),
     "Qwen2ForCausalLM": _plain("Qwen2"),
     "Qwen3ForCausalLM": _plain("Qwen3"),
-    "T5ForConditionalGeneration": Rules(norms=Norms(frozenset({"T5LayerNorm"}))),
+    "T5ForConditionalGeneration": Rules(norms=NormRule(frozenset({"T5LayerNorm"}))),
 }
 """Rules by class name of the language model."""
 

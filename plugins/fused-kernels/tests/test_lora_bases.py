@@ -71,7 +71,7 @@ def packed(linear: nn.Linear, bits: int = 4, sorts: bool = False) -> nn.Module:
     impl = pytest.importorskip("accel_bench_gptq.impl")
     checkpoint = pytest.importorskip("accel_bench_gptq.checkpoint")
     packing = pytest.importorskip("accel_bench_gptq.packing")
-    settings = checkpoint.Settings(bits=bits, group_size=32, sym=False, desc_act=sorts)
+    settings = checkpoint.GPTQSettings(bits=bits, group_size=32, sym=False, desc_act=sorts)
     words = packing.pack(linear.weight.detach(), settings)
     made: nn.Module = impl.make_layer(words, linear.bias, False, settings)
     return made

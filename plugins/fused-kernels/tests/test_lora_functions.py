@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_bench_fused_kernels.impl.lora import GELUS, SILU
 from accel_bench_fused_kernels.impl.lora_functions import GatedMlp, gated_mlp, project
-from accel_bench_fused_kernels.impl.lora_products import Projection
+from accel_bench_fused_kernels.impl.lora_products import BaseProduct
 from torch.nn import functional
 
 ACTIVATIONS = {"silu": SILU, "gelu": GELUS["none"], "gelu-tanh": GELUS["tanh"]}
@@ -35,10 +35,10 @@ class Base:
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
         return functional.linear(inputs, self.dequantize(inputs.dtype), self.bias)
 
-    def projection(self, **settings: Any) -> Projection:
+    def projection(self, **settings: Any) -> BaseProduct:
         kinds = {"adapter_dtype": torch.float64, "dropout_dtype": torch.float64}
         features = len(self.weight)
-        return Projection(self.dequantize, self.multiply, features, **kinds, **settings)
+        return BaseProduct(self.dequantize, self.multiply, features, **kinds, **settings)
 
 
 class Uncounted(Base):
@@ -61,7 +61,7 @@ def pair(rows: int, columns: int, rank: int) -> list[torch.Tensor]:
     return [drawn(rank, columns), drawn(rows, rank)]
 
 
-def plain(projection: Projection, inputs: torch.Tensor, down: Any, up: Any) -> torch.Tensor:
+def plain(projection: BaseProduct, inputs: torch.Tensor, down: Any, up: Any) -> torch.Tensor:
     """What PEFT computes, in its order."""
     answer = projection.multiply(inputs)
     if down is None:

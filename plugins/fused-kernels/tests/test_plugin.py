@@ -120,7 +120,7 @@ def test_whose_kernel_computes_a_part(
 
 
 def test_attention_of_every_backend_is_counted_among_the_kernels_seen() -> None:
-    from accel_bench_fused_kernels.impl.seen import is_counted
+    from accel_bench_fused_kernels.impl.launched_kernels import is_counted
 
     kernels = (
         "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64>>",

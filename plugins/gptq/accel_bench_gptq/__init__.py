@@ -24,7 +24,7 @@ from accel_bench import (
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from accel_bench_gptq.loading import Loaded
+    from accel_bench_gptq.loading import PackedModel
 
 TRAINING_BACKENDS = ("torch", "triton")
 """Kernels of GPTQModel that propagate gradients to the inputs in every mode."""
@@ -142,7 +142,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     def __init__(self, options: AutoGPTQOptions, name: str = "") -> None:
         super().__init__(options, name)
-        self._loaded: Loaded | None = None
+        self._loaded: PackedModel | None = None
 
     def allowed_update_difference(self) -> float | None:
         """Return the relative difference of trained weights that quantization may cause.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accel_bench import Run, load_base_model
 from accel_bench.errors import ScenarioError
-from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.checkpoint import GPTQSettings
 
 if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
@@ -43,7 +43,7 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
     data has too few samples.
     """
     samples = _samples(run, options.calibration_samples)
-    settings = Settings.of_options(options)
+    settings = GPTQSettings.of_options(options)
 
     def fill(folder: Path) -> None:
         started = time.perf_counter()
@@ -74,7 +74,7 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
     return [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
 
 
-def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
+def _key(run: Run, settings: GPTQSettings, samples: int) -> dict[str, Any]:
     """Return the cache key, a hash of everything that determines the checkpoint."""
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}
@@ -92,7 +92,7 @@ def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
     }
 
 
-def _quantize(run: Run, settings: Settings, samples: list[Any], folder: Path) -> None:
+def _quantize(run: Run, settings: GPTQSettings, samples: list[Any], folder: Path) -> None:
     """Quantize the base model into a folder.
 
     GPTQModel reads checkpoints only, so the base weights are saved first.

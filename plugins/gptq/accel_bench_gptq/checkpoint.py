@@ -20,7 +20,7 @@ TRAINABLE_BITS = frozenset({2, 4, 8})
 """Bits per weight that every training kernel supports."""
 
 
-class Settings(BaseModel):
+class GPTQSettings(BaseModel):
     """Settings of quantization, by their names in GPTQ checkpoints."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -38,12 +38,12 @@ class Settings(BaseModel):
     """True if a group's range is centred on zero."""
 
     @classmethod
-    def of_options(cls, options: AutoGPTQOptions) -> Settings:
+    def of_options(cls, options: AutoGPTQOptions) -> GPTQSettings:
         """Return the settings in the plugin's options."""
         return cls(**{name: getattr(options, name) for name in cls.model_fields})
 
     @classmethod
-    def of_checkpoint(cls, quantization: Mapping[str, Any]) -> Settings:
+    def of_checkpoint(cls, quantization: Mapping[str, Any]) -> GPTQSettings:
         """Return the settings of a checkpoint, with its format's defaults."""
         said = {"desc_act": False, "sym": True, **quantization}
         return cls.model_validate({name: said.get(name) for name in cls.model_fields})
@@ -74,11 +74,11 @@ def checkpoint_problem(
     if method != "gptq":
         return f"from_quantized: the checkpoint {model_id!r} is of the kind {method}, not of gptq"
     try:
-        found = Settings.of_checkpoint(quantization)
+        found = GPTQSettings.of_checkpoint(quantization)
     except ValidationError as error:
         wrong = ", ".join(str(each["loc"][0]) for each in error.errors())
         return f"the checkpoint {model_id!r} does not say, or not rightly: {wrong}"
-    for name in sorted(options.model_fields_set & set(Settings.model_fields)):
+    for name in sorted(options.model_fields_set & set(GPTQSettings.model_fields)):
         asked, there = getattr(options, name), getattr(found, name)
         if asked != there:
             return (

@@ -11,7 +11,7 @@ from gptqmodel.nn_modules.qlinear.tritonv2 import TritonV2Linear
 from gptqmodel.quantization import FORMAT
 from torch import nn
 
-from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.checkpoint import GPTQSettings
 from accel_bench_gptq.packing import Packed, unpack
 
 BUFFERS = Packed._fields
@@ -51,7 +51,7 @@ def dequantize(
     return matrix
 
 
-class Trains:
+class TrainableForward:
     """Trainable forward of GPTQModel's layers, independent of earlier modes.
 
     The library's kernels compile their unpacking lazily per layer, which wastes time in training,
@@ -80,7 +80,7 @@ class Trains:
         return answer.reshape(*inputs.shape[:-1], self.out_features)
 
 
-class _LibraryLayer(Trains):
+class _LibraryLayer(TrainableForward):
     """Base class of layers that GPTQModel neither compiles nor verifies."""
 
     optimized: bool
@@ -109,7 +109,7 @@ class GptqTritonLinear(_LibraryLayer, TritonV2Linear):
     triton = True
 
 
-class PackedMatrix(Trains, nn.Module):
+class PackedMatrix(TrainableForward, nn.Module):
     """Packed matrix of an expert; adapters skip it, since it is no linear layer."""
 
     def __init__(self, packed: Packed, bits: int, triton: bool) -> None:
@@ -152,7 +152,9 @@ class PackedExperts(nn.ModuleList):
         return answer
 
 
-def make_layer(packed: Packed, bias: torch.Tensor | None, triton: bool, settings: Settings) -> Any:
+def make_layer(
+    packed: Packed, bias: torch.Tensor | None, triton: bool, settings: GPTQSettings
+) -> Any:
     """Return a layer of GPTQModel around packed tensors.
 
     Raises NotImplementedError for sizes or settings that its kernel does not support.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from accel_bench import Run, describe_quantized, load_base_model
 from accel_bench.errors import PluginError
-from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.checkpoint import GPTQSettings
 from accel_bench_gptq.packing import WORD_BITS, pack
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ Way = Literal["pack", "calibrate", "checkpoint"]
 
 
 @dataclass(frozen=True)
-class Loaded:
+class PackedModel:
     """Model with packed weights, and the method that produced them."""
 
     model: Any
     """The model, in train mode."""
 
     way: Way
-    """Method of quantization."""
+    """Method of quantization: pack, calibrate, or checkpoint."""
 
     seconds: float | None
     """Seconds of quantizing; None for a checkpoint."""
@@ -54,16 +54,16 @@ def import_library() -> None:
     os.environ.update(before)
 
 
-def load(run: Run, options: AutoGPTQOptions, way: Way) -> Loaded:
+def load(run: Run, options: AutoGPTQOptions, way: Way) -> PackedModel:
     """Return the model with packed weights on the run's device.
 
     Raises ScenarioError if the model cannot be loaded or contradicts the options.
     """
     import_library()
-    from accel_bench_gptq.adoption import load_checkpoint
     from accel_bench_gptq.calibration import calibrate
+    from accel_bench_gptq.trainable_checkpoint import load_checkpoint
 
-    found = Packing(run, options)
+    found = ModelPacker(run, options)
     seconds: float | None = None
     if way == "pack":
         model = load_base_model(run, found.replace)
@@ -79,14 +79,14 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> Loaded:
             f"autogptq: {type(model).__name__} has no linear layer in its blocks that can be "
             f"packed: both sizes have to be multiples of {WORD_BITS}"
         )
-    return Loaded(model.train(), way, seconds, {"quantize": way, **evidence})
+    return PackedModel(model.train(), way, seconds, {"quantize": way, **evidence})
 
 
-class Packing:
+class ModelPacker:
     """Packer of a model's layers, and a record of the packed ones."""
 
     def __init__(self, run: Run, options: AutoGPTQOptions) -> None:
-        self.settings = Settings.of_options(options)
+        self.settings = GPTQSettings.of_options(options)
         """Settings of quantization; those of a checkpoint if there is one."""
 
         self.triton = options.backend == "triton" or (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-    from accel_bench_gptq.checkpoint import Settings
+    from accel_bench_gptq.checkpoint import GPTQSettings
 
 WORD_BITS = 32
 """Bits of a packed word."""
@@ -37,7 +37,7 @@ class Packed(NamedTuple):
     """Group index of each input, int32 of shape (inputs,)."""
 
 
-def pack(weight: torch.Tensor, settings: Settings) -> Packed:
+def pack(weight: torch.Tensor, settings: GPTQSettings) -> Packed:
     """Return a matrix of shape (outputs, inputs), both multiples of 32, rounded and packed.
 
     Every weight is within half a step of its original. The range of a group is that of GPTQ: with

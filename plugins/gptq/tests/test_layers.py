@@ -3,10 +3,10 @@
 import pytest
 import torch
 from accel_bench_gptq import impl
-from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.checkpoint import GPTQSettings
 from accel_bench_gptq.packing import pack, unpack
 
-SETTINGS = Settings(bits=4, group_size=32, sym=True, desc_act=False)
+SETTINGS = GPTQSettings(bits=4, group_size=32, sym=True, desc_act=False)
 
 
 @pytest.fixture

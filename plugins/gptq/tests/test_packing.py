@@ -3,14 +3,14 @@
 import pytest
 import torch
 from accel_bench_gptq import loading
-from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.checkpoint import GPTQSettings
 from accel_bench_gptq.packing import pack, unpack
 
 OUTPUTS, INPUTS = 64, 96
 
 
-def settings(bits=4, group_size=32, sym=True, desc_act=False) -> Settings:
-    return Settings(bits=bits, group_size=group_size, sym=sym, desc_act=desc_act)
+def settings(bits=4, group_size=32, sym=True, desc_act=False) -> GPTQSettings:
+    return GPTQSettings(bits=bits, group_size=group_size, sym=sym, desc_act=desc_act)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from accel_bench.modeling.latencies import Served, now
 from accel_bench_inference.completion_stream_impl import (
     KEPT_LETTERS,
     Completion,
-    Limits,
+    StreamLimits,
     read_stream,
     shown,
 )
@@ -44,7 +44,7 @@ def ask(
         arrivals=() if arrival is None else (arrival,),
     )
     until = served.started + options.answer_seconds
-    limits = Limits(int(body["max_tokens"]), until, options.timeout_seconds)
+    limits = StreamLimits(int(body["max_tokens"]), until, options.timeout_seconds)
     try:
         with closing(_Connection(options.url, limits)) as connection:
             return _read_answer(connection, body, (served, limits, stopped))
@@ -73,7 +73,7 @@ def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
 class _Connection(http.client.HTTPConnection):
     """HTTP connection with a deadline, even for a slow trickle of bytes."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str, limits: StreamLimits) -> None:
         self._limits, self.parts = limits, urlsplit(url)
         seconds = min(limits.token_seconds, max(LEAST_SECONDS, limits.until - now()))
         super().__init__(self.parts.hostname or "", self.parts.port or 80, timeout=seconds)
@@ -86,7 +86,7 @@ class _Connection(http.client.HTTPConnection):
 class _Within(io.RawIOBase):
     """Raw bytes of a socket, with each read limited by the deadline."""
 
-    def __init__(self, sock: socket.socket, limits: Limits) -> None:
+    def __init__(self, sock: socket.socket, limits: StreamLimits) -> None:
         self._socket, self._limits = sock, limits
         self._bytes = sock.makefile("rb", buffering=0)
 
@@ -115,7 +115,7 @@ class _Within(io.RawIOBase):
 def _read_answer(
     connection: _Connection,
     body: dict[str, Any],
-    reading: tuple[Served, Limits, Callable[[], bool]],
+    reading: tuple[Served, StreamLimits, Callable[[], bool]],
 ) -> Completion:
     """Send a request, and return the response. Raises InvalidRunError unless it is a stream."""
     path = f"{connection.parts.path.rstrip('/')}/completions"

@@ -63,7 +63,7 @@ class Completion:
     """Parts of the stream with text or tokens."""
 
 
-class Limits(NamedTuple):
+class StreamLimits(NamedTuple):
     """Time and size limits of one response."""
 
     tokens: int
@@ -76,13 +76,13 @@ class Limits(NamedTuple):
     """Maximum seconds of waiting for the next byte."""
 
 
-class _Part(BaseModel):
+class _StreamPart(BaseModel):
     """Base class of a stream's parts; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Choice(_Part):
+class _Choice(_StreamPart):
     """A piece of the generated text."""
 
     text: str | None = None
@@ -91,26 +91,26 @@ class _Choice(_Part):
     finish_reason: str | None = None
 
 
-class _PromptTokens(_Part):
+class _PromptTokens(_StreamPart):
     """Details of prompt tokens, as in OpenAI, vLLM and SGLang."""
 
     cached_tokens: int | None = Field(None, ge=0, le=LARGEST_ID)
 
 
-class _Usage(_Part):
+class _Usage(_StreamPart):
     """Token counts of the server."""
 
     completion_tokens: Any = None
     prompt_tokens_details: _PromptTokens | None = None
 
 
-class _Timings(_Part):
+class _Timings(_StreamPart):
     """Token counts of llama.cpp beside OpenAI's fields."""
 
     cache_n: int | None = Field(None, ge=0, le=LARGEST_ID)
 
 
-class _Event(_Part):
+class _Event(_StreamPart):
     """One event of a stream."""
 
     error: Any = None
@@ -130,7 +130,7 @@ class _Event(_Part):
 def read_stream(
     response: BinaryIO | http.client.HTTPResponse,
     served: Served,
-    limits: Limits,
+    limits: StreamLimits,
     stopped: Callable[[], bool],
 ) -> Completion:
     """Read the events of a stream to its end, with arrival times of those with text.
@@ -167,7 +167,9 @@ def _event_of(content: bytes) -> _Event:
     raise InvalidRunError([f"a part of the server's stream is not what the API says; {reason}"])
 
 
-def _take_event(completion: Completion, event: _Event, instant: float, limits: Limits) -> None:
+def _take_event(
+    completion: Completion, event: _Event, instant: float, limits: StreamLimits
+) -> None:
     """Add an event's content to the completion. Raises InvalidRunError for an error event."""
     if event.error:
         said = shown(json.dumps(event.error))
@@ -222,7 +224,7 @@ def _are_ids(ids: Any) -> bool:
     return True
 
 
-def _checked(completion: Completion, limits: Limits) -> Completion:
+def _checked(completion: Completion, limits: StreamLimits) -> Completion:
     """Return a completion read to its end, with the number of tokens of each part.
 
     Raises InvalidRunError if it broke off, or has more tokens than requested.

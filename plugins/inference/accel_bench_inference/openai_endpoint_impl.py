@@ -38,7 +38,7 @@ NEW_LAPS = 3
 """Number of laps with new prompts, after the window."""
 
 FROM_A_CACHE = 3.0
-"""Least ratio of new prompts' first-token latency to the median that indicates a cache."""
+"""Ratio of new prompts' lowest first-token latency to the measured median that shows a cache."""
 
 WAY_OUT = (
     "switch the server's cache of prompts off (vLLM: --no-enable-prefix-caching, SGLang: "

@@ -12,7 +12,7 @@ from accel_bench_inference.completion_impl import ask
 from accel_bench_inference.completion_stream_impl import (
     MOST_BYTES_OF_A_LINE,
     Completion,
-    Limits,
+    StreamLimits,
     counted_tokens,
     read_stream,
 )
@@ -40,7 +40,9 @@ def read(*events: Any, asked: int = 4, seconds: float = 60.0) -> Completion:
     lines = [one if isinstance(one, str) else json.dumps(one) for one in events]
     content = "".join(f"data: {line}\n\n" for line in lines).encode()
     served = Served(1, 8, now())
-    return read_stream(io.BytesIO(content), served, Limits(asked, now() + seconds), lambda: False)
+    return read_stream(
+        io.BytesIO(content), served, StreamLimits(asked, now() + seconds), lambda: False
+    )
 
 
 @pytest.mark.parametrize("said", [8, 0, -1, "4", True, 4.0])

@@ -17,8 +17,8 @@ from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
 from accel_bench_interop import trainer
-from accel_bench_interop.exported import ExportedRun
-from accel_bench_interop.figures import (
+from accel_bench_interop.exported_runs import ExportedRun
+from accel_bench_interop.value_parsers import (
     Settings,
     as_stated,
     figure,
@@ -36,7 +36,7 @@ Reader = Callable[[ExportedRun], Any]
 
 KNOWN = {key: trainer.KNOWN[key] for key in ("train_samples_per_second", "train_steps_per_second",
          "train_tokens_per_second", "train_loss", "epoch")}  # fmt: skip
-"""Figures by column."""
+"""Figures of a run by CSV column."""
 
 SETTINGS: Settings = {
     "model.id": ("model_name_or_path", as_stated),

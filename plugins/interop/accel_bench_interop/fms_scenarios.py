@@ -11,10 +11,9 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.load import Location, ParsedFile, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
 from accel_bench.scenario.overrides import set_path
-from accel_bench_interop.figures import positive_integer, short_name
 from accel_bench_interop.mapping import (
     Findings,
-    Mapped,
+    MappingTable,
     Placed,
     Stanza,
     apply_rules,
@@ -22,7 +21,8 @@ from accel_bench_interop.mapping import (
     respelled,
     spelled,
 )
-from accel_bench_interop.native import NativeScenario
+from accel_bench_interop.scenario_writer import NativeScenario
+from accel_bench_interop.value_parsers import positive_integer, short_name
 
 TABLE = "fms-acceleration"
 
@@ -44,7 +44,7 @@ MODELS = "model_name_or_path"
 
 
 @dataclass(frozen=True)
-class Matrix:
+class SweepMatrix:
     """Settings that the benchmark combines with every scenario; values are its defaults."""
 
     batch_sizes: Sequence[int] = (4, 8)
@@ -55,7 +55,7 @@ class Matrix:
 
 
 def read_folder(
-    folder: Path, matrix: Matrix, findings: Findings
+    folder: Path, matrix: SweepMatrix, findings: Findings
 ) -> tuple[list[NativeScenario], dict[str, Uses]]:
     """Return the scenarios of a folder, and their named stacks. Raises ImportFileError."""
     table = read_mapping(TABLE)
@@ -76,7 +76,7 @@ class _File:
     """A file of scenarios with its defaults."""
 
     def __init__(
-        self, path: Path, stacks: Mapping[str, Uses], table: Mapped, findings: Findings
+        self, path: Path, stacks: Mapping[str, Uses], table: MappingTable, findings: Findings
     ) -> None:
         self.document = load_file(path)
         self.stacks, self.table, self.findings = stacks, table, findings
@@ -87,7 +87,7 @@ class _File:
         found = load_file(defaults) if defaults.is_file() else ParsedFile("", {})
         self.defaults = respelled(found, (), found.data, self.known, findings)
 
-    def scenarios(self, matrix: Matrix, parallel: str | None) -> list[NativeScenario]:
+    def scenarios(self, matrix: SweepMatrix, parallel: str | None) -> list[NativeScenario]:
         """Return every scenario of the file."""
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
@@ -99,7 +99,7 @@ class _File:
         ]
 
     def _scenario(
-        self, place: int, entry: Any, matrix: Matrix, parallel: str | None
+        self, place: int, entry: Any, matrix: SweepMatrix, parallel: str | None
     ) -> NativeScenario:
         here = ("scenarios", place)
         where = self.document.where(here)
@@ -152,7 +152,7 @@ class _File:
         return found
 
     def _sizes(
-        self, given: Sequence[Any], matrix: Matrix, parallel: str | None
+        self, given: Sequence[Any], matrix: SweepMatrix, parallel: str | None
     ) -> dict[str, list[Any]]:
         """Return batch sizes by number of devices, computed as in the benchmark."""
         micro, accumulation = map(positive_integer, given)
@@ -179,7 +179,7 @@ class _File:
         return {key: [row[key] for row in rows] for key in keys}
 
 
-def _parallel(folder: Path, table: Mapped, findings: Findings) -> str | None:
+def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | None:
     """Return the strategy of parallelism in accelerate's configuration file."""
     file = next(iter(sorted(folder.rglob("accelerate.yaml"))), None)
     if file is None:
@@ -195,7 +195,7 @@ def _parallel(folder: Path, table: Mapped, findings: Findings) -> str | None:
     return found
 
 
-def _read_stacks(folder: Path, table: Mapped, findings: Findings) -> dict[str, Uses]:
+def _read_stacks(folder: Path, table: MappingTable, findings: Findings) -> dict[str, Uses]:
     """Return the uses of each sample configuration by short name. Raises ImportFileError."""
     files = sorted(folder.rglob(CONTENTS))
     if not files:
@@ -236,7 +236,7 @@ def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
         yield where, name, filename
 
 
-def _read_uses(document: ParsedFile, table: Mapped, findings: Findings) -> Uses:
+def _read_uses(document: ParsedFile, table: MappingTable, findings: Findings) -> Uses:
     """Return the uses of one sample configuration, in the order of the table."""
     plugins = document.data.get("plugins")
     if not isinstance(plugins, dict):

@@ -55,7 +55,7 @@ def import_results(
     from accel_bench.documents.escaping import plain
     from accel_bench.errors import ImportFileError
     from accel_bench.runner.interrupted import open_results
-    from accel_bench_interop.exchange import add_export, is_export, read_export
+    from accel_bench_interop.export_import import add_export, is_export, read_export
     from accel_bench_interop.reading import read_files
 
     # Everything is read before anything is stored.

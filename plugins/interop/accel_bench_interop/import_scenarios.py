@@ -42,7 +42,7 @@ def import_scenarios(
     from accel_bench.analysis.wording import count
     from accel_bench_interop import fms_scenarios, ipfs_config
     from accel_bench_interop.mapping import Findings
-    from accel_bench_interop.native import stack_text, write_files
+    from accel_bench_interop.scenario_writer import stack_text, write_files
 
     findings = Findings()
     stacks: dict[str, fms_scenarios.Uses] = {}
@@ -50,7 +50,7 @@ def import_scenarios(
         scenarios = ipfs_config.read_config(source, findings)
     else:
         numbers = map(_numbers, (batch_sizes, devices, lengths))
-        matrix = fms_scenarios.Matrix(*numbers)
+        matrix = fms_scenarios.SweepMatrix(*numbers)
         scenarios, stacks = fms_scenarios.read_folder(source, matrix, findings)
     kept = [one for one in scenarios if one.stacks]
     files = {f"{one.name}.yaml": one.text() for one in kept}

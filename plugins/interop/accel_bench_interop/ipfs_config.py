@@ -8,9 +8,9 @@ from typing import Any
 
 from accel_bench.documents.load import ParsedFile, load_file
 from accel_bench.errors import ImportFileError
-from accel_bench_interop.figures import positive_integer, short_name
-from accel_bench_interop.mapping import Findings, Mapped, read_mapping, respelled
-from accel_bench_interop.native import NativeScenario
+from accel_bench_interop.mapping import Findings, MappingTable, read_mapping, respelled
+from accel_bench_interop.scenario_writer import NativeScenario
+from accel_bench_interop.value_parsers import positive_integer, short_name
 
 SWEEPS = {
     "batch_sizes": "train.micro_batch_size",
@@ -60,7 +60,7 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
 
 
 def _families(
-    document: ParsedFile, config: Mapping[str, Any], into: tuple[Mapped, Findings]
+    document: ParsedFile, config: Mapping[str, Any], into: tuple[MappingTable, Findings]
 ) -> dict[str, list[str]]:
     """Return the trainable models of each family; other models are reported."""
     (table, findings), found = into, {}

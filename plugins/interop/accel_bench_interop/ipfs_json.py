@@ -7,7 +7,7 @@ from typing import Any
 
 from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Status
-from accel_bench_interop.figures import (
+from accel_bench_interop.value_parsers import (
     Settings,
     as_stated,
     figure,

@@ -24,8 +24,8 @@ Placed: TypeAlias = dict[str, tuple[Any, str]]
 """Values by key, each with file and line."""
 
 
-class Rule(Frozen):
-    """Mapping of one key."""
+class KeyMapping(Frozen):
+    """Mapping of one key of another program to an option or setting."""
 
     to: str = ""
     """Option of the plugin, or dotted key of a scenario."""
@@ -47,16 +47,16 @@ class Stanza(Frozen):
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options that are always set."""
 
-    keys: dict[str, Rule] = Field(default_factory=dict)
+    keys: dict[str, KeyMapping] = Field(default_factory=dict)
 
 
-class Mapped(Frozen):
+class MappingTable(Frozen):
     """A complete table of mappings."""
 
     stanzas: dict[str, Stanza] = Field(default_factory=dict)
     """Stanzas by dotted path, in the order of plugins in a stack."""
 
-    arguments: dict[str, Rule] = Field(default_factory=dict)
+    arguments: dict[str, KeyMapping] = Field(default_factory=dict)
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """Default settings, by dotted key."""
 
@@ -91,10 +91,10 @@ class Findings:
             keys.append(key)
 
 
-def read_mapping(name: str) -> Mapped:
+def read_mapping(name: str) -> MappingTable:
     """Read a shipped table."""
     document = load_file(TABLES / f"{name}.yaml")
-    return validate(Mapped, document.data, document.where, ScenarioError)
+    return validate(MappingTable, document.data, document.where, ScenarioError)
 
 
 def spelled(name: str, known: Collection[str], where: str, findings: Findings) -> str | None:
@@ -131,7 +131,7 @@ def respelled(
 
 
 def apply_rules(
-    given: Placed, rules: Mapping[str, Rule], findings: Findings
+    given: Placed, rules: Mapping[str, KeyMapping], findings: Findings
 ) -> dict[str, JsonValue]:
     """Return mapped options, or settings by dotted key."""
     found: dict[str, JsonValue] = {}

@@ -13,8 +13,8 @@ from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
-from accel_bench_interop.exported import ExportedRun
-from accel_bench_interop.figures import (
+from accel_bench_interop.exported_runs import ExportedRun
+from accel_bench_interop.value_parsers import (
     Better,
     Settings,
     figure,

@@ -27,7 +27,7 @@ READING_BYTES = 8 * MAXIMUM_PAYLOAD_BYTES
 TOO_LARGE = f"reading it needs more than {READING_BYTES:,} bytes, which no run does"
 
 _LENGTH = struct.Struct("<Q")
-"""Number of bytes of a text, as its prefix."""
+"""Format of a text's length in bytes, which precedes the text."""
 
 
 def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
-from accel_bench_interop.figures import (
+from accel_bench_interop.value_parsers import (
     figures,
     number,
     one_line,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_interop.fms_scenarios import Matrix, read_folder
+from accel_bench_interop.fms_scenarios import SweepMatrix, read_folder
 from accel_bench_interop.ipfs_config import read_config
 from accel_bench_interop.mapping import Findings, read_mapping
-from accel_bench_interop.native import NativeScenario, stack_text, write_files
+from accel_bench_interop.scenario_writer import NativeScenario, stack_text, write_files
 
 from accel_bench.errors import ImportFileError
 from accel_bench.planning.resolve import resolve
@@ -45,11 +45,13 @@ CONFIG: dict[str, Any] = {
 """The example of the training guide."""
 
 
-def converted(folder: Path, matrix: Matrix | None = None, **changed: str) -> tuple[Path, Findings]:
+def converted(
+    folder: Path, matrix: SweepMatrix | None = None, **changed: str
+) -> tuple[Path, Findings]:
     """Convert the folder; return where the native files are, and what was found."""
     findings = Findings()
     source = write_folder(folder / "theirs", **changed)
-    scenarios, stacks = read_folder(source, matrix or Matrix(), findings)
+    scenarios, stacks = read_folder(source, matrix or SweepMatrix(), findings)
     files = {f"{one.name}.yaml": one.text() for one in scenarios}
     files |= {f"stacks/{name}.yaml": stack_text(uses, "x") for name, uses in stacks.items()}
     write_files(folder / "ours", files)
@@ -202,13 +204,13 @@ def test_a_misspelt_name_keeps_its_value(tmp_path: Path) -> None:
 def test_the_matrix_is_the_user_s_and_accelerate_s_file_says_what_shares_the_work(
     tmp_path: Path,
 ) -> None:
-    matrix = Matrix(batch_sizes=(2,), devices=(1, 4), lengths=(512, 1024))
+    matrix = SweepMatrix(batch_sizes=(2,), devices=(1, 4), lengths=(512, 1024))
     ours, findings = converted(tmp_path, matrix, accelerate="distributed_type: FSDP\n")
     assert any("a batch of 2 on 4 devices leaves nothing" in line for line in findings.changed)
     found = points(ours / "accelerated-peft-gptq.yaml")
     assert {point.scenario.data.sequence_length for point in found} == {512, 1024}
     assert {point.scenario.parallel.use for point in found} == {"none"}
-    other, _ = converted(tmp_path / "2", Matrix(), accelerate="distributed_type: FSDP\n")
+    other, _ = converted(tmp_path / "2", SweepMatrix(), accelerate="distributed_type: FSDP\n")
     uses = {
         (point.scenario.resources.devices, point.scenario.parallel.use)
         for point in points(other / "accelerated-peft-gptq.yaml")
@@ -245,7 +247,7 @@ def test_a_file_of_another_form_is_refused_with_its_place(
     with pytest.raises(ImportFileError, match=message):
         converted(tmp_path, **changed)
     with pytest.raises(ImportFileError, match=r"there is no scenarios.yaml"):
-        read_folder(tmp_path / "nowhere", Matrix(), Findings())
+        read_folder(tmp_path / "nowhere", SweepMatrix(), Findings())
 
 
 def test_every_use_of_the_table_is_a_plugin_that_is_shipped() -> None:

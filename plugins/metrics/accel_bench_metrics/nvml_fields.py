@@ -22,7 +22,7 @@ OWN_UNIT = "nvml"
 """Unit of a value named by its number, which NVML's header documents."""
 
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
-"""NVML's numbers of clocks."""
+"""NVML's numbers of clock domains: graphics, SM, memory, video."""
 
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's union of values, by NVML's number of their type."""

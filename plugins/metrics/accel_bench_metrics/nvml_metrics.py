@@ -10,7 +10,7 @@ from typing import Any
 
 from accel_bench import Metric, Window, nvml
 from accel_bench_metrics.nvml_fields import field_of, metric_name
-from accel_bench_metrics.nvml_sampler import Series, Track
+from accel_bench_metrics.nvml_sampler import Readings, Track
 
 MINIMUM_SECONDS = 2.0
 """Minimum seconds of a window for energy: the counter is updated about every tenth of a second."""
@@ -163,7 +163,7 @@ def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
     if way == "device":
         readings = rank.readings("memory").memory_bytes
     else:
-        readings = rank.readings("processes").rank_bytes.get(rank.rank, Series())
+        readings = rank.readings("processes").rank_bytes.get(rank.rank, Readings())
     values: Sequence[int] = readings.values
     if values and in_window:
         window = rank.measured_window()
@@ -199,7 +199,7 @@ def _power(rank: DeviceRank) -> tuple[float, str]:
 
 
 def _over_window(
-    rank: DeviceRank, what: str, series: Series, integrate: Callable[..., float | None]
+    rank: DeviceRank, what: str, series: Readings, integrate: Callable[..., float | None]
 ) -> tuple[float, str]:
     window = rank.measured_window(MINIMUM_SECONDS)
     value = integrate(series.times, series.values, window.started, window.ended)

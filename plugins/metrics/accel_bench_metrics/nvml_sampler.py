@@ -28,7 +28,7 @@ Subject = Literal["energy", "power", "clocks", "memory", "processes"]
 """Quantity read of a device."""
 
 
-class Series:
+class Readings:
     """Readings of a figure, with their times in seconds."""
 
     def __init__(self, typecode: str = "d") -> None:
@@ -82,25 +82,25 @@ class Track:
 
     def __init__(self, device: nvml.NVMLDevice, fields: Sequence[str] = ()) -> None:
         self.device = device
-        self.fields = {name: (field_of(name), Series()) for name in fields}
+        self.fields = {name: (field_of(name), Readings()) for name in fields}
         """Series of changes of the fields sampled over time, by name."""
 
         self.problems: dict[str, str] = {}
         """Reasons why readings have stopped, by subject or name of a field."""
 
-        self.memory_bytes = Series("Q")
+        self.memory_bytes = Readings("Q")
         """Changes of the memory in use on the whole device, in bytes."""
 
-        self.rank_bytes: dict[int, Series] = {}
+        self.rank_bytes: dict[int, Readings] = {}
         """Changes of the memory of each rank's processes in bytes, if NVML lists it."""
 
-        self.energy = Series()
+        self.energy = Readings()
         """Energy in millijoules since the driver was loaded."""
 
-        self.power = Series()
+        self.power = Readings()
         """Power in watts."""
 
-        self.limits = Series("Q")
+        self.limits = Readings("Q")
         """Reasons of throttled clocks, as NVML's bits."""
 
         self.other_processes: dict[int, nvml.GPUProcess] = {}
@@ -123,7 +123,7 @@ class Track:
                 except nvml.NoReadingError as error:
                     self.problems[subject] = str(error)
 
-    def _read_field(self, field: NVMLField, series: Series) -> None:
+    def _read_field(self, field: NVMLField, series: Readings) -> None:
         if (value := field.read(self.device)) is not None:
             series.add_change(value, at=time.monotonic())
 
@@ -160,7 +160,7 @@ class Track:
             sizes = [p.memory_bytes for p in processes if owners[p.pid] == rank]
             if None not in sizes:
                 used = sum(size for size in sizes if size is not None)
-                self.rank_bytes.setdefault(rank, Series("Q")).add_change(used, time.monotonic())
+                self.rank_bytes.setdefault(rank, Readings("Q")).add_change(used, time.monotonic())
         if any(owner is not None for owner in owners.values()):
             # In a container NVML may number processes as the host does: only where it lists ours
             # are the others strangers.

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 from accel_bench_metrics import nvml_fields
 from accel_bench_metrics.nvml_fields import FIELDS, field_of, metric_name, shown
-from accel_bench_metrics.nvml_sampler import Series
+from accel_bench_metrics.nvml_sampler import Readings
 from cli.program import call, write_nulls
 
 
@@ -61,7 +61,7 @@ def test_names_have_units_and_devices_are_shown_by_their_ends() -> None:
 
 
 def test_a_change_counts_until_the_next_one() -> None:
-    series = Series()
+    series = Readings()
     for at, value in enumerate([10, 10, 30, 30, 30]):
         series.add_change(value, float(at))
     assert list(series.times) == [0, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from accel_bench_metrics.nvml_metrics import energy_joules, mean_watts
-from accel_bench_metrics.nvml_sampler import Series
+from accel_bench_metrics.nvml_sampler import Readings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +59,7 @@ def test_at_constant_power_energy_is_power_times_time(
 
 
 def test_only_changes_are_kept_and_the_value_before_a_span_counts_in_it() -> None:
-    changes = Series("Q")
+    changes = Readings("Q")
     for at, value in ((0.0, 5), (1.0, 5), (2.0, 9), (3.0, 9), (4.0, 7)):
         changes.add_change(value, at)
     assert list(changes.values) == [5, 9, 7]

@@ -64,9 +64,9 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         """Switch the experts' implementation in place."""
-        from accel_bench_moe.impl import Switch
+        from accel_bench_moe.impl import ExpertsSwitch
 
-        switch = Switch(run.model, self.options.experts)
+        switch = ExpertsSwitch(run.model, self.options.experts)
         run.on_close(switch.undo)
         run.on_evidence(switch.evidence)
 

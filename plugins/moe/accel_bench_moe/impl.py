@@ -15,7 +15,7 @@ ROW_BYTES = 16
 """Multiple of bytes that rows of matrices must have for torch's grouped product."""
 
 
-class Switch:
+class ExpertsSwitch:
     """The implementation set for one model's experts, until `undo`."""
 
     def __init__(self, model: nn.Module, implementation: str) -> None:

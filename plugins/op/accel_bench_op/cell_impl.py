@@ -55,7 +55,7 @@ class Cell:
     """Executor that built `fn`; None if unknown."""
 
     def timed_call(self) -> TimedCall:
-        """Return the call of a round."""
+        """Return the timed call of a round."""
         one = self.benchmark
         postprocess = one.postprocess_for_backward if one.requires_grad else _no_backward
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
@@ -100,7 +100,7 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_scale(self, scale: float, gradients: bool) -> Check:
-        """Compare on scaled inputs; undecided if float64 differs in the same way."""
+        """Compare on scaled inputs; undecided if the reference cannot compute with them."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
             found = self._compared(values, gradients)
@@ -189,7 +189,7 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
 
 
 def _no_backward(_: Any) -> None:
-    """Return the error for an output without gradient."""
+    """Return None as the start of a backward pass that a benchmark does not have."""
 
 
 @contextlib.contextmanager

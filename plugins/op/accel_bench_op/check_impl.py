@@ -23,7 +23,7 @@ ROUNDING = 1e-10
 """Maximum float64 size of an exactly zero gradient, as a fraction of the largest gradient."""
 
 SEED = 0
-"""Seed of the cotangents."""
+"""Seed of the random cotangents, which start backward passes."""
 
 
 @dataclass(frozen=True)

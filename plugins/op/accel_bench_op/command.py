@@ -24,7 +24,7 @@ from accel_bench.result import Status
 from accel_bench.scenario.find import find_drafts
 from accel_bench_op import scenarios
 from accel_bench_op.document import operation_report
-from accel_bench_op.scenarios import CellChoice, Installed, cell_scenarios, read_installed
+from accel_bench_op.scenarios import CellChoice, OpRegistry, cell_scenarios, read_installed
 from accel_bench_op.view import list_report, operations_report
 
 ANSWERS = (Status.OOM, Status.SKIPPED)
@@ -148,7 +148,7 @@ def show(
     print_text(printable(yaml.safe_dump(scenario, sort_keys=False).rstrip()))
 
 
-def _installed() -> Installed:
+def _installed() -> OpRegistry:
     """Return the installed benchmarks and executors; print a warning for each unusable one."""
     found = read_installed()
     for one in (*found.benchmarks.unusable, *found.executors.unusable):

@@ -117,7 +117,7 @@ class Op(Plugin[OpOptions]):
         """Return the operation as built by the executor."""
         from accel_bench_op import engine_impl
 
-        return engine_impl.Operation(run, self.options)
+        return engine_impl.BuiltOperation(run, self.options)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:

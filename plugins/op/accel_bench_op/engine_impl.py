@@ -23,7 +23,7 @@ RATES = (
 """Metrics with units and the names of their computed figures."""
 
 
-class Operation:
+class BuiltOperation:
     """A benchmark at one size, built by an executor."""
 
     def __init__(self, run: Run, options: OpOptions) -> None:
@@ -88,7 +88,7 @@ class OperationEngine:
     """Engine that calls the operation; backward passes are prepared outside of steps."""
 
     def __init__(self, run: Run) -> None:
-        self._operation: Operation = run.model
+        self._operation: BuiltOperation = run.model
         self._batches = run.batches
         self._loss = run.loss
         self._accumulation = run.scenario.train.gradient_accumulation

@@ -89,7 +89,7 @@ class _Unknown(Benchmark):
         return [], {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return the callable."""
+        """Return the callable that was given."""
         return self._fn
 
 

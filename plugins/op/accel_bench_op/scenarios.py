@@ -14,7 +14,7 @@ from accel_bench_op.document import ExecutorSupport, OperationEntry
 from accel_bench_op.executors import cell_obstacle
 
 ENGINE, TASK = "op", "operation"
-"""Plugins for the slots of those names."""
+"""Plugins for the slots `engine` and `task`."""
 
 BASELINE = "eager"
 """Executor that others are compared with."""
@@ -23,7 +23,7 @@ ALL = "all"
 """Word that selects every size, or every executor."""
 
 SMALLEST = "tiny"
-"""Default size."""
+"""Benchmark size that runs by default."""
 
 STEPS = 50
 """Number of calls in the measured window, unless `measure.steps` is set."""
@@ -42,20 +42,20 @@ class CellChoice:
     device: str = "cpu"
 
 
-class Installed(NamedTuple):
+class OpRegistry(NamedTuple):
     """Benchmarks and executors of all distributions."""
 
     benchmarks: Discovered[type[Benchmark]]
     executors: Discovered[Executor]
 
 
-def read_installed() -> Installed:
+def read_installed() -> OpRegistry:
     """Import the installed benchmarks and executors, which may import torch."""
-    return Installed(discover_benchmarks(), discover_executors())
+    return OpRegistry(discover_benchmarks(), discover_executors())
 
 
 def list_operations(
-    installed: Installed, names: Sequence[str] = (), device: str = "cpu"
+    installed: OpRegistry, names: Sequence[str] = (), device: str = "cpu"
 ) -> list[OperationEntry]:
     """Return the installed benchmarks, or those of these names. Raises ScenarioError."""
     benchmarks = installed.benchmarks
@@ -69,7 +69,7 @@ def list_operations(
     return listed if names else [*listed, *broken]
 
 
-def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
+def _entry(name: str, installed: OpRegistry, device: str) -> OperationEntry:
     kind, executors = installed.benchmarks.usable[name], installed.executors
     baseline = executors.usable[BASELINE]
     possible = compute_types_of(kind)
@@ -89,7 +89,7 @@ def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
     )
 
 
-def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:
+def cell_scenarios(choice: CellChoice, installed: OpRegistry | None = None) -> list[dict[str, Any]]:
     """Return a scenario for each benchmark, size and compute type; its stacks are executors.
 
     Raises ScenarioError for an unknown name.

@@ -80,7 +80,7 @@ def _names(entry: OperationEntry) -> list[str]:
 
 
 def _few(sizes: Sequence[str]) -> str:
-    """Return `tiny ... llama-3-8b (5)` for many sizes."""
+    """Return a shortened list of sizes, such as `tiny ... llama-3-8b (5)`."""
     if len(sizes) < 3:
         return ", ".join(sizes)
     return f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"

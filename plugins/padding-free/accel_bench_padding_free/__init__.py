@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
-"""Architectures whose mask in transformers ignores positions, so that sequences of a row attend to
-one another. Attention by sequences separates them."""
+"""Architectures whose mask in transformers does not separate the sequences of a row, for which only
+attention by sequences is supported."""
 
 
 class PaddingFreeOptions(Options):

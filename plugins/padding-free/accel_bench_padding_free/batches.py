@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.errors import ScenarioError
-from accel_bench_padding_free.sharing import Shares, balanced_shares, same_shares, tokens_of
+from accel_bench_padding_free.sample_distribution import (
+    Shares,
+    balanced_shares,
+    same_shares,
+    tokens_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np

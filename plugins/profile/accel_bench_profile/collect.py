@@ -13,7 +13,7 @@ from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.outcome import steps_of
-from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.findings import answer_of, findings_of
 from accel_bench_profile.figures.schema import (
     PROFILE_FOLDER,
     ProfileReport,

@@ -24,8 +24,8 @@ from accel_bench.report.table import Column, Report, Section, Table, columns_of,
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.overrides import dotted
-from accel_bench_profile.ledger.difference import Change, LedgerDifference, difference, totals
-from accel_bench_profile.ledger.places import (
+from accel_bench_profile.ledger.difference import LedgerDifference, TotalChange, difference, totals
+from accel_bench_profile.ledger.line_changes import (
     FIGURES,
     PlaceChange,
     amount,
@@ -33,9 +33,9 @@ from accel_bench_profile.ledger.places import (
     signed_amount,
 )
 from accel_bench_profile.ledger.schema import (
-    Entry,
     Figure,
     Ledger,
+    LedgerEntry,
     RankLedger,
     Site,
     merge,
@@ -149,7 +149,7 @@ LEFT_OUT = (
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
     """Return the merged ledger of all ranks."""
     scenario = planned.experiment.scenario
-    entries: list[Entry] = [entry for rank in ranks for entry in rank.entries]
+    entries: list[LedgerEntry] = [entry for rank in ranks for entry in rank.entries]
     reasons = (reason for rank in ranks for reason in rank.left_out)
     plugins = {one.distribution: one.version for one in planned.active.versions()}
     work = scenario.model_dump(mode="json", exclude=NOT_WORK, exclude_none=True)
@@ -214,7 +214,7 @@ def difference_report(found: LedgerDifference) -> Report:
     return Report([section], found, Table(FLAT, [*found.rose, *found.fell]), WIDTH)
 
 
-def _change_name(change: Change) -> str:
+def _change_name(change: TotalChange) -> str:
     return " ".join(filter(None, (NAMES[change.figure], change.kind, change.dtype)))
 
 
@@ -255,13 +255,13 @@ FLAT = (
 """CSV columns of a difference."""
 
 
-def _figure(figure: Figure) -> Callable[[Entry], Any]:
+def _figure(figure: Figure) -> Callable[[LedgerEntry], Any]:
     return lambda entry: entry.figures.get(figure, 0)
 
 
 ENTRIES = (
     *columns_of(Site, "site"),
-    *columns_of(Entry, names="operation kind dtype"),
+    *columns_of(LedgerEntry, names="operation kind dtype"),
     *(Column(figure, _figure(figure)) for figure in FIGURES),
 )
 """CSV columns of a ledger."""

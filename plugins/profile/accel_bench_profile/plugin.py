@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accel_bench_profile.recording.window import Profiler
 
 
-class ProfileOptions(Options):
+class RecordingOptions(Options):
     """Options of `profile`: cycles of recorded steps after the measured window."""
 
     skip: int = Field(0, ge=0)
@@ -54,7 +54,7 @@ class ProfileOptions(Options):
         return self.skip + self.repeat * (self.wait + self.warmup + self.active)
 
 
-class Profile(Plugin[ProfileOptions]):
+class Profile(Plugin[RecordingOptions]):
     """Records where the time of steps after the window goes, and what memory is used for."""
 
     _step_seconds: float | None = None

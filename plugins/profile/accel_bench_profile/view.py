@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from accel_bench.analysis.wording import label, milliseconds, percent, size
 from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
-from accel_bench_profile.figures.answer import place_text
+from accel_bench_profile.figures.findings import place_text
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.schema import (
     KernelTime,

@@ -20,7 +20,7 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.overrides import AXES, look_up
-from accel_bench_search.fitting import (
+from accel_bench_search.fit_report import (
     FitPoint,
     FitReport,
     SearchRange,

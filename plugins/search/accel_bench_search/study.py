@@ -45,7 +45,7 @@ class Axis(NamedTuple):
 
     @property
     def ends(self) -> tuple[JsonValue, JsonValue]:
-        """The first and the last value."""
+        """The first and the last value of the axis."""
         return (self.choices[0], self.choices[-1]) if self.choices else (self.low, self.high)
 
     def holds(self, value: JsonValue) -> bool:
@@ -117,7 +117,7 @@ class Study:
                 study.enqueue_trial(trial.params)
 
     def trials(self) -> list[FrozenTrial]:
-        """Finished trials, in order."""
+        """Finished trials of the study, in order."""
         return [one for one in self.optuna.get_trials(deepcopy=False) if one.state.is_finished()]
 
     def try_first(self, parameters: dict[str, JsonValue]) -> None:

@@ -19,9 +19,9 @@ from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.models import Scenario
 from accel_bench_search.study import Axis, open_study, parse_axis, require_optuna
 from accel_bench_search.trial import StackPlans, TrialRunner
+from accel_bench_search.trial_judgement import with_answer
 from accel_bench_search.tune_report import Objective, Unit, tune_view
 from accel_bench_search.tune_search import TuneSearch, TuneTask
-from accel_bench_search.tuning import with_answer
 
 UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
 

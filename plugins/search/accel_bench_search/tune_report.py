@@ -138,7 +138,7 @@ class TuneCheck(Frozen):
     """Verdict on the winner."""
 
     reason: str
-    """Verdict in a sentence."""
+    """Reason of the verdict, in a sentence."""
 
     rounds: int
     """Number of rounds, or seeds, that both completed."""
@@ -181,7 +181,7 @@ class TuneReport(Document):
     """Check beside the baseline; null if no trial is better than the baseline."""
 
     answer: str = ""
-    """Conclusion in sentences."""
+    """Conclusion of the search in sentences."""
 
     @property
     def exit_code(self) -> int:

@@ -25,8 +25,7 @@ from accel_bench.scenario.overrides import look_up
 from accel_bench.store.schema import RUNS
 from accel_bench_search.study import CUT_OFF, Axis, State, Study
 from accel_bench_search.trial import TUNED, StackPlans, TrialRunner
-from accel_bench_search.tune_report import Objective, TrialOutcome, TuneCheck, TuneReport, TuneTrial
-from accel_bench_search.tuning import (
+from accel_bench_search.trial_judgement import (
     VERDICTS,
     beats,
     best_of,
@@ -36,6 +35,7 @@ from accel_bench_search.tuning import (
     loss_at,
     steps_to_reach,
 )
+from accel_bench_search.tune_report import Objective, TrialOutcome, TuneCheck, TuneReport, TuneTrial
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from accel_bench_search.fit import fit_view
-from accel_bench_search.fitting import FitPoint, SearchRange, fit_report
+from accel_bench_search.fit_report import FitPoint, SearchRange, fit_report
+from accel_bench_search.trial_judgement import with_answer
 from accel_bench_search.tune_report import Objective, TuneReport, TuneTrial, tune_view
-from accel_bench_search.tuning import with_answer
 from whole_tables import assert_whole
 
 from accel_bench.analysis.statistics.estimators import Interval

@@ -14,8 +14,8 @@ from accel_bench.documents.escaping import plain
 from accel_bench.errors import BundleError
 from accel_bench.report.table import paths
 from accel_bench.runner.interrupted import open_results
-from accel_bench_share.bundle_file import read_bundle
-from accel_bench_share.bundling import bundle_sessions
+from accel_bench_share.bundle_reader import read_bundle
+from accel_bench_share.bundle_writer import bundle_sessions
 from accel_bench_share.site import bundle_files, write_site
 
 app = typer.Typer(help="Sessions in one verified file to share.")

@@ -19,8 +19,8 @@ from accel_bench.planning.plan import Plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
 from accel_bench.runner.interrupted import open_results
-from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
-from accel_bench_share.bundle_file import Bundle, read_bundle
+from accel_bench_share.bundle_reader import Bundle, read_bundle
+from accel_bench_share.permissions import draft_of, evaluated, repeats, request_of
 from accel_bench_share.reproduction import (
     differences,
     differences_section,

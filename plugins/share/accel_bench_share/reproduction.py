@@ -72,7 +72,7 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return the differing facts; null for a missing one. Empty if a side is missing."""
+    """Return differing versions and hardware, null where missing; empty without one side."""
     found = differing_keys(there, here) if there and here else ()
     return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
@@ -84,7 +84,7 @@ class Reproduction(Document):
     """Name of the bundle's file."""
 
     sha256: str
-    """Checksum in its manifest."""
+    """Checksum in the bundle's manifest."""
 
     scenario: str
     """Name of the scenario."""

@@ -29,8 +29,8 @@ from accel_bench.report.page_file import write_page
 from accel_bench.report.table import EMPTY, STACKED
 from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import slot_defaults
-from accel_bench_share.asked import evaluated, naming_the_bundle
-from accel_bench_share.bundle_file import Manifest, read_bundle
+from accel_bench_share.bundle_reader import Manifest, read_bundle
+from accel_bench_share.permissions import evaluated, naming_the_bundle
 from accel_bench_share.reproduction import plugins_of
 
 SUFFIX = ".zip"
@@ -197,7 +197,7 @@ class ShownBundle:
 
     summary: Summary
     models: Mapping[str, str]
-    """Models by experiment id."""
+    """Names of models by experiment id."""
 
     devices: str
     versions: Sequence[str]

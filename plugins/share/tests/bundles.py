@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accel_bench_share.bundle_file import Bundle, read_bundle
-from accel_bench_share.bundling import bundle_sessions
+from accel_bench_share.bundle_reader import Bundle, read_bundle
+from accel_bench_share.bundle_writer import bundle_sessions
 from repeated_sessions import make_record
 
 from accel_bench.result import Result

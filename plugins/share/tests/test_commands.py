@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from accel_bench_share.archive import unpack
-from accel_bench_share.bundle_file import read_bundle
-from accel_bench_share.bundling import write_bundle
+from accel_bench_share.bundle_reader import read_bundle
+from accel_bench_share.bundle_writer import write_bundle
 from analysis_factory import make_rank
 from cli.program import call, write_nulls
 from repeated_sessions import make_record, make_runs

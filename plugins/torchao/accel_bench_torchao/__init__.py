@@ -21,7 +21,7 @@ from accel_bench import (
 )
 
 if TYPE_CHECKING:
-    from accel_bench_torchao.impl import QuantizedBase
+    from accel_bench_torchao.impl import TorchAOBase
 
 FLOAT8_CAPABILITY = (8, 9)
 """Least CUDA compute capability with float8 products."""
@@ -125,7 +125,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     def __init__(self, options: TorchAOOptions, name: str = "") -> None:
         super().__init__(options, name)
-        self._base: QuantizedBase | None = None
+        self._base: TorchAOBase | None = None
         if options.base is None:
             # All weights may train in float8. The class still says yes, so that an adapter is
             # added where none is set; `adapter: none` in the scenario trains all.
@@ -189,9 +189,9 @@ class TorchAO(Plugin[TorchAOOptions]):
     @hookimpl
     def load_model(self, run: Run) -> Any:
         """Return the scenario's model, each linear layer quantized on loading."""
-        from accel_bench_torchao.impl import QuantizedBase
+        from accel_bench_torchao.impl import TorchAOBase
 
-        self._base = base = QuantizedBase(self.options)
+        self._base = base = TorchAOBase(self.options)
         run.on_evidence(lambda: base.evidence)
         return base.load(run)
 

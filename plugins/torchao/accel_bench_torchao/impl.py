@@ -31,7 +31,7 @@ PATCHED = ("minimum", "maximum")
 """Functions of inductor's code generation that torchao patches in a conversion."""
 
 
-class QuantizedBase:
+class TorchAOBase:
     """A base model whose decoder's linear layers are quantized on loading."""
 
     def __init__(self, options: TorchAOOptions) -> None:

@@ -37,14 +37,14 @@ FINGERPRINT = "weights_fingerprint"
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class WeightsSource:
     """Weights for vLLM: a folder, or a model of the hub."""
 
     path: str
     revision: str | None = None
 
 
-def checkpoint_of(run: Run) -> Checkpoint:
+def checkpoint_of(run: Run) -> WeightsSource:
     """Return the location of the scenario's weights; generated ones are written to a folder.
 
     Sets `run.weights_fingerprint` for the latter.
@@ -52,7 +52,7 @@ def checkpoint_of(run: Run) -> Checkpoint:
     use = run.scenario.model
     if use.weights != "random" and not use.overrides:
         source = pretrained_source(use, run.trust_remote_code)
-        return Checkpoint(source["pretrained_model_name_or_path"], source.get("revision"))
+        return WeightsSource(source["pretrained_model_name_or_path"], source.get("revision"))
     key = {
         "model": use.model_dump(mode="json"),
         "seed": run.scenario.train.seed,
@@ -61,7 +61,7 @@ def checkpoint_of(run: Run) -> Checkpoint:
     }
     folder = run.cache("checkpoints", key, lambda empty: _write_weights(run, empty))
     run.weights_fingerprint = (folder / FINGERPRINT).read_text()
-    return Checkpoint(str(folder))
+    return WeightsSource(str(folder))
 
 
 def _write_weights(run: Run, folder: Path) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import Terms, hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
-from accel_bench.analysis.metrics.named import named_metrics
+from accel_bench.analysis.metrics.plugin_metrics import named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput, epochs
 from accel_bench.analysis.metrics.utilization import (
     devices_used,

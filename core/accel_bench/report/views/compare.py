@@ -9,7 +9,7 @@ from typing import Any
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.compare import ExperimentComparison, Operand
-from accel_bench.analysis.metrics.named import MetricFigure, labels
+from accel_bench.analysis.metrics.plugin_metrics import MetricFigure, labels
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
     JUDGED,

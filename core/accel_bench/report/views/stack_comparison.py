@@ -11,7 +11,7 @@ from typing import Any
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.ladder import LadderFigure, LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
-from accel_bench.analysis.metrics.named import labels
+from accel_bench.analysis.metrics.plugin_metrics import labels
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.schema import ExperimentSummary, Rates, Summary

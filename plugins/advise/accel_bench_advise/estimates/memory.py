@@ -18,11 +18,11 @@ from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
 from accel_bench_advise.estimates.schema import (
     Alternative,
     BatchShape,
+    Bounds,
     Footprint,
     Limit,
     MemoryEstimate,
     Part,
-    Span,
 )
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.target import Target
@@ -207,7 +207,7 @@ def memory_estimate(
     }
     tensors = sum(parts.values())
     least, most = (ranks * beside for beside in BESIDE_TENSORS[device])
-    needed = Span(low=tensors + least, high=tensors * (1 + GAPS[device]) + most)
+    needed = Bounds(low=tensors + least, high=tensors * (1 + GAPS[device]) + most)
     return MemoryEstimate(
         parts=parts,
         tensor_bytes=tensors,

@@ -113,19 +113,19 @@ Fit: TypeAlias = Literal["fits", "may fit", "does not fit"]
 """Verdict on fitting a device; `may fit` if the device's memory lies within the span."""
 
 
-class Span(Frozen):
+class Bounds(Frozen):
     """An estimate with a lower and an upper end."""
 
     low: float
     high: float
 
-    def times(self, factor: float) -> Span:
+    def times(self, factor: float) -> Bounds:
         """Return both ends multiplied by a positive factor."""
-        return Span(low=self.low * factor, high=self.high * factor)
+        return Bounds(low=self.low * factor, high=self.high * factor)
 
-    def inverted(self, numerator: float = 1.0) -> Span:
+    def inverted(self, numerator: float = 1.0) -> Bounds:
         """Return `numerator` divided by both ends, the lower quotient first."""
-        return Span(low=numerator / self.high, high=numerator / self.low)
+        return Bounds(low=numerator / self.high, high=numerator / self.low)
 
     def fit(self, device_bytes: int | None) -> Fit | None:
         """Return the verdict for a device of so many bytes; None if its size is unknown."""
@@ -153,7 +153,7 @@ class MemoryEstimate(Frozen):
     phase: str
     """Phase of the step with the peak."""
 
-    needed_bytes: Span
+    needed_bytes: Bounds
     """Bytes needed, including the device's context, kernels' workspaces and fragmentation."""
 
     device_bytes: int | None
@@ -176,14 +176,14 @@ class Limit(Frozen):
 class SpeedEstimate(Frozen):
     """Estimated speed of training, as a span."""
 
-    tokens_per_second: Span
+    tokens_per_second: Bounds
     """Processed tokens per second, or another unit that the task counts, of all devices, padding
     included; communication between devices costs nothing."""
 
-    step_seconds: Span
+    step_seconds: Bounds
 
     basis: str
-    """Method of the estimate."""
+    """Method of the speed estimate: roofline, or roofline calibrated by stored runs."""
 
     calibrated_by: tuple[str, ...] = ()
     """Stored experiments that calibrate the span; empty for the roofline alone."""
@@ -198,8 +198,8 @@ class CostEstimate(Frozen):
     price: str
     """Provider, instance and date of the price."""
 
-    usd_per_million_tokens: Span
-    usd: Span | None
+    usd_per_million_tokens: Bounds
+    usd: Bounds | None
     """Dollars for the given tokens; null if none were given."""
 
 
@@ -212,7 +212,7 @@ class Alternative(Frozen):
     gpu: str
     """Device on which the changed experiment fits."""
 
-    needed_bytes: Span
+    needed_bytes: Bounds
 
 
 class LengthSummary(Frozen):
@@ -274,8 +274,8 @@ class Estimate(Frozen):
     for_tokens: float | None = None
     """Number of tokens to train on, padding included, as given or from the lengths."""
 
-    hours: Span | None = None
-    """Hours for `for_tokens` tokens."""
+    hours: Bounds | None = None
+    """Hours of training for `for_tokens` tokens."""
 
     cost: CostEstimate | None = None
     nearest: Alternative | None = None
@@ -287,11 +287,11 @@ class Estimate(Frozen):
     notes: tuple[str, ...] = ()
 
     problem: str = ""
-    """Why there is no estimate."""
+    """Reason why there is no estimate; empty if there is one."""
 
 
 class EstimateDocument(Document):
-    """What `accel-bench estimate --format json` prints."""
+    """The JSON document of `accel-bench estimate`."""
 
     for_tokens: float | None
     """Tokens to train on that were given, padding included; null without."""

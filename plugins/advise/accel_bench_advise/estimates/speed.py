@@ -19,7 +19,7 @@ from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 from accel_bench.store.database import Store
-from accel_bench_advise.estimates.schema import Footprint, Span, SpeedEstimate
+from accel_bench_advise.estimates.schema import Bounds, Footprint, SpeedEstimate
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.target import DevicePeaks, Efficiency, Target
 
@@ -128,14 +128,14 @@ def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) 
     return seconds
 
 
-def roofline(footprint: Footprint, peaks: DevicePeaks) -> Span | None:
+def roofline(footprint: Footprint, peaks: DevicePeaks) -> Bounds | None:
     """Return the span of a step's seconds, by the best and worst efficiency."""
     worst, best = (step_seconds(footprint, peaks, reached) for reached in peaks.span)
-    return Span(low=best, high=worst) if best is not None and worst is not None else None
+    return Bounds(low=best, high=worst) if best is not None and worst is not None else None
 
 
 def speed_estimate(
-    seconds: Span,
+    seconds: Bounds,
     tokens: int,
     source: str,
     calibrations: Sequence[Calibration] = (),
@@ -148,7 +148,7 @@ def speed_estimate(
     if calibrations:
         slowdowns = [one.slowdown for one in calibrations]
         low, high = min(slowdowns), max(slowdowns)
-        seconds = Span(
+        seconds = Bounds(
             low=seconds.low * low * (1 - CALIBRATION_MARGIN),
             high=seconds.low * high * (1 + CALIBRATION_MARGIN),
         )

@@ -49,7 +49,7 @@ GUESS = "a guess of what a CPU's cores do"
 
 
 class DevicePeaks(NamedTuple):
-    """Peaks of one device."""
+    """Peak FLOP/s and memory bandwidth of one device."""
 
     flops: Callable[[str], float | None]
     """Return the peak FLOP/s for operands of a dtype."""
@@ -57,7 +57,7 @@ class DevicePeaks(NamedTuple):
     bytes_per_second: float
 
     span: tuple[Efficiency, Efficiency]
-    """Worst and best efficiency."""
+    """Worst and best efficiency of training steps, relative to the peaks."""
 
     source: str
     """Source of the peaks."""

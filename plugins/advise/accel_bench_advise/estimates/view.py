@@ -25,6 +25,7 @@ from accel_bench.report.table import (
 )
 from accel_bench_advise.estimates.schema import (
     BatchShape,
+    Bounds,
     CostEstimate,
     Estimate,
     EstimateDocument,
@@ -32,7 +33,6 @@ from accel_bench_advise.estimates.schema import (
     Limit,
     MemoryEstimate,
     Part,
-    Span,
     SpeedEstimate,
 )
 
@@ -58,7 +58,7 @@ def estimate_report(document: EstimateDocument) -> Report:
     return Report([section], document, Table(FLAT, rows))
 
 
-def span_text(form: Callable[[float], str]) -> Callable[[Span], str]:
+def span_text(form: Callable[[float], str]) -> Callable[[Bounds], str]:
     """Return a function that formats spans."""
     return lambda span: span.text(form)
 

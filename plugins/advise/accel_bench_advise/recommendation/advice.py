@@ -8,7 +8,7 @@ from accel_bench.analysis.wording import join_names, percent, significant
 from accel_bench.machine.devices import HOST
 from accel_bench.result import Status
 from accel_bench_advise.estimates.schema import LengthSummary
-from accel_bench_advise.recommendation.answer import memory_of, memory_words
+from accel_bench_advise.recommendation.candidate_rows import memory_of, memory_words
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import Ranked
 

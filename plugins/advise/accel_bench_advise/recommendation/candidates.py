@@ -23,7 +23,7 @@ from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import SessionRecord
-from accel_bench_advise.recommendation.schema import Fate
+from accel_bench_advise.recommendation.schema import CandidateOutcome
 
 BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
 """Settings of `train` that change how a step is computed, not the training's result."""
@@ -71,7 +71,7 @@ class Candidate:
     lone: bool = False
     """True for a valid candidate whose baseline ran out of memory."""
 
-    fate: Fate | None = None
+    fate: CandidateOutcome | None = None
     """Short form of the obstacle; None without one."""
 
     @property
@@ -105,7 +105,7 @@ class Candidate:
     def trained_apart(self, why: str) -> Candidate:
         """Return the candidate, excluded if a reason is given why its training may differ."""
         different = self.row.not_the_same or why == OTHER_TRAINING
-        fate: Fate = "changes the training" if different else "training not compared"
+        fate: CandidateOutcome = "changes the training" if different else "training not compared"
         return replace(self, obstacle=why, fate=fate if why else None)
 
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:

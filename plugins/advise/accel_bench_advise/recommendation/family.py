@@ -8,14 +8,14 @@ from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.models import cards_of_family
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench_advise.recommendation.answer import considered, kept_settings
+from accel_bench_advise.recommendation.candidate_rows import candidate_row, kept_settings
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
-from accel_bench_advise.recommendation.schema import Certainty, Considered, Mode, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, check_request
+from accel_bench_advise.recommendation.recommender import Recommender, check_request
+from accel_bench_advise.recommendation.schema import CandidateRow, Certainty, Mode, RecommendRequest
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
-"""Description of each mode."""
+"""Description of the modes `train` and `inference`."""
 
 SPELT_OUT = 3
 """Number of recommendations in the answer's sentence; the table has all."""
@@ -33,7 +33,7 @@ class FamilyRow(Frozen):
     fastest: bool = False
     """True if no other device with stored runs is faster for the model and mode."""
 
-    recommended: Considered | None = None
+    recommended: CandidateRow | None = None
     """Recommended stack; null if no stored stack may be recommended."""
 
     runner_up: str = ""
@@ -108,7 +108,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
             device=ranked.device.label,
             certainty=ranked.certainty,
             fastest=place == 0 and best is not None,
-            recommended=considered(best, request.tokens) if best else None,
+            recommended=candidate_row(best, request.tokens) if best else None,
             runner_up=other.name if other else "",
             settings=kept_settings(best) if best else {},
             why=""

@@ -10,7 +10,7 @@ from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench_advise.estimates.estimator import DeviceEstimate
-from accel_bench_advise.estimates.schema import Span
+from accel_bench_advise.estimates.schema import Bounds
 from accel_bench_advise.estimates.target import hourly_cost
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import job_time
@@ -121,7 +121,7 @@ def _with_limits(
     return offer.model_copy(update=changes)
 
 
-def _within(span: Span | None, limit: float | None, sure: bool) -> Answer | None:
+def _within(span: Bounds | None, limit: float | None, sure: bool) -> Answer | None:
     if span is None or limit is None:
         return None
     if span.high <= limit:
@@ -138,10 +138,10 @@ def _duration(offer: Offer) -> float:
     return 1 / offer.tokens_per_second.low if offer.tokens_per_second else math.inf
 
 
-def _span(interval: Interval) -> Span:
+def _span(interval: Interval) -> Bounds:
     """Return both ends of an interval; of a single run its value twice."""
     ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
-    return Span(low=ends[0], high=ends[1])
+    return Bounds(low=ends[0], high=ends[1])
 
 
 def estimated_answer(offer: Offer) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Described, Frozen, JsonValue
-from accel_bench_advise.estimates.schema import Fit, LengthSummary, Span
+from accel_bench_advise.estimates.schema import Bounds, Fit, LengthSummary
 
 AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
 """Speed ratio of the best stack to itself."""
@@ -17,7 +17,7 @@ AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
 Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
 """Basis of an answer; `open` is measured, but not surely better than the runner-up."""
 
-Fate: TypeAlias = Literal[
+CandidateOutcome: TypeAlias = Literal[
     "recommended",
     "best, over the limits",
     "best, price not known",
@@ -136,7 +136,7 @@ class MemoryUse(Frozen):
     """Free fraction of the device at the peak; null if its memory is unknown."""
 
 
-class Considered(StackRow):
+class CandidateRow(StackRow):
     """A candidate as measured: a stack at a sweep point."""
 
     changes: str
@@ -174,16 +174,16 @@ class Considered(StackRow):
     evidence: Evidence
 
 
-class Other(Frozen):
+class OtherCandidate(Frozen):
     """A stack that is not recommended, with the reason."""
 
-    fate: Fate
+    fate: CandidateOutcome
     why: str
 
     of_the_best: Interval | None = None
     """Speed ratio to the recommended stack; null if unknown."""
 
-    row: Considered
+    row: CandidateRow
 
 
 class Offer(Frozen):
@@ -197,12 +197,12 @@ class Offer(Frozen):
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """Changed settings with which an estimate fits."""
 
-    tokens_per_second: Span | None = None
-    request_seconds: Span | None = None
+    tokens_per_second: Bounds | None = None
+    request_seconds: Bounds | None = None
     """Median latency in seconds of requests that arrive at a rate."""
 
-    hours: Span | None = None
-    usd: Span | None = None
+    hours: Bounds | None = None
+    usd: Bounds | None = None
     usd_per_hour: float | None = None
     price: str = ""
     within_budget: Answer | None = None
@@ -212,7 +212,7 @@ class Offer(Frozen):
     """Sentence on whether the work fits the device."""
 
     problem: str = ""
-    """Reason why the device cannot do the job or is unknown to; empty if it can."""
+    """Reason why the device cannot do the job, or why that is unknown; empty if it can."""
 
 
 class NextRun(Frozen):
@@ -233,14 +233,14 @@ class Recommendation(Document):
     request: RecommendRequest
     answer: str
     certainty: Certainty
-    recommended: Considered | None = None
+    recommended: CandidateRow | None = None
     """Recommended stack; null if no stored stack can be recommended."""
 
     offer: Offer | None = None
-    """Recommended device."""
+    """Recommended device, with hours and dollars of the job."""
 
-    runner_up: Other | None = None
-    others: tuple[Other, ...] = ()
+    runner_up: OtherCandidate | None = None
+    others: tuple[OtherCandidate, ...] = ()
     """All other stacks, with the reasons."""
 
     kept: dict[str, JsonValue] = Field(default_factory=dict)
@@ -270,9 +270,9 @@ class FittingModel(Frozen):
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """Changed settings with which the model fits; empty if unchanged, or if it never fits."""
 
-    needed_bytes: Span | None = None
-    tokens_per_second: Span | None = None
-    usd_per_million_tokens: Span | None = None
+    needed_bytes: Bounds | None = None
+    tokens_per_second: Bounds | None = None
+    usd_per_million_tokens: Bounds | None = None
     why: str = ""
     """Reason why the model does not fit or cannot be estimated."""
 

@@ -35,13 +35,13 @@ from accel_bench_advise.estimates.view import span_text
 from accel_bench_advise.recommendation.family import FamilyRecommendation, FamilyRow
 from accel_bench_advise.recommendation.schema import (
     AS_FAST,
-    Considered,
+    CandidateRow,
     Evidence,
     FittingModel,
     FittingModels,
     MemoryUse,
     NextRun,
-    Other,
+    OtherCandidate,
     Recommendation,
 )
 
@@ -50,7 +50,7 @@ def recommend_report(document: Recommendation) -> Report:
     """Return the answer, the stacks with their evidence, the devices and the next commands."""
     lines = list(document.others)
     if one := document.recommended:
-        lines.insert(0, Other(fate="recommended", why="", of_the_best=AS_FAST, row=one))
+        lines.insert(0, OtherCandidate(fate="recommended", why="", of_the_best=AS_FAST, row=one))
     tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
@@ -114,7 +114,7 @@ def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
         )
 
 
-def _notes(document: Recommendation, lines: list[Other]) -> Iterator[str]:
+def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[str]:
     yield from (f"break-even: {one.sentence}" for one in document.break_even)
     reasons = [(label(line.row), line.why) for line in lines if line.why]
     yield from (f"not {text}" for text in grouped_by_reason(reasons))
@@ -185,7 +185,7 @@ def _speeds(row: str) -> list[Column]:
 def _flat(row: str) -> list[Column]:
     """Return the CSV columns of a stack; `path` leads to its row."""
     return [
-        *columns_of(Considered, row, without="apart device memory evidence"),
+        *columns_of(CandidateRow, row, without="apart device memory evidence"),
         *columns_of(MemoryUse, f"{row}.memory", names="peak_bytes device_bytes headroom"),
         Column("memory_kind", reader(f"{row}.memory.kind")),
         *columns_of(Evidence, f"{row}.evidence", without="sessions"),
@@ -249,7 +249,7 @@ FLAT_MODELS = columns_of(FittingModel)
 """CSV columns of models that fit."""
 
 FLAT = (
-    *columns_of(Other, without="row"),
+    *columns_of(OtherCandidate, without="row"),
     Column("device", reader("row.device")),
     *_flat("row"),
 )

@@ -1,1 +1,1 @@
-"""Simulate a training step on tensors without memory, and count what it would take."""
+"""Simulation of a training step on tensors without memory, which counts memory and work."""

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 @dataclass(eq=False)
-class Block:
+class TrackedStorage:
     """A storage, with the use of its memory."""
 
     size: int
@@ -41,10 +41,10 @@ class StepTracker(TorchDispatchMode):
         self.phase = "build"
         self.vocabulary: int | None = None
         self.assumes = False
-        self._known: dict[int, tuple[Block, Any]] = {}
-        self._events: list[tuple[Block, bool, str]] = []
-        self._base: set[Block] = set()
-        self._alive: set[Block] = set()
+        self._known: dict[int, tuple[TrackedStorage, Any]] = {}
+        self._events: list[tuple[TrackedStorage, bool, str]] = []
+        self._base: set[TrackedStorage] = set()
+        self._alive: set[TrackedStorage] = set()
         self._work: Counter[tuple[str, int, int]] = Counter()
 
     def assign(self, tensors: Iterable[Any], part: Part) -> None:
@@ -98,13 +98,13 @@ class StepTracker(TorchDispatchMode):
             self._count(func, args, kwargs, out, made)
         return out
 
-    def _block(self, tensor: torch.Tensor) -> Block:
+    def _block(self, tensor: torch.Tensor) -> TrackedStorage:
         """Return the block of a tensor's storage, logged if it is new."""
         storage = tensor.untyped_storage()
         key = id(storage)
         if known := self._known.get(key):
             return known[0]
-        block = Block(storage.nbytes(), self._guess(tensor))
+        block = TrackedStorage(storage.nbytes(), self._guess(tensor))
 
         def gone(_: Any) -> None:
             del self._known[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from accel_bench_advise.estimates.memory import GIBI, largest_that_fits, memory_estimate
-from accel_bench_advise.estimates.schema import Footprint, Part, Span
+from accel_bench_advise.estimates.schema import Bounds, Footprint, Part
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,4 +90,4 @@ def test_each_rank_of_a_shared_memory_is_a_process_of_its_own() -> None:
 
 
 def test_a_span_is_inverted_in_order() -> None:
-    assert Span(low=2, high=4).inverted(8) == Span(low=2, high=4)
+    assert Bounds(low=2, high=4).inverted(8) == Bounds(low=2, high=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accel_bench_advise.estimates.schema import Footprint, Operations, Span
+from accel_bench_advise.estimates.schema import Bounds, Footprint, Operations
 from accel_bench_advise.estimates.speed import (
     RECENT_SESSIONS,
     Calibration,
@@ -47,8 +47,8 @@ def test_a_dtype_that_the_device_lacks_gives_no_speed() -> None:
 
 
 def test_stored_rows_take_the_place_of_the_data_sheet() -> None:
-    seconds = Span(low=1.0, high=4.0)
-    assert speed_estimate(seconds, 100, "a").tokens_per_second == Span(low=25, high=100)
+    seconds = Bounds(low=1.0, high=4.0)
+    assert speed_estimate(seconds, 100, "a").tokens_per_second == Bounds(low=25, high=100)
     rows = [Calibration(1.5, "a", "lora of m"), Calibration(2.0, "b", "base of m")]
     found = speed_estimate(seconds, 99, "a", rows)
     assert found.step_seconds.low == pytest.approx(1.35)

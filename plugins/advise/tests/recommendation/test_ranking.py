@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_advise.recommendation.answer import answer_of, considered, others_of
+from accel_bench_advise.recommendation.candidate_rows import answer_of, candidate_row, others_of
 from accel_bench_advise.recommendation.candidates import collect_candidates
 from accel_bench_advise.recommendation.ranking import Ranked, break_evens, rank
 from analysis_factory import with_threads
@@ -59,7 +59,9 @@ def test_a_loss_that_only_a_declaration_allows_is_said_where_it_is_recommended()
     assert names(ranked) == ["nf4", "baseline"] and ranked.best is not None
     words = answer_of(ranked, None)
     assert "with an equivalent update, its loss: within what nf4 declares" in words
-    assert considered(ranked.best, None).loss.startswith("within what nf4 declares (by up to 1.5 %")
+    assert candidate_row(ranked.best, None).loss.startswith(
+        "within what nf4 declares (by up to 1.5 %"
+    )
 
 
 def test_what_computed_something_else_is_not_recommended_and_a_hot_device_is_no_reason() -> None:

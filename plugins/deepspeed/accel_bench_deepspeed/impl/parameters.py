@@ -86,7 +86,7 @@ def _read(parameter: Any) -> torch.Tensor:
 
 
 def _held(parameter: Any) -> int:
-    """Return the number of a placeholder's elements on this rank; small ones stay whole."""
+    """Return the number of a parameter's elements on this rank; small parameters stay whole."""
     if getattr(parameter, "ds_persist", False):
         return int(parameter.ds_numel)
     return int(parameter.ds_tensor.numel())

@@ -49,10 +49,10 @@ def _divide(layer: Any, mesh: DeviceMesh) -> None:
         layer._parameters[name] = nn.Parameter(divided, requires_grad=parameter.requires_grad)
     layer.num_experts = experts // size
     layer._is_expert_parallel = True  # By it transformers' grouped product passes rows over.
-    layer.forward = Divided(layer, mesh)
+    layer.forward = DividedExperts(layer, mesh)
 
 
-class Divided:
+class DividedExperts:
     """Forward of a layer's experts on a rank that holds a part of them.
 
     All ranks hold the same tokens: each computes its experts' contribution, and contributions are

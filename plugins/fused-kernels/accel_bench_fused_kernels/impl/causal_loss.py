@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers.utils import can_return_tuple
 
-from accel_bench_fused_kernels.rules import Loss
+from accel_bench_fused_kernels.rules import LossRule
 
 IGNORED = -100
 """Default label of ignored tokens."""
@@ -40,7 +40,7 @@ class LinearLoss:
     config: Any
     """The model's configuration."""
 
-    rule: Loss
+    rule: LossRule
     """Rule of this architecture for computing logits and loss."""
 
     kernel: Callable[..., torch.Tensor]

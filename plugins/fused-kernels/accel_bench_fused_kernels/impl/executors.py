@@ -104,7 +104,7 @@ class Within(nn.Module):
         self._leave()
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
-        """Call the twin."""
+        """Call the twin with the replacements in place."""
         for owner, name, _, ours in self._shared:
             setattr(owner, name, ours)
         try:

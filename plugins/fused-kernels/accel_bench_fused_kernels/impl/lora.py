@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn import functional
 
 from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL
-from accel_bench_fused_kernels.impl.lora_forwards import Group, Mlp, Other, Single
+from accel_bench_fused_kernels.impl.lora_forwards import InputGroup, LaterLayer, Mlp, Single
 from accel_bench_fused_kernels.impl.lora_functions import Activation
-from accel_bench_fused_kernels.impl.lora_layers import Member, read_frozen, read_layer
+from accel_bench_fused_kernels.impl.lora_layers import FusedLayer, read_frozen, read_layer
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of sibling modules that a model calls with the same tensor, in this order."""
@@ -46,9 +46,9 @@ class Fusion:
     def __init__(self) -> None:
         self._bound: list[nn.Module] = []
         self._reasons: Counter[str] = Counter()
-        self._groups: list[Group] = []
+        self._groups: list[InputGroup] = []
         self._within_mlps = 0
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, FusedLayer] = {}
         self._mlps: list[str] = []
 
     @property
@@ -90,33 +90,35 @@ class Fusion:
         for member in adapted.values():
             self._bind(member, Single(member).forward)
 
-    def _read(self, model: nn.Module) -> dict[str, Member]:
-        """Return the adapted layers by name, and count unsupported ones."""
-        found: dict[str, Member] = {}
+    def _read(self, model: nn.Module) -> dict[str, FusedLayer]:
+        """Return the adapted layers by name, and count layers that cannot be fused."""
+        found: dict[str, FusedLayer] = {}
         for name, module in model.named_modules():
             if isinstance(module, LoraLayer):
                 read = read_layer(name, module)
-                if isinstance(read, Member):
+                if isinstance(read, FusedLayer):
                     found[name] = read
                 else:
                     self._reasons[read] += 1
         return found
 
-    def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> None:
+    def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> None:
         """Fuse a module's layers that share an input; remove fused ones from `adapted`."""
         whole = self._gated_mlp(name, parent, adapted)
         for names in SAME_INPUT:
             members = _members(name, parent, names, adapted)
             if len(members) < 2 or all(member.adapter is None for member in members):
                 continue
-            group = Group(members)
+            group = InputGroup(members)
             self._groups.append(group)
             self._within_mlps += whole
             for place, member in enumerate(members):
-                self._bind(member, Other(group, place).forward if place else group.forward_first)
+                self._bind(
+                    member, LaterLayer(group, place).forward if place else group.forward_first
+                )
                 adapted.pop(member.name, None)
 
-    def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> bool:
+    def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> bool:
         """Fuse a module as a whole if it is a gated MLP; return whether it is one."""
         members = _members(name, parent, GATED, adapted)
         if len(members) < len(GATED) or all(member.adapter is None for member in members):
@@ -133,7 +135,7 @@ class Fusion:
         self._members |= {member.name: member for member in members}
         return True
 
-    def _bind(self, member: Member, forward: Callable[..., torch.Tensor]) -> None:
+    def _bind(self, member: FusedLayer, forward: Callable[..., torch.Tensor]) -> None:
         member.layer.forward = forward
         self._bound.append(member.layer)
         self._members[member.name] = member
@@ -202,8 +204,8 @@ class _Traced:
 
 
 def _members(
-    name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, Member]
-) -> list[Member]:
+    name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, FusedLayer]
+) -> list[FusedLayer]:
     """Return a module's named children that can be fused, adapted or frozen, in order."""
     found = []
     for own in names:

@@ -19,7 +19,7 @@ class Draw:
     """State of the device's generator before the draw."""
 
     mask: torch.Tensor | None
-    """Mask of the input's shape, true for kept elements; None if states can be read."""
+    """Mask of the input's shape, true for kept elements; None if a state is stored instead."""
 
 
 def prepare(like: torch.Tensor, probability: float) -> Draw:

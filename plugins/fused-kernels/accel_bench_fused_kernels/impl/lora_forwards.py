@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from accel_bench_fused_kernels.impl.lora_functions import Activation, GatedMlp, gated_mlp, project
-from accel_bench_fused_kernels.impl.lora_layers import Member, is_hooked
+from accel_bench_fused_kernels.impl.lora_layers import FusedLayer, is_hooked
 
 
 class Single:
     """Projection that is fused alone."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: FusedLayer) -> None:
         self.member = member
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
@@ -27,7 +27,7 @@ class Single:
         return _project((self.member,), inputs)[0]
 
 
-class Group:
+class InputGroup:
     """Projections that are called with the same tensor in succession.
 
     The first call computes all outputs, which the others return when called before the input or a
@@ -35,7 +35,7 @@ class Group:
     would make a group slower.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[FusedLayer]) -> None:
         self.members = tuple(members)
         """Layers in the order of their calls."""
 
@@ -50,7 +50,7 @@ class Group:
         self._waiting = None
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Compute the outputs of all layers; return that of the first."""
+        """Compute the outputs of all layers; return the first layer's."""
         if self._waiting is not None:
             self._waiting, self.apart = None, True
         alone = self.apart or others or keywords
@@ -89,13 +89,13 @@ class Group:
         return [tensor._version for tensor in tensors if tensor is not None]
 
 
-class Other:
+class LaterLayer:
     """A later layer of a group.
 
     A bound method compiles once, a partial function once per block.
     """
 
-    def __init__(self, group: Group, place: int) -> None:
+    def __init__(self, group: InputGroup, place: int) -> None:
         self.group = group
         self.place = place
 
@@ -108,7 +108,7 @@ class Mlp:
     """Gated MLP computed by one function, which stores its input and its two halves."""
 
     def __init__(
-        self, module: nn.Module, members: Sequence[Member], activation: Activation
+        self, module: nn.Module, members: Sequence[FusedLayer], activation: Activation
     ) -> None:
         self.module = module
         self.members = tuple(members)
@@ -126,11 +126,11 @@ class Mlp:
         return gated_mlp(mlp, inputs, _matrices(self.members))
 
 
-def _project(members: Sequence[Member], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _project(members: Sequence[FusedLayer], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return projections of one input with their current weights."""
     projections = [member.projection(inputs) for member in members]
     return project(projections, inputs, _matrices(members))
 
 
-def _matrices(members: Sequence[Member]) -> list[Any]:
+def _matrices(members: Sequence[FusedLayer]) -> list[Any]:
     return [matrix for member in members for matrix in member.matrices()]

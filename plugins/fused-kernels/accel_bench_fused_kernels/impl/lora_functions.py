@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from accel_bench_fused_kernels.impl.lora_dropout import Draw
 from accel_bench_fused_kernels.impl.lora_products import (
-    Part,
-    Projection,
+    BaseProduct,
+    LoraPart,
     differentiate,
     multiply_dropped,
     multiply_narrow,
@@ -34,26 +34,26 @@ class Activation:
     """Function that returns the activation in a new tensor."""
 
     backward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """Function that returns the gradient of the gate, from that of the activation, and the gate."""
+    """Function that returns the gate's gradient from the activation's gradient and the gate."""
 
 
 @dataclass(frozen=True)
 class GatedMlp:
     """Three projections `down(activation(gate(x)) * up(x))` of one call."""
 
-    gate: Projection
-    up: Projection
-    down: Projection
+    gate: BaseProduct
+    up: BaseProduct
+    down: BaseProduct
     activation: Activation
 
     @property
-    def all(self) -> tuple[Projection, ...]:
+    def all(self) -> tuple[BaseProduct, ...]:
         """Projections in the order of computation."""
         return self.gate, self.up, self.down
 
 
 def project(
-    projections: Sequence[Projection], inputs: torch.Tensor, matrices: Sequence[Any]
+    projections: Sequence[BaseProduct], inputs: torch.Tensor, matrices: Sequence[Any]
 ) -> tuple[torch.Tensor, ...]:
     """Return several projections of one input of shape (..., in): each of shape (..., out).
 
@@ -87,7 +87,7 @@ class _Projections(torch.autograd.Function):
     """Several projections of one input, which is stored once and gets one gradient."""
 
     @staticmethod
-    def forward(ctx: Any, projections: Sequence[Projection], inputs: Any, *matrices: Any) -> Any:
+    def forward(ctx: Any, projections: Sequence[BaseProduct], inputs: Any, *matrices: Any) -> Any:
         """Return a tuple of (tokens, out) for inputs of shape (tokens, in)."""
         parts = multiply_narrow(_parts(projections, matrices), inputs)
         ctx.projections, ctx.dtype = projections, inputs.dtype
@@ -177,15 +177,15 @@ def _differentiate_product(
     return activation.backward(gradient.mul_(up), gate), of_up
 
 
-def _parts(projections: Sequence[Projection], matrices: Sequence[Any]) -> list[Part]:
+def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[LoraPart]:
     """Return projections paired with their matrices."""
     return [
-        Part(projection, matrices[2 * place], matrices[2 * place + 1])
+        LoraPart(projection, matrices[2 * place], matrices[2 * place + 1])
         for place, projection in enumerate(projections)
     ]
 
 
-def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> None:
+def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) -> None:
     """Save for the backward: tensors visible to hooks and checkpointing, and generator states."""
     ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
     masks = [part.draw.mask if part.draw is not None else None for part in parts]
@@ -194,7 +194,9 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> N
     ctx.save_for_backward(*tensors, *narrow, *masks, *matrices)
 
 
-def _saved(ctx: Any, count: int, needs: Sequence[Part]) -> tuple[list[torch.Tensor], list[Part]]:
+def _saved(
+    ctx: Any, count: int, needs: Sequence[LoraPart]
+) -> tuple[list[torch.Tensor], list[LoraPart]]:
     """Return what `_save` stored: `count` tensors, and the parts.
 
     `needs` are the parts with required gradients in place of the matrices.
@@ -208,5 +210,5 @@ def _saved(ctx: Any, count: int, needs: Sequence[Part]) -> tuple[list[torch.Tens
         draw = None if state is None and mask is None else Draw(state, mask)
         down, up = matrices[2 * place], matrices[2 * place + 1]
         asked: Any = (part.down, part.up)
-        found.append(Part(part.projection, down, up, narrow[place], draw, asked))
+        found.append(LoraPart(part.projection, down, up, narrow[place], draw, asked))
     return every[:count], found

@@ -9,7 +9,7 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from accel_bench_fused_kernels.impl.lora_bases import Base, compute_dtype, find_base
-from accel_bench_fused_kernels.impl.lora_products import Projection
+from accel_bench_fused_kernels.impl.lora_products import BaseProduct
 
 PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt", "GPTQLoraLinear", "TorchaoLoraLinear"})
 """PEFT's classes of layers that compute plain LoRA."""
@@ -18,7 +18,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """Attributes of a module that hold its hooks."""
 
 
-class Member:
+class FusedLayer:
     """Layer of a model: a base with at most one adapter of PEFT."""
 
     def __init__(self, name: str, layer: nn.Module, base: Base, adapter: str | None) -> None:
@@ -64,18 +64,18 @@ class Member:
         layer = self.layer
         return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
 
-    def projection(self, inputs: torch.Tensor) -> Projection:
+    def projection(self, inputs: torch.Tensor) -> BaseProduct:
         """Return the projection of one call, in the layer's current state."""
         base = self.base
         backward_dtype = base.backward_dtype(inputs.dtype)
         if self.adapter is None:
-            return Projection(base.dequantize, base.multiply, base.features, backward_dtype)
+            return BaseProduct(base.dequantize, base.multiply, base.features, backward_dtype)
         dropout = self.layer.lora_dropout[self.adapter]
         stored = self.layer.lora_A[self.adapter].weight.dtype
         under_autocast = torch.is_autocast_enabled(inputs.device.type)
         # The one that PEFT's layers for bitsandbytes ask for is that of GPUs.
         kept = not base.casts_under_autocast and torch.is_autocast_enabled("cuda")
-        return Projection(
+        return BaseProduct(
             base.dequantize,
             base.multiply,
             base.features,
@@ -87,7 +87,7 @@ class Member:
         )
 
 
-def read_layer(name: str, layer: Any) -> Member | str:
+def read_layer(name: str, layer: Any) -> FusedLayer | str:
     """Return PEFT's layer as a member, or a short reason why it cannot be fused."""
     kind = type(layer).__name__
     if kind not in PLAIN or not type(layer).__module__.startswith("peft.tuners.lora"):
@@ -96,10 +96,10 @@ def read_layer(name: str, layer: Any) -> Member | str:
     return reason or _member(name, layer, layer.get_base_layer(), layer.active_adapters[0])
 
 
-def read_frozen(name: str, layer: nn.Module) -> Member | None:
+def read_frozen(name: str, layer: nn.Module) -> FusedLayer | None:
     """Return a layer without an adapter as a member; None if it cannot be fused."""
     found = _member(name, layer, layer, None)
-    return found if isinstance(found, Member) else None
+    return found if isinstance(found, FusedLayer) else None
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -108,14 +108,14 @@ def is_hooked(module: nn.Module) -> bool:
     return any(own[name] for name in HOOKS)
 
 
-def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> Member | str:
+def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> FusedLayer | str:
     """Return a member if its base is known, frozen and unpatched, else a reason."""
     if any("forward" in vars(module) for module in layer.modules()):
         return "its forward is replaced already"
     if any(parameter.requires_grad for parameter in base.parameters()):
         return "the base trains"
     found = find_base(base)
-    return Member(name, layer, found, adapter) if isinstance(found, Base) else found
+    return FusedLayer(name, layer, found, adapter) if isinstance(found, Base) else found
 
 
 def _why_not_plain(layer: LoraLayer) -> str | None:

@@ -18,7 +18,7 @@ from accel_bench_fused_kernels.impl.lora_dropout import Draw
 
 
 @dataclass(frozen=True)
-class Projection:
+class BaseProduct:
     """Frozen projection for one call, without its adapter's matrices."""
 
     dequantize: Callable[[torch.dtype], torch.Tensor]
@@ -46,10 +46,10 @@ class Projection:
     """Dtype of the adapter's products."""
 
 
-class Part(NamedTuple):
+class LoraPart(NamedTuple):
     """Projection with its adapter, and tensors stored for its backward."""
 
-    projection: Projection
+    projection: BaseProduct
     """The frozen projection, and the adapter's settings."""
 
     down: torch.Tensor | None
@@ -78,7 +78,7 @@ class Gradients(NamedTuple):
     """Gradients of A and B of each projection in turn."""
 
 
-def multiply_narrow(parts: Sequence[Part], inputs: torch.Tensor) -> list[Part]:
+def multiply_narrow(parts: Sequence[LoraPart], inputs: torch.Tensor) -> list[LoraPart]:
     """Compute the input's products with A of every adapter; dropout is drawn in order."""
     found = list(parts)
     for dtype, places in _undropped(parts).items():
@@ -93,12 +93,12 @@ def multiply_narrow(parts: Sequence[Part], inputs: torch.Tensor) -> list[Part]:
     return found
 
 
-def prepare_draw(projection: Projection, like: torch.Tensor) -> Draw:
+def prepare_draw(projection: BaseProduct, like: torch.Tensor) -> Draw:
     """Prepare a projection's dropout for an input of the shape and device of `like`."""
     return lora_dropout.prepare(like.to(projection.dropout_dtype), projection.dropout)
 
 
-def multiply_dropped(part: Part, inputs: torch.Tensor) -> torch.Tensor:
+def multiply_dropped(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
     """Draw the prepared dropout, and return the product of the dropped inputs with A."""
     projection, dtype = part.projection, part.projection.adapter_dtype
     assert part.draw is not None
@@ -106,7 +106,7 @@ def multiply_dropped(part: Part, inputs: torch.Tensor) -> torch.Tensor:
     return left.to(dtype) @ _given(part.down).to(dtype).T
 
 
-def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
+def output(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
     """Return the projection of the inputs, the adapter's part included: shape (tokens, out)."""
     answer, scaling = part.projection.multiply(inputs), part.projection.scaling
     if part.narrow is None:
@@ -121,7 +121,7 @@ def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
     return torch.add(answer, part.narrow @ up.T, alpha=scaling).to(answer.dtype)
 
 
-def smallest(inputs: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
+def smallest(inputs: torch.Tensor, parts: Sequence[LoraPart]) -> torch.Tensor:
     """Return the inputs to store for the backward, in the adapters' dtype if that is smaller."""
     adapted = [part.projection.adapter_dtype for part in parts if part.down is not None]
     widest = adapted[0] if adapted else inputs.dtype
@@ -131,7 +131,7 @@ def smallest(inputs: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
 
 
 def differentiate(
-    parts: Sequence[Part],
+    parts: Sequence[LoraPart],
     inputs: torch.Tensor,
     gradients: Sequence[torch.Tensor | None],
     needed: bool,
@@ -170,7 +170,7 @@ def differentiate(
 
 
 def _differentiate_up(
-    part: Part, inputs: torch.Tensor, gradient: torch.Tensor
+    part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the gradient of B's operand, and that of B if it is required."""
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
@@ -182,7 +182,7 @@ def _differentiate_up(
 
 
 def _differentiate_undropped(
-    parts: Sequence[Part],
+    parts: Sequence[LoraPart],
     inputs: torch.Tensor,
     gradients: Sequence[torch.Tensor],
     total: torch.Tensor | None,
@@ -201,7 +201,7 @@ def _differentiate_undropped(
 
 
 def _differentiate_dropped(
-    part: Part, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
+    part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Return the gradient of A of an adapter with dropout; add that of the inputs to `total`."""
     left, mask = _drop_again(part, inputs)
@@ -213,14 +213,14 @@ def _differentiate_dropped(
     return found
 
 
-def _multiply_again(part: Part, inputs: torch.Tensor) -> torch.Tensor:
+def _multiply_again(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
     """Return the dropped inputs times A, recomputed as in the forward."""
     dtype = part.projection.adapter_dtype
     left = inputs if part.draw is None else _drop_again(part, inputs)[0]
     return left.to(dtype) @ _given(part.down).to(dtype).T
 
 
-def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _drop_again(part: LoraPart, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the dropped inputs and the mask, redrawn."""
     projection = part.projection
     assert part.draw is not None
@@ -228,7 +228,7 @@ def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return lora_dropout.drop_again(before, projection.dropout, part.draw)
 
 
-def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
+def _undropped(parts: Sequence[LoraPart]) -> dict[torch.dtype, list[int]]:
     """Return indices of the adapters without dropout, by the dtype of their products."""
     found: dict[torch.dtype, list[int]] = {}
     for place, part in enumerate(parts):
@@ -237,18 +237,18 @@ def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
     return found
 
 
-def _stacked(parts: Sequence[Part], dtype: torch.dtype) -> torch.Tensor:
+def _stacked(parts: Sequence[LoraPart], dtype: torch.dtype) -> torch.Tensor:
     """Return A of several adapters, concatenated: shape (sum of ranks, in)."""
     several = [_given(part.down).to(dtype) for part in parts]
     return torch.cat(several) if len(several) > 1 else several[0]
 
 
-def _ranks(parts: Sequence[Part]) -> list[int]:
+def _ranks(parts: Sequence[LoraPart]) -> list[int]:
     return [_given(part.down).shape[0] for part in parts]
 
 
 def _add_dense(
-    total: torch.Tensor | None, gradient: torch.Tensor, projection: Projection
+    total: torch.Tensor | None, gradient: torch.Tensor, projection: BaseProduct
 ) -> torch.Tensor:
     """Add the gradient through the frozen matrix to a gradient of the inputs."""
     dtype = projection.backward_dtype or gradient.dtype

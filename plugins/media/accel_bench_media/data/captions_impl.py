@@ -22,7 +22,7 @@ BYTES = 256
 
 
 @dataclass(frozen=True)
-class Collator:
+class CaptionCollator:
     """Collator of images with their class's text, of equal length."""
 
     dataset: ImageDataset
@@ -93,7 +93,7 @@ def collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
     """Return the collator for the run's task. Raises ScenarioError for an unsupported one."""
     texts = _texts(run, options, run.dataset.names)
     dtype = getattr(torch, run.scenario.model.dtype)
-    collator = Collator(run.dataset, plan, *texts, dtype)
+    collator = CaptionCollator(run.dataset, plan, *texts, dtype)
     return collator.answers if _asks(run) else collator.pairs
 
 

@@ -51,10 +51,10 @@ class SpeechOptions(Options):
     """Group utterances of similar lengths into one optimizer step, for less padding."""
 
     voice: str = Field("en", pattern=r"^[A-Za-z][A-Za-z0-9+_-]{0,63}$")
-    """Voice of espeak-ng."""
+    """Voice of espeak-ng, by its name there."""
 
     words_per_minute: int = Field(160, ge=80, le=450)
-    """Speed of espeak-ng."""
+    """Speaking rate of espeak-ng in words per minute."""
 
     @model_validator(mode="after")
     def _some_length(self) -> SpeechOptions:

@@ -39,7 +39,7 @@ FRAMES_IN_POSITION = 2
 
 
 @dataclass(frozen=True)
-class Collator:
+class SpeechCollator:
     """Base of all collators: utterances, batch layout, and the model's configuration."""
 
     dataset: SpeechDataset
@@ -124,7 +124,7 @@ class Collator:
     def batch(
         self, tensors: dict[str, torch.Tensor], counts: TokenCounts, supervised: int, in_step: int
     ) -> Batch:
-        """Return a micro-batch."""
+        """Return a micro-batch of the given utterances."""
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
 
@@ -164,7 +164,7 @@ class Collator:
 def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
     """Return the collator for the run's task. Raises ScenarioError for an unsupported one."""
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
-    collator = Collator(run.dataset, options, plan, config, dtype)
+    collator = SpeechCollator(run.dataset, options, plan, config, dtype)
     if run.scenario.task.use == "ctc":
         check_frames(run.dataset, config)
         return collator.transcribed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.part_benchmark import PartBenchmark
 from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 PARTS_OF_A_ROW = (2, 4, 8, 8)

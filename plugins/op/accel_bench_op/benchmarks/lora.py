@@ -9,7 +9,7 @@ from typing import Any
 
 from accel_bench.errors import install_command
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark
+from accel_bench_op.benchmarks.part_benchmark import TOLERANCE, PartBenchmark
 from accel_bench_op.benchmarks.shapes import LLAMAS
 
 
@@ -22,7 +22,7 @@ class LoraLinear(PartBenchmark):
     sizes = LLAMAS
 
     base = "dense"
-    """Kind of the base."""
+    """Kind of the base layer: dense, or a library's quantized one."""
 
     needs: tuple[str, str] = ("", "")
     """Library of the base layer, and the extra that installs it."""

@@ -8,7 +8,7 @@ from typing import Any
 from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.part_benchmark import PartBenchmark
 from accel_bench_op.benchmarks.shapes import (
     GPT2_SIZES,
     LLAMAS,
@@ -65,7 +65,7 @@ class GroupedExperts(TransformersBenchmark):
         return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
 
 
-class _Part(TransformersBenchmark):
+class _BlockBenchmark(TransformersBenchmark):
     """Base of benchmarks of a block, on hidden states of shape (batch, tokens, hidden)."""
 
     rotates = True
@@ -79,27 +79,27 @@ class _Part(TransformersBenchmark):
     def fn(self) -> Callable[..., Any]:
         """Return a module around transformers' block."""
         parts = impl.transformers_parts
-        return parts.Part(parts.block(self.shape, self.device, self.dtype))
+        return parts.BlockModule(parts.block(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
         """Return the FLOPs of a block."""
         return block_flops(self.shape)
 
 
-class _AttentionPart(_Part):
+class _AttentionBenchmark(_BlockBenchmark):
     """Base of benchmarks of attention with its projections."""
 
     def fn(self) -> Callable[..., Any]:
         """Return a module around transformers' attention."""
         parts = impl.transformers_parts
-        return parts.Part(parts.attention(self.shape, self.device, self.dtype))
+        return parts.BlockModule(parts.attention(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
         """Return the FLOPs of projections, scores and values."""
         return attention_part_flops(self.shape)
 
 
-class _Model(TransformersBenchmark):
+class _ModelBenchmark(TransformersBenchmark):
     """Base of benchmarks of a causal language model with its loss, optionally of few blocks."""
 
     operation = "causal_lm"
@@ -111,7 +111,7 @@ class _Model(TransformersBenchmark):
     def fn(self) -> Callable[..., Any]:
         """Return a module that returns the loss of the transformers model in its `model`."""
         parts = impl.transformers_parts
-        return parts.Loss(parts.model(self.shape, self.device, self.dtype))
+        return parts.LossOnlyModel(parts.model(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
         """Return the FLOPs of all blocks and of the output projection."""
@@ -128,36 +128,40 @@ def _of(
 
 
 nanogpt_attention = _of(
-    _AttentionPart,
+    _AttentionBenchmark,
     "nanogpt_attention",
     "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes.",
     GPT2_SIZES,
     rotates=False,
 )
 llama_attention = _of(
-    _AttentionPart,
+    _AttentionBenchmark,
     "llama_attention",
     "Causal self-attention of Llama with its projections and rotary embedding.",
     LLAMAS,
 )
 nanogpt_block = _of(
-    _Part, "nanogpt_block", "Block of GPT-2 at nanoGPT's sizes.", GPT2_SIZES, rotates=False
+    _BlockBenchmark,
+    "nanogpt_block",
+    "Block of GPT-2 at nanoGPT's sizes.",
+    GPT2_SIZES,
+    rotates=False,
 )
-llama_block = _of(_Part, "llama_block", "Block of Llama.", LLAMAS)
-mistral_block = _of(_Part, "mistral_block", "Block of Mistral.", MISTRALS)
+llama_block = _of(_BlockBenchmark, "llama_block", "Block of Llama.", LLAMAS)
+mistral_block = _of(_BlockBenchmark, "mistral_block", "Block of Mistral.", MISTRALS)
 mixtral_block = _of(
-    _Part, "mixtral_block", "Block of Mixtral with its router and experts.", MIXTRALS
+    _BlockBenchmark, "mixtral_block", "Block of Mixtral with its router and experts.", MIXTRALS
 )
 nanogpt = _of(
-    _Model,
+    _ModelBenchmark,
     "nanogpt_gpt2",
     "GPT-2 with its loss at nanoGPT's sizes.",
     GPT2_SIZES,
     operation="gpt2_lm",
 )
-llama = _of(_Model, "llama", "Llama with its loss.", with_few_layers(LLAMAS))
-mistral = _of(_Model, "mistral", "Mistral with its loss.", with_few_layers(MISTRALS))
-mixtral = _of(_Model, "mixtral", "Mixtral with its loss.", with_few_layers(MIXTRALS))
+llama = _of(_ModelBenchmark, "llama", "Llama with its loss.", with_few_layers(LLAMAS))
+mistral = _of(_ModelBenchmark, "mistral", "Mistral with its loss.", with_few_layers(MISTRALS))
+mixtral = _of(_ModelBenchmark, "mixtral", "Mixtral with its loss.", with_few_layers(MIXTRALS))
 
 
 def attention_part_flops(shape: Shape) -> int:

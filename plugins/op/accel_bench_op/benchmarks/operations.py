@@ -7,14 +7,14 @@ from typing import Any
 
 from accel_bench_op.benchmark import as_dtype
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.part_benchmark import PartBenchmark
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES, MIXED_SIZES
 
 TOKEN_BYTES = 8
 """Bytes of a token id."""
 
 
-class RMSNorm(PartBenchmark):
+class RMSNormBenchmark(PartBenchmark):
     """Benchmark of Llama's RMS norm in torch operations."""
 
     name = "rms_norm"
@@ -27,7 +27,7 @@ class RMSNorm(PartBenchmark):
         return self.module(impl.layers.RMSNorm, self.shape.hidden)
 
 
-class LayerNorm(PartBenchmark):
+class LayerNormBenchmark(PartBenchmark):
     """Benchmark of torch's layer norm."""
 
     name = "layer_norm"
@@ -43,7 +43,7 @@ class LayerNorm(PartBenchmark):
         return self.module(nn.LayerNorm, self.shape.hidden)
 
 
-class _MLP(PartBenchmark):
+class _MLPBenchmark(PartBenchmark):
     """Base of benchmarks of an MLP on hidden states of shape (batch, tokens, hidden)."""
 
     activation = "silu"
@@ -60,7 +60,7 @@ class _MLP(PartBenchmark):
         return 2 * self.shape.tokens * weights
 
 
-class LlamaMLP(_MLP):
+class LlamaMLPBenchmark(_MLPBenchmark):
     """Benchmark of Llama's SwiGLU MLP."""
 
     name = "llama_mlp"
@@ -69,7 +69,7 @@ class LlamaMLP(_MLP):
     sizes = LLAMA_SIZES
 
 
-class GemmaMLP(_MLP):
+class GemmaMLPBenchmark(_MLPBenchmark):
     """Benchmark of a GeGLU MLP as in Gemma, at other models' sizes."""
 
     name = "gemma_mlp"
@@ -79,7 +79,7 @@ class GemmaMLP(_MLP):
     activation = "gelu"
 
 
-class GPT2MLP(_MLP):
+class GPT2MLPBenchmark(_MLPBenchmark):
     """Benchmark of GPT-2's MLP, with biases and without a gate."""
 
     name = "gpt2_mlp"
@@ -93,7 +93,7 @@ class GPT2MLP(_MLP):
         return self.module(impl.layers.GPT2MLP, self.shape.hidden, self.shape.intermediate)
 
 
-class Embedding(PartBenchmark):
+class EmbeddingBenchmark(PartBenchmark):
     """Benchmark of an embedding; the backward adds gradients into the table."""
 
     name = "embedding"
@@ -118,7 +118,7 @@ class Embedding(PartBenchmark):
         return self.shape.tokens * (TOKEN_BYTES + 2 * vectors)
 
 
-class RotaryEmbedding(PartBenchmark):
+class RotaryEmbeddingBenchmark(PartBenchmark):
     """Benchmark of rotary embedding of queries and keys."""
 
     name = "rotary_embedding"
@@ -152,7 +152,7 @@ class RotaryEmbedding(PartBenchmark):
         return torch.cat([one.flatten() for one in out])
 
 
-class CrossEntropy(PartBenchmark):
+class CrossEntropyBenchmark(PartBenchmark):
     """Benchmark of the mean cross-entropy of logits."""
 
     name = "cross_entropy"
@@ -171,7 +171,7 @@ class CrossEntropy(PartBenchmark):
         return impl.layers.cross_entropy
 
 
-class LinearCrossEntropy(PartBenchmark):
+class LinearCrossEntropyBenchmark(PartBenchmark):
     """Benchmark of the output projection with the mean cross-entropy."""
 
     name = "linear_cross_entropy"
@@ -194,7 +194,7 @@ class LinearCrossEntropy(PartBenchmark):
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
 
 
-class AdamWStep(PartBenchmark):
+class AdamWBenchmark(PartBenchmark):
     """Benchmark of torch's AdamW over the matrices of one block, without a backward pass."""
 
     name = "adamw_step"

@@ -189,7 +189,7 @@ def with_few_layers(sizes: Sizes) -> Sizes:
 
 
 GPT2_SIZES = sizes_of("tiny-gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-"""nanoGPT's sizes."""
+"""Benchmark sizes at nanoGPT's shapes of GPT-2."""
 
 LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
 """Sizes of blocks, of whole models, and of adapted layers."""

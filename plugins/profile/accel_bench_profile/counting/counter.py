@@ -18,7 +18,7 @@ from accel_bench.worker.communication import EachOperation, is_collective, large
 from accel_bench.worker.flops.operations import flops_of, moves_nothing
 from accel_bench_profile.counting.operations import cast_of, kind_of, moved_bytes, synchronizes
 from accel_bench_profile.counting.sites import Sites
-from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site, entries_of
+from accel_bench_profile.ledger.schema import EntryKey, Figure, LedgerEntry, Site, entries_of
 
 TO_HOST = frozenset(
     {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
@@ -32,7 +32,7 @@ NOT_COUNTED = frozenset({"detach", "_record_function_enter_new", "_record_functi
 """Operations that are no work: profiler ranges, and variables of saved tensors."""
 
 
-class StepCounter:
+class OperationCounter:
     """Counter between `start` and `stop`; compiled code counts as its kernels.
 
     `sites` locates operations; the storages of `kept` tensors, such as weights, never count as
@@ -59,7 +59,7 @@ class StepCounter:
         """Stop counting, if it was started."""
         self._modes.close()
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[LedgerEntry, ...]:
         """Return the counted entries, in the order of first occurrence."""
         return entries_of(self._totals)
 
@@ -135,7 +135,7 @@ class StepCounter:
 class _HostCalls(TorchFunctionMode):
     """Counter of synchronizing calls that dispatch no visible operation."""
 
-    def __init__(self, counter: StepCounter) -> None:
+    def __init__(self, counter: OperationCounter) -> None:
         super().__init__()
         self._counter = counter
 

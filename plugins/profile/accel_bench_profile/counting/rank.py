@@ -20,8 +20,8 @@ from accel_bench.engine import Batch, PhaseName, Stopwatch
 from accel_bench.errors import InvalidRunError
 from accel_bench.run_context import Run
 from accel_bench.worker.measurement import Rank
-from accel_bench_profile.counting.counter import StepCounter
-from accel_bench_profile.counting.sites import NOWHERE, Place, Sites, is_users_file
+from accel_bench_profile.counting.counter import OperationCounter
+from accel_bench_profile.counting.sites import NOWHERE, Sites, SourceLine, is_users_file
 from accel_bench_profile.ledger.schema import Figure, Kind, RankLedger
 
 WARMUP_STEPS = 3
@@ -60,7 +60,7 @@ class CountedSteps:
 
     def __init__(self, run: Run) -> None:
         self.running = True
-        self.counter: StepCounter | None = None
+        self.counter: OperationCounter | None = None
         self._run = run
         self._done = 0
         self._counting = ExitStack()
@@ -89,7 +89,7 @@ class CountedSteps:
     def _start(self) -> None:
         model, state = self._run.unwrapped_model, _numbers(self._run.optimizer)
         kept = [*model.parameters(), *model.buffers()] if hasattr(model, "parameters") else []
-        self.counter = StepCounter(Sites(model), kept, state)
+        self.counter = OperationCounter(Sites(model), kept, state)
         self._counting.callback(self.counter.stop)
         self.counter.start(host_calls=not has_compiled())
         self._counting.enter_context(counting_kernels(self.counter))
@@ -128,7 +128,7 @@ def has_compiled() -> bool:
     return bool(utils and utils.counters["stats"].get("unique_graphs"))
 
 
-def counting_kernels(counter: StepCounter) -> ExitStack:
+def counting_kernels(counter: OperationCounter) -> ExitStack:
     """Return a context that counts the generated kernels of each call of a compiled graph."""
     stack = ExitStack()
     code = sys.modules.get("torch._inductor.output_code")
@@ -150,40 +150,40 @@ def counting_kernels(counter: StepCounter) -> ExitStack:
     return stack
 
 
-def count_compilations(counter: StepCounter) -> None:
+def count_compilations(counter: OperationCounter) -> None:
     """Count graph breaks and recompilations since the process started, with their places."""
     from torch._dynamo.utils import get_compilation_metrics, graph_break_reasons
 
-    def add(kind: Kind, figure: Figure, reason: str, place: Place) -> None:
+    def add(kind: Kind, figure: Figure, reason: str, place: SourceLine) -> None:
         line = (reason.strip().splitlines() or [""])[0][:200]
         counter.add((counter.sites.site(place, "forward"), line, kind, ""), {figure: 1})
 
     for one in graph_break_reasons:
         frames = [frame for frame in one.user_stack if is_users_file(frame.filename)]
         last = (frames or one.user_stack or [None])[-1]
-        place = Place("", last.filename, last.lineno or 0, last.name) if last else NOWHERE
+        place = SourceLine("", last.filename, last.lineno or 0, last.name) if last else NOWHERE
         add("graph break", "graph_breaks", one.reason, place)
     for made in get_compilation_metrics():
         if made.recompile_reason:
             # Without its guard's number, which depends on what was compiled before.
             reason = re.sub(r"^\d+/\d+: ", "", made.recompile_reason.strip())
             line = made.co_firstlineno or 0
-            place = Place("", made.co_filename or "", line, made.co_name or "")
+            place = SourceLine("", made.co_filename or "", line, made.co_name or "")
             add("recompilation", "recompilations", reason, place)
 
 
 @cache
-def _kernels(source: str, provenance: str) -> tuple[tuple[str, Place, int], ...]:
+def _kernels(source: str, provenance: str) -> tuple[tuple[str, SourceLine, int], ...]:
     """Return the generated kernels that a graph calls, with their last source line."""
     places = _places(provenance)
-    found: Counter[tuple[str, Place]] = Counter()
+    found: Counter[tuple[str, SourceLine]] = Counter()
     for name in CALLS.findall(source):
         operation = re.sub(r"_\d+$", "", name)
         found[f"inductor.{operation}", places.get(name, NOWHERE)] += 1
     return tuple((operation, place, number) for (operation, place), number in found.items())
 
 
-def _places(provenance: str) -> dict[str, Place]:
+def _places(provenance: str) -> dict[str, SourceLine]:
     """Return the last source line outside of torch by kernel, keyed `kernel:number`."""
     places = {}
     for key, traces in json.loads(provenance or "{}").items():
@@ -191,6 +191,6 @@ def _places(provenance: str) -> dict[str, Place]:
         users = [match for match in frames if is_users_file(match["file"])]
         if users:
             last = users[-1]
-            place = Place("", last["file"], int(last["line"]), last["function"])
+            place = SourceLine("", last["file"], int(last["line"]), last["function"])
             places[key.rpartition(":")[0]] = place
     return places

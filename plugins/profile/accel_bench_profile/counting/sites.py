@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 WORKER = Path(accel_bench.__file__).with_name("worker")
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A source line with the module that it ran for."""
 
     module: str
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     function: str
 
 
-NOWHERE = Place("", "", 0, "")
+NOWHERE = SourceLine("", "", 0, "")
 
 
 class Sites:
@@ -53,8 +53,8 @@ class Sites:
             for name, module in (model.named_modules() if self._modules else ())
             for parameter in module.parameters(recurse=False)
         }
-        self._nodes: dict[int, Place] = {}
-        self._known: dict[tuple[Phase, Place], Site] = {}
+        self._nodes: dict[int, SourceLine] = {}
+        self._known: dict[tuple[Phase, SourceLine], Site] = {}
         self.phase: Phase = "data"
 
     def mark(self, ended: PhaseName) -> None:
@@ -73,7 +73,7 @@ class Sites:
             place = self._of_node(place)
         return self.site(place, "backward" if backward else self.phase)
 
-    def site(self, place: Place, phase: Phase) -> Site:
+    def site(self, place: SourceLine, phase: Phase) -> Site:
         """Return a place as a site of the ledger."""
         key = (phase, place)
         if key not in self._known:
@@ -87,7 +87,7 @@ class Sites:
             )
         return self._known[key]
 
-    def _walk(self, frame: FrameType | None) -> tuple[Place, bool]:
+    def _walk(self, frame: FrameType | None) -> tuple[SourceLine, bool]:
         """Return the first line outside of torch, and the first module of the model.
 
         The second result tells if both come before a backward pass's start: they are then executed
@@ -103,7 +103,7 @@ class Sites:
             if module is None and (code is CALL or users):
                 module = self._module_of(frame)
             if line is NOWHERE and users:
-                line = Place("", code.co_filename, frame.f_lineno, code.co_name)
+                line = SourceLine("", code.co_filename, frame.f_lineno, code.co_name)
             frame = frame.f_back
         return line._replace(module=module or ""), True
 
@@ -117,8 +117,8 @@ class Sites:
         return self._modules.get(id(frame.f_locals.get("self")))
 
     def _ended_in_backward(
-        self, line: Place, module: str | None, frame: FrameType
-    ) -> tuple[Place, bool]:
+        self, line: SourceLine, module: str | None, frame: FrameType
+    ) -> tuple[SourceLine, bool]:
         """Return the line of a Python backward function, else that of the autograd node."""
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
@@ -126,7 +126,7 @@ class Sites:
         caller = self._walk(frame.f_back)[0]
         return caller, False
 
-    def _of_node(self, caller: Place) -> Place:
+    def _of_node(self, caller: SourceLine) -> SourceLine:
         """Return the place of the forward operation of the current node, else the caller's."""
         node = torch._C._current_autograd_node()
         if node is None:

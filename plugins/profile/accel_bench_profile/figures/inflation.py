@@ -15,7 +15,7 @@ DEAREST = 50e-6
 some 20 for a range of this plugin."""
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """Part of a step: kind, module and direction."""
 
     module: str
@@ -23,10 +23,10 @@ class Part(NamedTuple):
     direction: Direction
 
 
-UNEXPLAINED = Part(OUTSIDE, "idle", "other")
+UNEXPLAINED = StepPart(OUTSIDE, "idle", "other")
 """Part outside of modules and operations."""
 
-Seconds: TypeAlias = Mapping[Part, float]
+Seconds: TypeAlias = Mapping[StepPart, float]
 """Seconds per unit by part."""
 
 
@@ -63,17 +63,17 @@ class ProfiledRun:
         """Number of recorded events per step."""
         return fmean(sum(one.events for one in rank.times) for rank in self.ranks)
 
-    def recorded(self, event_seconds: float) -> dict[Part, float]:
+    def recorded(self, event_seconds: float) -> dict[StepPart, float]:
         """Return the seconds per unit by part as recorded, without the overhead of events.
 
         The sum exceeds the measured seconds by the remaining overhead.
         """
         steps = self.seconds / self.window_step_seconds / len(self.ranks)
-        sums: dict[Part, float] = defaultdict(float)
+        sums: dict[StepPart, float] = defaultdict(float)
         for rank in self.ranks:
             for one in rank.times:
                 own = max(0.0, one.seconds - event_seconds * one.events)
-                sums[Part(one.module, one.kind, one.direction)] += steps * own
+                sums[StepPart(one.module, one.kind, one.direction)] += steps * own
         return sums
 
 
@@ -85,7 +85,7 @@ def event_seconds(runs: Iterable[ProfiledRun]) -> float:
     return min(max(cost, 0.0), DEAREST)
 
 
-def scaled(recorded: Seconds, seconds: float) -> dict[Part, float]:
+def scaled(recorded: Seconds, seconds: float) -> dict[StepPart, float]:
     """Return parts of given total seconds, in the proportions of the recorded ones."""
     whole = sum(recorded.values())
     return {part: seconds * spent / whole for part, spent in recorded.items()}

@@ -38,7 +38,7 @@ PATTERNS: tuple[tuple[Kind, str], ...] = (
         r"|nvjet|mkldnn|mkl_linear|splitK",
     ),
 )
-"""Name patterns of kinds, in order of matching."""
+"""Name patterns by kind of operation, in order of matching."""
 
 FUSED: tuple[tuple[str, str], ...] = (
     ("attention in one kernel", r"flash|fmha_cutlass|_efficient_attention|_fort_native_sdp"),
@@ -91,13 +91,13 @@ def computes(name: str) -> bool:
 
 
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
-"""All kinds of a step, in display order."""
+"""All kinds of a step's operations, in display order."""
 
 STRENGTH: tuple[StepKind, ...] = (
     "idle", "memory-bound", "matmul", "norm", "loss", "attention", "optimizer", "data",
     "communication",
 )  # fmt: skip
-"""All kinds of a step, in increasing precedence for nested operations."""
+"""Kinds of operations in increasing precedence, for nested operations."""
 
 INDUCTOR: tuple[tuple[StepKind, re.Pattern[str]], ...] = (
     ("matmul", re.compile(r"triton_tem_\w*mm")),

@@ -28,7 +28,7 @@ UNNAMED = OUTSIDE
 """Placeholder for work outside of modules."""
 
 
-class Place(Frozen):
+class ModulePhase(Frozen):
     """A place in a training step."""
 
     module: str = UNNAMED
@@ -67,7 +67,7 @@ class FusedKernel(CallTime):
 class Gap(Frozen):
     """A place at which every recorded step was idle."""
 
-    place: Place
+    place: ModulePhase
 
     seconds: float
     """Idle seconds in the step with the least."""
@@ -79,7 +79,7 @@ class Gap(Frozen):
 class HostReads(Frozen):
     """A place at which the host reads a tensor's value, or waits for the device."""
 
-    place: Place
+    place: ModulePhase
 
     calls: float
     """Number of calls per step."""
@@ -274,7 +274,7 @@ class StackProfile(Frozen):
     """Folder of TensorBoard's event files with the steps' scalars, or the reason for none."""
 
     answer: str
-    """Most important finding."""
+    """Most important finding of the profile, in a sentence."""
 
     findings: tuple[Finding, ...] = ()
     """All findings, the `answer` first."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
-from accel_bench_profile.figures.schema import UNNAMED, Place
+from accel_bench_profile.figures.schema import UNNAMED, ModulePhase
 
 SpanKind: TypeAlias = Literal["operation", "range", "kernel", "copy", "runtime"]
 
@@ -89,7 +89,7 @@ class Cycle:
 
     @cached_property
     def lane(self) -> int:
-        """Thread of the steps."""
+        """Host thread that ran the steps."""
         return self.steps[0].lane if self.steps else 0
 
     @cached_property
@@ -115,7 +115,7 @@ class Cycle:
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
-        """Innermost modules on the steps' thread, in succession."""
+        """Innermost modules on the steps' thread by time interval, in order."""
         calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
@@ -157,7 +157,7 @@ class Cycle:
         known = ((one, modules.get((one.forward_lane, one.sequence), UNNAMED)) for one in nodes)
         return [((one.start, one.end), module) for one, module in known]
 
-    def place_at(self, moment: int) -> Place:
+    def place_at(self, moment: int) -> ModulePhase:
         """Return the innermost module and the phase at a time.
 
         In the backward pass it is the module of the forward operation being differentiated.
@@ -166,7 +166,7 @@ class Cycle:
         before = bisect_right(self.nodes, moment, key=lambda node: node[0][0])
         if module == UNNAMED and before and moment <= self.nodes[before - 1][0][1]:
             module = self.nodes[before - 1][1]
-        return Place(module=module, phase=self.phase_at(moment))
+        return ModulePhase(module=module, phase=self.phase_at(moment))
 
     def _module_at(self, moment: int) -> str:
         """Return the innermost module whose forward pass includes a time."""

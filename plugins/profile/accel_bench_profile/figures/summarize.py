@@ -30,7 +30,7 @@ from accel_bench_profile.figures.schema import (
     KernelTime,
     Kind,
     LaunchGaps,
-    Place,
+    ModulePhase,
 )
 from accel_bench_profile.figures.spans import (
     Cycle,
@@ -242,11 +242,11 @@ def _waits(cycle: Cycle) -> Iterator[Span]:
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
     """Return the places of long gaps, with their sum in the step with the least."""
-    whole: list[dict[Place, int]] = []
-    less_taken: list[dict[Place, int]] = []
+    whole: list[dict[ModulePhase, int]] = []
+    less_taken: list[dict[ModulePhase, int]] = []
     for cycle, found in gaps:
-        sums: dict[Place, int] = defaultdict(int)
-        left: dict[Place, int] = defaultdict(int)
+        sums: dict[ModulePhase, int] = defaultdict(int)
+        left: dict[ModulePhase, int] = defaultdict(int)
         for start, end in found:
             if end - start >= LONG:
                 place = cycle.place_at((start + end) // 2)

@@ -15,9 +15,9 @@ from accel_bench.analysis.metrics.breakdown import TimeChange
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench_profile.figures.inflation import (
     UNEXPLAINED,
-    Part,
     ProfiledRun,
     Seconds,
+    StepPart,
     event_seconds,
     scaled,
     without_inflation,
@@ -140,7 +140,7 @@ class _Pairs:
         self.rounds = rounds
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
-    def change(self, chosen: Callable[[Part], bool]) -> TimeChange:
+    def change(self, chosen: Callable[[StepPart], bool]) -> TimeChange:
         """Return the total of chosen parts in A and in B, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
@@ -148,7 +148,7 @@ class _Pairs:
         )
         return TimeChange.over(*((a, b) for a, b in sums))
 
-    def changes(self, chosen: Callable[[Part], str]) -> dict[str, float]:
+    def changes(self, chosen: Callable[[StepPart], str]) -> dict[str, float]:
         """Return the mean change by a name of parts, the largest first, without empty names."""
         sums: dict[str, float] = defaultdict(float)
         for a, b in self.rounds:
@@ -174,7 +174,7 @@ def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
 
 
 def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
-    def within(part: Part) -> bool:
+    def within(part: StepPart) -> bool:
         return module_group(part.module, whole) == name and not _is_unexplained(part)
 
     change = pairs.change(within)
@@ -208,7 +208,7 @@ def module_group(path: str, whole: Iterable[str]) -> str:
     return ".".join(parts[:depth])
 
 
-def _is_unexplained(part: Part) -> bool:
+def _is_unexplained(part: StepPart) -> bool:
     return part[:2] == UNEXPLAINED[:2]
 
 

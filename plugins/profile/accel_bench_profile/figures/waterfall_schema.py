@@ -57,7 +57,7 @@ class ProfileWaterfall(Frozen):
     """Name of the compared stack."""
 
     unit: str
-    """Unit of work that the seconds are per."""
+    """Unit of work, such as a step, to which the seconds refer."""
 
     rounds: int
     """Number of rounds with measured and profiled runs of both stacks."""

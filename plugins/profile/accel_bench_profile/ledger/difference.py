@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, plain_value
 from accel_bench.documents.base import Frozen
-from accel_bench_profile.ledger.places import (
+from accel_bench_profile.ledger.line_changes import (
     FIGURES,
     FREE,
     PlaceChange,
@@ -28,7 +28,7 @@ MOST_SETTINGS = 8
 """Maximum number of differing settings that are named."""
 
 
-class Change(Frozen):
+class TotalChange(Frozen):
     """A changed sum over the step."""
 
     figure: Figure
@@ -57,8 +57,8 @@ class LedgerDifference(Document):
     after: Ledger
     """Current ledger without entries."""
 
-    rose: tuple[Change, ...]
-    fell: tuple[Change, ...]
+    rose: tuple[TotalChange, ...]
+    fell: tuple[TotalChange, ...]
     places: tuple[PlaceChange, ...]
     """Places of rises: lines with more work than before first, in the order of execution."""
 
@@ -74,7 +74,7 @@ class LedgerDifference(Document):
 
     @property
     def answer(self) -> str:
-        """Conclusion in a sentence."""
+        """Conclusion of the comparison in a sentence."""
         fell = f"; {count(len(self.fell), 'sum')} fell" if self.fell else ""
         first = f"; look first at {where(self.places[0])}" if self.places else ""
         if self.rose:
@@ -93,7 +93,7 @@ def difference(before: Ledger, after: Ledger) -> LedgerDifference:
     old, new = totals(before), totals(after)
     order = {key: None for key in (*old, *new)}
     changes = [
-        Change(figure=figure, kind=kind, dtype=dtype, before=old[key], after=new[key])
+        TotalChange(figure=figure, kind=kind, dtype=dtype, before=old[key], after=new[key])
         for key in sorted(order, key=lambda key: (bool(key[1]), FIGURES.index(key[0])))
         for figure, kind, dtype in [key]
         if old[key] != new[key] and key[1] != FREE

@@ -87,7 +87,7 @@ class Site(Frozen):
     """Text of the line, by which ledgers are compared, since numbers shift with every edit."""
 
 
-class Entry(Frozen):
+class LedgerEntry(Frozen):
     """Equal operations at one place."""
 
     site: Site
@@ -121,7 +121,7 @@ class Ledger(Document):
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of Python and of distributions that affect a step."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
 
     left_out: tuple[str, ...] = ()
     """Uncounted work, a sentence each."""
@@ -130,14 +130,14 @@ class Ledger(Document):
 class RankLedger(Frozen):
     """Counts of one rank."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     left_out: tuple[str, ...] = ()
 
 
 EntryKey: TypeAlias = tuple[Site, str, Kind, str]
 
 
-def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     """Return the entries of all ranks, with equal operations of a place merged."""
     totals: dict[EntryKey, Counter[Figure]] = {}
     for entry in entries:
@@ -146,10 +146,10 @@ def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return entries_of(totals)
 
 
-def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[Entry, ...]:
+def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[LedgerEntry, ...]:
     """Return the entries of sums, without figures of 0."""
     return tuple(
-        Entry(
+        LedgerEntry(
             site=site,
             operation=operation,
             kind=kind,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from accel_bench_profile.figures.modules import Direction, ModuleTime, ModuleTimes, StepKind
 from accel_bench_profile.figures.spans import Cycle, Interval, innermost, union
-from accel_bench_profile.recording.places import (
+from accel_bench_profile.recording.operation_places import (
     OF_PHASE,
     HostPlaces,
     StepPlace,

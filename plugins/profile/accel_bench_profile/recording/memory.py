@@ -17,7 +17,7 @@ from torch.profiler._memory_profiler import Action, Category, TensorKey
 from accel_bench.modeling.saved_tensors import one_forward, saved_bytes_by_module
 from accel_bench.run_context import Run
 from accel_bench_profile.figures.schema import MemoryPeak
-from accel_bench_profile.recording.window import Part
+from accel_bench_profile.recording.window import WindowRecorder
 
 STEPS = 2
 """Number of recorded steps; the first may allocate gradients that stay."""
@@ -42,8 +42,8 @@ CATEGORIES: Mapping[Category | None, str] = {
 own temporaries, `other` allocations of unknown tensors."""
 
 
-class Change(NamedTuple):
-    """Change of a category's bytes at a time."""
+class CategoryChange(NamedTuple):
+    """Change of a memory category's bytes at a time."""
 
     at: int
     """Time in nanoseconds of the profiler's clock; negative for earlier allocations."""
@@ -52,7 +52,7 @@ class Change(NamedTuple):
     bytes: int
 
 
-class MemoryRecorder(Part):
+class MemoryRecorder(WindowRecorder):
     """Recorder of memory, by torch's profiler in separate steps.
 
     Following every tensor through every operation is slow, so these steps are not timed.
@@ -122,8 +122,8 @@ class MemoryRecorder(Part):
         self._snapshot = SNAPSHOT_FILE
 
 
-def changes_on(found: Any, device: torch.device) -> Iterator[Change]:
-    """Yield changes of categories on a device, in order, from torch's memory profile."""
+def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
+    """Yield changes of memory by category on a device, in order, from torch's memory profile."""
     categories = found._categories
     for at, action, (key, version), size in found.timeline:
         if key.device != device:
@@ -133,15 +133,15 @@ def changes_on(found: Any, device: torch.device) -> Iterator[Change]:
             for number in (version, version + 1)
         )
         if action in (Action.PREEXISTING, Action.CREATE):
-            yield Change(at, now, size)
+            yield CategoryChange(at, now, size)
         elif action == Action.DESTROY:
-            yield Change(at, now, -abs(size))
+            yield CategoryChange(at, now, -abs(size))
         elif now != after:
-            yield Change(at, now, -size)
-            yield Change(at, after, size)
+            yield CategoryChange(at, now, -size)
+            yield CategoryChange(at, after, size)
 
 
-def peak_of(changes: Iterable[Change]) -> MemoryPeak | None:
+def peak_of(changes: Iterable[CategoryChange]) -> MemoryPeak | None:
     """Return the bytes by category at the peak; None without allocations."""
     used: Counter[str] = Counter()
     peak: Counter[str] = Counter()

@@ -23,7 +23,7 @@ from accel_bench.modeling.module_calls import around_module, around_modules, cal
 from accel_bench.run_context import Run
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.spans import MODULE, PHASE, PREEMPTED
-from accel_bench_profile.recording.window import Part
+from accel_bench_profile.recording.window import WindowRecorder
 
 SHORTEST = 200_000
 """Minimum nanoseconds of preemption in a mark; less is carried to the next one."""
@@ -37,7 +37,7 @@ ADAPTED = re.compile(r"^base_model(\.model(\.|$)|$)")
 """Prefix of the paths in a model wrapped by PEFT."""
 
 ROLES = {"attention": ("Attention", "Attn"), "norm": ("Norm",), "loss": ("Loss",)}
-"""Name patterns of module classes by the kind of their own operations."""
+"""Name patterns of module classes, such as attention, by the kind of their operations."""
 
 
 class ModuleRanges:
@@ -165,7 +165,7 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     return module if wrapped is None else _unwrapped(wrapped)
 
 
-class NsightMarks(Part):
+class NsightMarks(WindowRecorder):
     """Marks of steps and phases for Nsight, which records them."""
 
     name = "marks for Nsight"

@@ -27,10 +27,10 @@ from accel_bench.machine.device_type import DeviceType
 from accel_bench.run_context import Run
 from accel_bench_profile.figures.spans import EDGE, KINDS, Cycle, Span, in_order
 from accel_bench_profile.figures.summarize import figures_of
-from accel_bench_profile.plugin import ProfileOptions
+from accel_bench_profile.plugin import RecordingOptions
 from accel_bench_profile.recording.attribution import attribute
 from accel_bench_profile.recording.ranges import ModuleRanges, Preemption, mark_phase
-from accel_bench_profile.recording.window import Part
+from accel_bench_profile.recording.window import WindowRecorder
 
 MOST_EVENTS = 1_000_000
 """Maximum number of events in a rank's traces: 20 MiB compressed, 300 MiB uncompressed."""
@@ -45,13 +45,13 @@ TRACE_SUFFIX = ".pt.trace.json.gz"
 """Suffix by which TensorBoard recognizes a trace, after the worker's name and a time."""
 
 
-class Recorder(Part):
+class Recorder(WindowRecorder):
     """Recorder of steps by torch's profiler and its schedule."""
 
     name = "torch's profiler"
 
     def __init__(
-        self, request: ProfileOptions, run: Run, folder: Path, synchronize: Callable[[], None]
+        self, request: RecordingOptions, run: Run, folder: Path, synchronize: Callable[[], None]
     ) -> None:
         self.steps = request.steps
         self._synchronize = synchronize

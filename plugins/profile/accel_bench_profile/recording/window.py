@@ -27,12 +27,12 @@ from accel_bench_profile.figures.schema import (
     RankProfile,
     StepScalars,
 )
-from accel_bench_profile.plugin import ProfileOptions
+from accel_bench_profile.plugin import RecordingOptions
 
 logger = logging.getLogger("accel_bench")
 
 
-class Part(ABC):
+class WindowRecorder(ABC):
     """A recorder of some of the steps, whose exceptions become warnings of the profile."""
 
     name: str
@@ -59,7 +59,7 @@ class Part(ABC):
         """Return fields of the rank's `RankProfile`; `warnings` of parts are concatenated."""
 
 
-class StepReader(Part):
+class StepReader(WindowRecorder):
     """Reader of each step's scalars, which the measured window may not read."""
 
     name = "scalars of steps"
@@ -103,17 +103,17 @@ class ProfileWindow(StepStage):
 
     phase = "observe_steps"
 
-    def __init__(self, parts: Sequence[Part], synchronize: Callable[[], None]) -> None:
+    def __init__(self, parts: Sequence[WindowRecorder], synchronize: Callable[[], None]) -> None:
         self.warnings: list[str] = []
         self._waiting = list(parts)
         self._synchronize = synchronize
-        self._part: Part | None = None
+        self._part: WindowRecorder | None = None
         self._failed = False
         self._left = 0
         self._fields: dict[str, Any] = {}
 
     def start(self) -> bool:
-        """Start the first part."""
+        """Start recording the first part."""
         self._next()
         return self._left > 0
 
@@ -162,7 +162,7 @@ class ProfileWindow(StepStage):
                 self.stop()
 
     @contextmanager
-    def _warns(self, part: Part) -> Iterator[None]:
+    def _warns(self, part: WindowRecorder) -> Iterator[None]:
         """Turn an exception within the block into a warning, since the run is measured already.
 
         The part gets no further steps, since its recording is incomplete.
@@ -179,7 +179,7 @@ class Profiler(ProfileWindow):
     """Observer of one rank's steps, which writes the rank's profile."""
 
     def __init__(
-        self, run: Run, parts: Sequence[Part], window_step_seconds: float | None = None
+        self, run: Run, parts: Sequence[WindowRecorder], window_step_seconds: float | None = None
     ) -> None:
         self.steps = sum(part.steps for part in parts)
         super().__init__(parts, clock_of(run).synchronize)
@@ -212,7 +212,7 @@ def rank_folder(run: Run) -> Path:
     return run.folder / PROFILE_FOLDER / f"rank{run.rank}"
 
 
-def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
+def parts_of(request: RecordingOptions, run: Run, folder: Path) -> list[WindowRecorder]:
     """Return the recording parts, the least disturbing first."""
     if request.nsight:
         from accel_bench_profile.recording.ranges import NsightMarks
@@ -222,7 +222,7 @@ def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
     from accel_bench_profile.recording.recorder import Recorder
 
     recorder = Recorder(request, run, folder, clock_of(run).synchronize)
-    parts: list[Part] = [StepReader(run, request.steps), recorder]
+    parts: list[WindowRecorder] = [StepReader(run, request.steps), recorder]
     if request.memory:  # It builds on torch's private modules.
         from accel_bench_profile.recording.memory import MemoryRecorder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from accel_bench_profile.ledger.difference import difference
-from accel_bench_profile.ledger.places import where
-from accel_bench_profile.ledger.schema import Entry, Ledger, read_ledger, write_ledger
+from accel_bench_profile.ledger.line_changes import where
+from accel_bench_profile.ledger.schema import Ledger, LedgerEntry, read_ledger, write_ledger
 
 from .planted import FORWARDS, OTHERS, free, ledger_of
 
@@ -102,7 +102,7 @@ def test_a_view_stands_in_the_ledger_and_closes_no_gate(baseline: Ledger, folder
 
 
 def test_a_rise_in_a_module_that_another_hides_in_the_sum_closes_the_gate(baseline: Ledger) -> None:
-    def moved(entry: Entry) -> Entry:
+    def moved(entry: LedgerEntry) -> LedgerEntry:
         if entry.kind != "norm" or not entry.site.module.startswith("blocks.0"):
             return entry
         module = entry.site.module.replace("blocks.0", "blocks.1")

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from accel_bench_profile.counting.counter import StepCounter
+from accel_bench_profile.counting.counter import OperationCounter
 from accel_bench_profile.counting.sites import Sites
 from accel_bench_profile.figures.kernel_kinds import SHARED, kind_of
-from accel_bench_profile.ledger.schema import Entry, Figure, Phase
+from accel_bench_profile.ledger.schema import Figure, LedgerEntry, Phase
 
 FLOATS = 1024
 SIZE = 4 * FLOATS
 
 
-def counted(work: Callable[[], Any], phase: Phase = "forward") -> tuple[Entry, ...]:
+def counted(work: Callable[[], Any], phase: Phase = "forward") -> tuple[LedgerEntry, ...]:
     """Return what a function does in a phase of a step."""
-    counter = StepCounter(Sites(None), (), ())
+    counter = OperationCounter(Sites(None), (), ())
     counter.sites.phase = phase
     counter.start(host_calls=True)
     try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accel_bench_profile.figures.answer import answer_of, findings_of
-from accel_bench_profile.figures.schema import Place, RankProfile
+from accel_bench_profile.figures.findings import answer_of, findings_of
+from accel_bench_profile.figures.schema import ModulePhase, RankProfile
 from accel_bench_profile.figures.spans import EDGE, Cycle, Span, in_order
 from accel_bench_profile.figures.summarize import figures_of
 
 from .kineto_trace import ADAM, FLASH, GEMM, REDUCE, read_trace, write_trace
 
-LAYER = Place(module="layers.0", phase="forward")
+LAYER = ModulePhase(module="layers.0", phase="forward")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_profile.figures.schema import UNNAMED, Place
+from accel_bench_profile.figures.schema import UNNAMED, ModulePhase
 from accel_bench_profile.figures.spans import (
     Cycle,
     Interval,
@@ -56,17 +56,17 @@ def test_a_span_does_not_count_what_runs_within_it_and_other_threads_count_apart
 @pytest.mark.parametrize(
     ("moment", "place"),
     [
-        (5, Place(module=UNNAMED, phase="data")),
-        (15, Place(module="model", phase="forward")),
-        (25, Place(module="model.mlp", phase="forward")),
-        (45, Place(module="model", phase="forward")),
-        (60, Place(module=UNNAMED, phase="backward")),
-        (90, Place(module=UNNAMED, phase="")),
-        (105, Place(module=UNNAMED, phase="data")),
+        (5, ModulePhase(module=UNNAMED, phase="data")),
+        (15, ModulePhase(module="model", phase="forward")),
+        (25, ModulePhase(module="model.mlp", phase="forward")),
+        (45, ModulePhase(module="model", phase="forward")),
+        (60, ModulePhase(module=UNNAMED, phase="backward")),
+        (90, ModulePhase(module=UNNAMED, phase="")),
+        (105, ModulePhase(module=UNNAMED, phase="data")),
     ],
 )
 def test_a_moment_has_the_innermost_module_and_the_phase_that_ends_next(
-    moment: int, place: Place
+    moment: int, place: ModulePhase
 ) -> None:
     spans = [
         Span("ProfilerStep#1", "range", 0, 100),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accel_bench_profile.recording import memory
-from accel_bench_profile.recording.memory import Change, MemoryRecorder, peak_of
+from accel_bench_profile.recording.memory import CategoryChange, MemoryRecorder, peak_of
 from torch import nn
 
 from accel_bench import Batch, Run, TokenCounts
@@ -42,9 +42,9 @@ def batch() -> Batch:
 def test_a_peak_has_the_bytes_of_each_category_and_saved_bytes_those_of_each_module(
     make_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Change] = []
+    seen: list[CategoryChange] = []
 
-    def noting(changes: Iterable[Change]) -> Any:
+    def noting(changes: Iterable[CategoryChange]) -> Any:
         seen.extend(changes)
         return peak_of(seen)
 
@@ -98,10 +98,10 @@ def test_a_model_that_takes_no_pass_of_its_own_is_a_warning(
 
 
 def test_what_changes_at_one_moment_is_one_sum() -> None:
-    changes = [Change(at, "weights", size) for at, size in enumerate([5, 9, -9, 1, 1])]
-    found = peak_of([Change(-1, "inputs", 2), *changes, Change(4, "inputs", -2)])
+    changes = [CategoryChange(at, "weights", size) for at, size in enumerate([5, 9, -9, 1, 1])]
+    found = peak_of([CategoryChange(-1, "inputs", 2), *changes, CategoryChange(4, "inputs", -2)])
     assert found is not None
     assert (found.peak_bytes, found.peak) == (16, {"weights": 14, "inputs": 2})
-    at_once = peak_of([Change(0, "weights", 9), Change(0, "inputs", -4)])
+    at_once = peak_of([CategoryChange(0, "weights", 9), CategoryChange(0, "inputs", -4)])
     assert at_once is not None and at_once.peak_bytes == 5
     assert peak_of([]) is None

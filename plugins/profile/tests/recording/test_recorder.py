@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.findings import answer_of, findings_of
 from accel_bench_profile.figures.schema import RankProfile
 from accel_bench_profile.figures.summarize import figures_of
-from accel_bench_profile.plugin import ProfileOptions
+from accel_bench_profile.plugin import RecordingOptions
 from accel_bench_profile.recording import recorder
 from accel_bench_profile.recording.recorder import Recorder
 from torch import nn
@@ -49,7 +49,7 @@ def model_of(**settings: Any) -> nn.Module:
 
 def record(run: Run, folder: Path, **request: int) -> RankProfile:
     """Train the run's model under the profiler."""
-    part = Recorder(ProfileOptions(**request), run, folder, lambda: None)
+    part = Recorder(RecordingOptions(**request), run, folder, lambda: None)
     optimizer = torch.optim.SGD(run.unwrapped_model.parameters())
     part.start()
     for _ in range(part.steps):
@@ -262,7 +262,7 @@ def test_the_device_is_waited_for_where_recorded_steps_begin_and_end(
             calls.append("step")
 
     waiting = lambda: calls.append("synchronize")  # noqa: E731
-    part = Recorder(ProfileOptions(**request_), run, tmp_path / "rank0", waiting)
+    part = Recorder(RecordingOptions(**request_), run, tmp_path / "rank0", waiting)
     part._profiler = Stepping()
     expected = []
     for number in range(1, part.steps + 1):

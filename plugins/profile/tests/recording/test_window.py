@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch.profiler  # noqa: F401 - which imports what a test takes away
-from accel_bench_profile.plugin import ProfileOptions
+from accel_bench_profile.plugin import RecordingOptions
 from accel_bench_profile.recording.window import ProfileWindow, parts_of
 
 from accel_bench import Batch, Run, TokenCounts
@@ -119,10 +119,10 @@ def test_what_is_not_requested_is_not_imported(
     """The memory part builds on torch's private modules, which another torch may not have."""
     monkeypatch.setitem(sys.modules, "torch.profiler._memory_profiler", None)
     monkeypatch.delitem(sys.modules, "accel_bench_profile.recording.memory", raising=False)
-    parts = parts_of(ProfileOptions(), make_run(), tmp_path)
+    parts = parts_of(RecordingOptions(), make_run(), tmp_path)
     assert [one.name for one in parts] == ["scalars of steps", "torch's profiler"]
     with pytest.raises(ImportError):
-        parts_of(ProfileOptions(memory=True), make_run(), tmp_path)
+        parts_of(RecordingOptions(memory=True), make_run(), tmp_path)
 
 
 def test_a_step_that_raises_leaves_nothing_of_the_part_behind(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ NOT_TOKENS = {
 OptionsT = TypeVar("OptionsT", bound=ConversationOptions)
 
 
-class Sample(NamedTuple):
+class PromptSample(NamedTuple):
     """A prompt with one answer, or with several to compare; each as text or as messages."""
 
     where: str
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
+class CacheFacts:
     """Facts about a cached folder, in its `facts.json`."""
 
     samples: int
@@ -68,7 +68,7 @@ class Facts:
     """Number of answer tokens; null if every token is supervised."""
 
     vocab_size: int
-    """Number of token ids."""
+    """Size of the tokenizer's vocabulary."""
 
     pad_token_id: int
 
@@ -79,13 +79,13 @@ class Facts:
     """True if `data.limit_bytes` ended the reading before the end of the data."""
 
 
-class Loaded(NamedTuple):
+class TokenizedSamples(NamedTuple):
     """Sequences of all samples, with counts of truncation."""
 
     sequences: TokenDataset
     """All sequences; those of a sample are adjacent."""
 
-    facts: Facts
+    facts: CacheFacts
     cut: int
     """Number of samples with a truncated sequence."""
 
@@ -117,7 +117,7 @@ class Loaded(NamedTuple):
 
 
 def cached(
-    run: Run, kind: str, options: OptionsT, read: Callable[[OptionsT, int], Iterator[Sample]]
+    run: Run, kind: str, options: OptionsT, read: Callable[[OptionsT, int], Iterator[PromptSample]]
 ) -> Path:
     """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
 
@@ -139,7 +139,7 @@ def cached(
     return run.cache(kind, key, lambda folder: _fill(folder, options, read(options, seed)))
 
 
-def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample]) -> None:
+def _fill(folder: Path, options: ConversationOptions, samples: Iterator[PromptSample]) -> None:
     """Render, tokenize and write all samples into an empty folder."""
     read, limited = _within_limit(samples, options)
     kept = [one for one in read if all(one.answers)]
@@ -156,7 +156,7 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample])
     rendered = [_rendered(template, one, answer, find) for one in kept for answer in one.answers]
     codec = Codec(options, template, [one.text for one in rendered])
     encoded = codec.encode(rendered)
-    facts = Facts(
+    facts = CacheFacts(
         samples=len(kept),
         characters=sum(len(one.text) for one in rendered),
         tokens=sum(len(one.tokens) for one in encoded),
@@ -170,10 +170,10 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample])
 
 
 def _within_limit(
-    samples: Iterator[Sample], options: ConversationOptions
-) -> tuple[list[Sample], bool]:
+    samples: Iterator[PromptSample], options: ConversationOptions
+) -> tuple[list[PromptSample], bool]:
     """Return the samples within the limit of bytes, and whether there are more."""
-    left, read = options.limit_bytes, list[Sample]()
+    left, read = options.limit_bytes, list[PromptSample]()
     for sample in islice(samples, options.maximum_samples):
         left -= sample.size
         if left < 0:
@@ -183,7 +183,7 @@ def _within_limit(
 
 
 def _rendered(
-    template: Template | None, sample: Sample, answer: str | list[Message], find: bool
+    template: Template | None, sample: PromptSample, answer: str | list[Message], find: bool
 ) -> Rendered:
     """Return the text of a prompt and one answer; earlier answers in the prompt do not count."""
     found = render(template, sample.prompt, answer, sample.where, find)
@@ -192,7 +192,7 @@ def _rendered(
     return Rendered(found.text, found.answers[before:])
 
 
-def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: Facts) -> None:
+def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: CacheFacts) -> None:
     """Write the tokenizer, all tokens with the ends of texts, and facts."""
     codec.tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
@@ -203,13 +203,13 @@ def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: Facts) 
 
 def load(
     folder: Path, options: ConversationOptions, sequence_length: int, per_sample: int = 1
-) -> Loaded:
+) -> TokenizedSamples:
     """Memory-map cached tokens as sequences truncated to `sequence_length` tokens.
 
     Samples with a sequence without supervised tokens are left out. Raises ScenarioError if none
     remains.
     """
-    facts = Facts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
+    facts = CacheFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
     answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
     starts, lengths = windows(ends, sequence_length, options.is_packed)
@@ -237,4 +237,4 @@ def load(
     )
     longer = (np.diff(ends, prepend=0) > sequence_length).reshape(-1, per_sample).any(axis=1)
     cut = 0 if options.is_packed else int(longer.sum())
-    return Loaded(sequences, facts, cut, int((~kept).sum()))
+    return TokenizedSamples(sequences, facts, cut, int((~kept).sum()))

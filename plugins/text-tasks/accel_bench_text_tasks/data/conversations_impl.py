@@ -190,9 +190,9 @@ def with_fixed_date(source: str) -> str:
 
 
 def make_template(options: ConversationOptions, has_messages: bool) -> Template | None:
-    """Return the template of the options; None to join texts unchanged.
+    """Return the chat template of the options; None to join texts without one.
 
-    Raises ScenarioError for a missing one.
+    Raises ScenarioError for a missing template.
     """
     special, own = {"eos_token": options.end_of_text}, None
     if folder := options.tokenizer_folder():

@@ -21,7 +21,7 @@ class DocumentedFunction(NamedTuple):
     """Signature and docstring, without the last line end."""
 
     answer: str
-    """Body, from the line end before it, which tokenizers join with the indentation."""
+    """Body of the function, including the line end that precedes it."""
 
 
 def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFunction]:

@@ -62,10 +62,10 @@ class PairDataset:
     """Start and end in `tokens` of both sequences of each pair: (pairs, 4)."""
 
     sequence_length: int
-    """Maximum tokens of a sequence."""
+    """Maximum number of tokens of a sequence."""
 
     vocab_size: int
-    """Number of token ids."""
+    """Size of the tokenizer's vocabulary."""
 
     pad_token_id: int
     fingerprint: str
@@ -225,7 +225,7 @@ def _batch(
 
 
 def tokenized(
-    run: Run, kind: str, key: dict[str, Any], read: Callable[[], Texts], settings: Settings
+    run: Run, kind: str, key: dict[str, Any], read: Callable[[], Texts], settings: BPESettings
 ) -> Path:
     """Return the folder with the tokens of text pairs, filled by `read` if new.
 
@@ -242,8 +242,8 @@ def tokenized(
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of the tokenization."""
+class BPESettings:
+    """Settings of the byte-level BPE tokenizer."""
 
     vocab_size: int
     """Maximum vocabulary of the byte-level BPE trained on the texts."""
@@ -263,7 +263,7 @@ def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
     return (pad, end) if 0 <= min(pad, end) and max(pad, end) < MOST_SPECIAL else (PAD_ID, END_ID)
 
 
-def _fill(folder: Path, texts: Texts, settings: Settings) -> None:
+def _fill(folder: Path, texts: Texts, settings: BPESettings) -> None:
     """Train a tokenizer, and write it with all tokens into an empty folder."""
     if not texts:
         raise ScenarioError("data: there is no pair of texts; name others")
@@ -297,7 +297,7 @@ def _fill(folder: Path, texts: Texts, settings: Settings) -> None:
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf8")
 
 
-def _train(texts: Texts, settings: Settings) -> Tokenizer:
+def _train(texts: Texts, settings: BPESettings) -> Tokenizer:
     placed = dict(zip(settings.ids, (PAD, END), strict=True))
     numbered = [placed.get(number, UNUSED.format(number)) for number in range(max(placed) + 1)]
     special = dict.fromkeys((*numbered, *filter(None, settings.before)))

@@ -15,7 +15,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import batch_plan, token_batches
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
-from accel_bench_text_tasks.data.conversations_cache_impl import Sample
+from accel_bench_text_tasks.data.conversations_cache_impl import PromptSample
 from accel_bench_text_tasks.data.conversations_impl import ASSISTANT
 from accel_bench_text_tasks.data.documented_functions import documented_functions
 from accel_bench_text_tasks.data.preferences import PreferencesOptions
@@ -58,7 +58,7 @@ class PreferenceDataset:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Size of the tokenizer's vocabulary."""
         return self.sequences.vocab_size
 
     @property
@@ -127,26 +127,28 @@ def simulated_batch(pairs: int, length: int) -> Batch:
     return Batch(inputs, pairs, counts, pairs)
 
 
-def read(options: PreferencesOptions, seed: int) -> Iterator[Sample]:
+def read(options: PreferencesOptions, seed: int) -> Iterator[PromptSample]:
     """Yield prompts with a chosen and a rejected answer, from files or synthetic."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
-            yield Sample(made.where, made.prompt, (made.answer, made.rejected))
+            yield PromptSample(made.where, made.prompt, (made.answer, made.rejected))
         return
     if options.path is None:
         functions = list(documented_functions(options.files()))
         for number, function in enumerate(functions):
             # A body of another function, of which none is near: the next ones may be much alike.
             other = functions[(number + len(functions) // 2) % len(functions)]
-            yield Sample(function.where, function.prompt, (function.answer, other.answer))
+            yield PromptSample(function.where, function.prompt, (function.answer, other.answer))
         return
     for row in read_rows(options.files(), options.fields):
         chosen = _said(row, options.chosen, "data.chosen")
         rejected = _said(row, options.rejected, "data.rejected")
-        yield without_repeated_prompt(Sample(row[0], _prompt(row, options), (chosen, rejected)))
+        yield without_repeated_prompt(
+            PromptSample(row[0], _prompt(row, options), (chosen, rejected))
+        )
 
 
-def without_repeated_prompt(pair: Sample) -> Sample:
+def without_repeated_prompt(pair: PromptSample) -> PromptSample:
     """Return a pair whose answers do not repeat the prompt, unlike whole conversations.
 
     Messages at the start of both answers become the prompt. Raises ScenarioError for answers that
@@ -174,7 +176,7 @@ def without_repeated_prompt(pair: Sample) -> Sample:
             "both begin with is not the prompt: leave all turns before the answer out of both, or "
             "let both begin with the prompt"
         )
-    return Sample(pair.where, turns, (chosen[shared:], rejected[shared:]))
+    return PromptSample(pair.where, turns, (chosen[shared:], rejected[shared:]))
 
 
 def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:

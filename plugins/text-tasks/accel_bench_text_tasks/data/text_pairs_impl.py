@@ -11,7 +11,13 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import text_sources
 from accel_bench_text_tasks.data import catalogues
 from accel_bench_text_tasks.data.pairs import DocstringsOptions, TranslationsOptions
-from accel_bench_text_tasks.data.pairs_impl import PairDataset, Settings, Texts, load, tokenized
+from accel_bench_text_tasks.data.pairs_impl import (
+    BPESettings,
+    PairDataset,
+    Texts,
+    load,
+    tokenized,
+)
 
 FEWEST_WORDS = 3
 """Minimum number of words of a useful docstring."""
@@ -28,7 +34,7 @@ def functions_of(run: Run, options: DocstringsOptions) -> PairDataset:
         "prefixes": [options.query_prefix, options.passage_prefix],
         "samples": options.samples,
     }
-    settings = Settings(options.vocab_size)
+    settings = BPESettings(options.vocab_size)
     folder = tokenized(run, "docstrings", key, lambda: _documented(files, options), settings)
     more = "raise data.samples or data.limit_bytes"
     return load(folder, run.scenario.data.sequence_length, more)
@@ -67,7 +73,7 @@ def translations_of(run: Run, options: TranslationsOptions) -> PairDataset:
     langs = options.source_lang, options.target_lang
     of_both = [one for lang in langs for one in catalogues.files(lang, options.path)]
     key = {"content": catalogues.digest(of_both), "langs": [*langs], "samples": options.samples}
-    settings = Settings(options.vocab_size, (f"<{langs[0]}>", f"<{langs[1]}>"))
+    settings = BPESettings(options.vocab_size, (f"<{langs[0]}>", f"<{langs[1]}>"))
     folder = tokenized(run, "translations", key, lambda: _in_both(options), settings)
     more = "raise data.samples, or bring more catalogues"
     return load(folder, run.scenario.data.sequence_length, more)

@@ -25,7 +25,7 @@ LEARNING_RATE = 1e-2
 
 
 def at_least_float32(given: torch.dtype) -> torch.dtype:
-    """Return the dtype of sums; Thunder does not support `torch.promote_types`."""
+    """Return the dtype of sums: float32 or longer; Thunder lacks `torch.promote_types`."""
     return torch.float64 if given == torch.float64 else torch.float32
 
 

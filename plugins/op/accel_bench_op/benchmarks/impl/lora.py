@@ -9,10 +9,10 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
-from accel_bench_op.benchmarks.impl.making import SPREAD
+from accel_bench_op.benchmarks.impl.seeded import SPREAD
 
 ADAPTER = "default"
-"""Name of the adapter."""
+"""Name of the LoRA adapter in PEFT's layers."""
 
 GROUP = 32
 """Number of inputs that share a scale in GPTQ's layer."""
@@ -24,7 +24,7 @@ OUTLIERS = 6.0
 """Default magnitude of outliers, from the paper of LLM.int8."""
 
 
-class Projection(nn.Module):
+class ProjectionModule(nn.Module):
     """Module with a layer named `proj`, which PEFT adapts."""
 
     def __init__(self, proj: nn.Module) -> None:
@@ -32,13 +32,13 @@ class Projection(nn.Module):
         self.proj = proj
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute inputs of shape (..., in)."""
+        """Return the projection of inputs of shape (..., in)."""
         return self.proj(x)
 
 
-def adapted(base: str, inputs: int, outputs: int, rank: int) -> Projection:
+def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule:
     """Return a frozen projection with a nonzero adapter."""
-    found: Any = Projection(BASES[base](inputs, outputs).requires_grad_(False))
+    found: Any = ProjectionModule(BASES[base](inputs, outputs).requires_grad_(False))
     found.is_loaded_in_4bit, found.is_loaded_in_8bit = base == "nf4", base == "int8"
     # A packed layer has no parameter that would say where it is.
     found.hf_device_map = {"": torch.get_default_device()}
@@ -52,14 +52,14 @@ def adapted(base: str, inputs: int, outputs: int, rank: int) -> Projection:
     return found.train()
 
 
-def in_float64(module: Any, base: str) -> Projection:
+def in_float64(module: Any, base: str) -> ProjectionModule:
     """Return a projection with a dense float64 base of equal values."""
     layer = module.proj
     matrix = DEQUANTIZE[base](layer.get_base_layer()).double()
     outputs, inputs = matrix.shape
     dense = nn.Linear(inputs, outputs, bias=False, device=matrix.device, dtype=torch.float64)
     dense.weight = nn.Parameter(matrix, requires_grad=False)
-    found: Any = Projection(dense)
+    found: Any = ProjectionModule(dense)
     rank = layer.r[ADAPTER]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["proj"])
     inject_adapter_in_model(config, found, adapter_name=ADAPTER)

@@ -22,7 +22,7 @@ FEW_TOKENS = 64
 SEED = 0
 
 
-class Loss(nn.Module):
+class LossOnlyModel(nn.Module):
     """A causal language model that returns its loss only."""
 
     def __init__(self, model: Any) -> None:
@@ -34,7 +34,7 @@ class Loss(nn.Module):
         return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
 
-class Part(nn.Module):
+class BlockModule(nn.Module):
     """A block, or its attention, with cosines and sines, if any, as positional arguments."""
 
     def __init__(self, part: nn.Module) -> None:

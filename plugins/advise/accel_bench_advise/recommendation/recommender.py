@@ -18,9 +18,9 @@ from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.schema import LengthSummary
 from accel_bench_advise.estimates.target import is_price_of
 from accel_bench_advise.recommendation.advice import advice
-from accel_bench_advise.recommendation.answer import (
+from accel_bench_advise.recommendation.candidate_rows import (
     answer_of,
-    considered,
+    candidate_row,
     kept_settings,
     others_of,
 )
@@ -41,7 +41,7 @@ from accel_bench_advise.recommendation.schema import (
     AS_FAST,
     NextRun,
     Offer,
-    Other,
+    OtherCandidate,
     Recommendation,
     RecommendRequest,
 )
@@ -224,22 +224,22 @@ class Recommender:
             told |= {
                 "answer": answer_of(ranked, self.tokens) + limits_words(taken, hours=False),
                 "certainty": ranked.certainty,
-                "recommended": considered(best, self.tokens),
+                "recommended": candidate_row(best, self.tokens),
                 "kept": kept_settings(best),
             }
         return told
 
-    def _not_taken(self, best: Candidate, offers: Sequence[Offer]) -> Other:
+    def _not_taken(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
         """Return the row of the best stack, which exceeds the request's limits."""
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
         ]
         unpriced = lacks_price(own, self.request) and own.within_deadline != "no"
-        return Other(
+        return OtherCandidate(
             fate="best, price not known" if unpriced else "best, over the limits",
             why=own.problem or limits_words(own).strip(),
             of_the_best=AS_FAST,
-            row=considered(best, self.tokens),
+            row=candidate_row(best, self.tokens),
         )
 
     def _nothing(self, ranked: Ranked | None, offers: Sequence[Offer]) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_share.asked import OWN, TAKEN, draft_of, evaluated, repeats, request_of
-from accel_bench_share.bundle_file import Bundle
-from accel_bench_share.bundling import scenario_of_session
+from accel_bench_share.bundle_reader import Bundle
+from accel_bench_share.bundle_writer import scenario_of_session
+from accel_bench_share.permissions import OWN, TAKEN, draft_of, evaluated, repeats, request_of
 from repeated_sessions import SCENARIO, make_runs
 
 from accel_bench.errors import BundleError, ScenarioError

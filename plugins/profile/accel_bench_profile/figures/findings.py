@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.wording import milliseconds, percent
-from accel_bench_profile.figures.schema import UNNAMED, Finding, HostReads, Place, RankProfile
+from accel_bench_profile.figures.schema import UNNAMED, Finding, HostReads, ModulePhase, RankProfile
 
 LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
 """Fractions of a step from which gaps, exposed communication and a device waiting for the host are
@@ -82,7 +82,7 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Find
 
 def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
     """Yield a finding for each place of host reads, over all ranks."""
-    ranks: dict[Place, list[tuple[RankProfile, HostReads]]] = {}
+    ranks: dict[ModulePhase, list[tuple[RankProfile, HostReads]]] = {}
     for profile in profiles:
         for one in profile.host.reads if profile.host and profile.step_seconds else ():
             ranks.setdefault(one.place, []).append((profile, one))
@@ -153,7 +153,7 @@ def _kernel_finding(profile: RankProfile, who: str) -> Finding:
     return Finding(kind="kernels", text=text, seconds=seconds)
 
 
-def place_text(place: Place) -> str:
+def place_text(place: ModulePhase) -> str:
     """Return a place as `forward of model.layers.0.mlp`."""
     if place.module == UNNAMED:
         return f"the {place.phase} phase" if place.phase else "what follows the optimizer"

@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.findings import answer_of, findings_of
 from accel_bench_profile.figures.schema import (
     CallTime,
     CommunicationTime,
@@ -14,7 +14,7 @@ from accel_bench_profile.figures.schema import (
     HostReads,
     HostTime,
     KernelTime,
-    Place,
+    ModulePhase,
     ProfileReport,
     RankProfile,
     StackProfile,
@@ -24,7 +24,7 @@ from accel_bench_profile.view import profile_view
 from accel_bench.report.formats import render_report
 from accel_bench.result import Status
 
-MLP = Place(module="layers.0.mlp", phase="forward")
+MLP = ModulePhase(module="layers.0.mlp", phase="forward")
 
 KERNELS = (
     KernelTime(name="aten::mm", kind="matmul", calls=9, seconds=0.05),
@@ -142,7 +142,7 @@ def test_a_value_that_all_ranks_read_is_named_once_after_what_has_a_price() -> N
         "for the device"
     )
     cheap = HostReads(place=MLP, calls=1, seconds=0.001)
-    priced = HostReads(place=Place(module="norm"), calls=1, seconds=0.002)
+    priced = HostReads(place=ModulePhase(module="norm"), calls=1, seconds=0.002)
     waiting = host().model_copy(update={"measures": "device idle", "reads": (cheap, priced)})
     reads = [one for one in findings_of([rank(host=waiting)]) if one.kind == "read"]
     assert [one.seconds for one in reads] == [0.002, 0.001]

@@ -23,12 +23,12 @@ from accel_bench.scenario.overrides import look_up
 from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
 from accel_bench_advise.recommendation.ranking import Ranked, as_fast, is_as_fast, job_time
 from accel_bench_advise.recommendation.schema import (
-    Considered,
+    CandidateOutcome,
+    CandidateRow,
     Evidence,
-    Fate,
     MemoryKind,
     MemoryUse,
-    Other,
+    OtherCandidate,
 )
 
 KEPT_SERVING = (
@@ -64,11 +64,11 @@ MEMORY_KINDS: dict[MemoryKind, str] = {
 }
 
 
-def considered(candidate: Candidate, tokens: float | None) -> Considered:
+def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
     """Return the row of a candidate."""
     row, starts = candidate.row, sorted(candidate.start_seconds.values())
     usable, generates = candidate.runs.usable, candidate.experiment.scenario.generates
-    return Considered(
+    return CandidateRow(
         stack=row.stack,
         sweep=row.sweep,
         tag=row.tag,
@@ -91,7 +91,7 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
     )
 
 
-def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
+def others_of(ranked: Ranked, tokens: float | None) -> tuple[OtherCandidate, ...]:
     """Return every candidate but the best, with the reason, the runner-up first."""
     rest = [one for one in ranked.candidates if one is not ranked.best]
     rest.sort(key=lambda one: one is not ranked.runner_up)
@@ -204,7 +204,7 @@ def _runner_up(ranked: Ranked, tokens: float | None) -> str:
     return f"{words}: on {rounds} it cannot be told for sure which is faster."
 
 
-def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> Other:
+def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> OtherCandidate:
     best = ranked.best
     ratio = as_fast(one, best, tokens) if best and one.runs.usable else None
     if one.fate is not None:
@@ -212,17 +212,17 @@ def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> Other:
     else:
         assert best is not None
         fate, why = _behind(one, best, ratio, tokens)
-    return Other(
+    return OtherCandidate(
         fate="runner-up" if one is ranked.runner_up else fate,
         why=why,
         of_the_best=ratio,
-        row=considered(one, tokens),
+        row=candidate_row(one, tokens),
     )
 
 
 def _behind(
     one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
-) -> tuple[Fate, str]:
+) -> tuple[CandidateOutcome, str]:
     """Return the reason why an eligible candidate is not the best."""
     by_step = as_fast(one, best, None)
     if tokens and by_step and by_step.low is not None and by_step.low > 1:

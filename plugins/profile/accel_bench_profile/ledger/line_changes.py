@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 
 from accel_bench.analysis.wording import count, flops, size
 from accel_bench.documents.base import Frozen
-from accel_bench_profile.ledger.schema import Entry, Figure, Ledger
+from accel_bench_profile.ledger.schema import Figure, Ledger, LedgerEntry
 
 FIGURES: tuple[Figure, ...] = get_args(Figure)
 
@@ -24,7 +24,7 @@ FREE = "view"
 """Kind of operations without cost, which never fail a gate."""
 
 MOST_SHIFTS = 3
-"""Maximum number of named lines of a shift."""
+"""Maximum number of source lines named for a shift between modules."""
 
 
 class PlaceChange(Frozen):
@@ -55,10 +55,10 @@ class Shift(Frozen):
     """Dtype of the operations."""
 
     rose: tuple[str, ...]
-    """Lines at which they rose, with modules."""
+    """Source lines at which the operations rose, with modules."""
 
     fell: tuple[str, ...]
-    """Lines at which they fell."""
+    """Source lines at which the operations fell."""
 
     @property
     def sentence(self) -> str:
@@ -78,13 +78,13 @@ class LineKey(NamedTuple):
 
 
 def where(place: PlaceChange) -> str:
-    """Return `file.py:12 (model.layers.*.mlp)`."""
+    """Return a source line with its module: `file.py:12 (model.layers.*.mlp)`."""
     modules = f" ({', '.join(filter(None, place.modules))})" if any(place.modules) else ""
     return f"{line_of(place)}{modules}"
 
 
 def line_of(place: PlaceChange) -> str:
-    """Return `file.py:12`."""
+    """Return a source line as `file.py:12`."""
     return f"{place.file or 'no file'}:{','.join(map(str, place.lines))}"
 
 
@@ -168,34 +168,34 @@ def _turn(place: PlaceChange) -> int:
 class Risen(NamedTuple):
     """An operation at a line that contributes to a sum that rose."""
 
-    entry: Entry
+    entry: LedgerEntry
 
     change: Counter[Figure]
-    """Difference at the line."""
+    """Difference of the figures at the line."""
 
     net: Counter[Figure]
     """Difference in the module, over all its lines and operations."""
 
 
-def _at_line(entry: Entry) -> tuple[str, ...]:
+def _at_line(entry: LedgerEntry) -> tuple[str, ...]:
     # Whatever function a line is in: who changes one line of a forward often patches all of it.
     return (*_in_module(entry), entry.site.code)
 
 
-def _in_module(entry: Entry) -> tuple[str, ...]:
+def _in_module(entry: LedgerEntry) -> tuple[str, ...]:
     site = entry.site
     return (site.phase, site.module, entry.operation, entry.kind, entry.dtype)
 
 
-def _module(entry: Entry) -> tuple[str, ...]:
+def _module(entry: LedgerEntry) -> tuple[str, ...]:
     return (entry.site.phase, entry.site.module)
 
 
-KEYS: tuple[Callable[[Entry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
+KEYS: tuple[Callable[[LedgerEntry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
 """Keys by which changes are summed."""
 
 
-def _line(entry: Entry) -> LineKey:
+def _line(entry: LedgerEntry) -> LineKey:
     return LineKey(entry.site.file, entry.site.function, entry.site.code)
 
 
@@ -208,7 +208,7 @@ def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
 
 
 def _changes(
-    before: Ledger, after: Ledger, key: Callable[[Entry], tuple[str, ...]]
+    before: Ledger, after: Ledger, key: Callable[[LedgerEntry], tuple[str, ...]]
 ) -> dict[tuple[str, ...], Counter[Figure]]:
     found: dict[tuple[str, ...], Counter[Figure]] = {}
     for entry in after.entries:

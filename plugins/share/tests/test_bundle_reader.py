@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_share import bundle_file as module
+from accel_bench_share import bundle_reader as module
 from accel_bench_share.archive import pack, unpack
-from accel_bench_share.bundle_file import MANIFEST, RUNS, SESSIONS, read_bundle
-from accel_bench_share.bundling import PAGES, bundle_sessions
+from accel_bench_share.bundle_reader import MANIFEST, RUNS, SESSIONS, read_bundle
+from accel_bench_share.bundle_writer import PAGES, bundle_sessions
 from repeated_sessions import SCENARIO, make_record, make_runs
 
 from accel_bench.documents.canonical import digest
@@ -181,7 +181,7 @@ def test_the_page_is_that_of_a_stranger_where_ours_is_absent(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "a_stranger_s_pages", raising=False)
     entry = DoorEntry("page", name, EntryPoint(name, f"a_stranger_s_pages:{name}", PAGES))
-    monkeypatch.setattr("accel_bench_share.bundling.find_entries", lambda *_: {name: entry})
+    monkeypatch.setattr("accel_bench_share.bundle_writer.find_entries", lambda *_: {name: entry})
     if name == "page":
         page = unpack(write(tmp_path, make_runs()))["report.html"]
         assert page.decode() == f"<p>{len(make_runs())} runs"

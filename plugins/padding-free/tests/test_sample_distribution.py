@@ -4,7 +4,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from accel_bench_padding_free.sharing import balanced_shares, same_shares, tokens_of
+from accel_bench_padding_free.sample_distribution import balanced_shares, same_shares, tokens_of
 
 
 def flat(shares):

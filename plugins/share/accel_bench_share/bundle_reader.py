@@ -33,7 +33,7 @@ MACHINES, VERSIONS = "machines.json", "versions.json"
 
 NEEDED = frozenset({MANIFEST, SCENARIO, SESSIONS, RUNS})
 KNOWN = NEEDED | {CONCLUSION, REPORT, SUMMARY, MACHINES, VERSIONS}
-"""Names of members: the required ones, and all."""
+"""Names of a bundle's members: the required ones, and all allowed ones."""
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -43,7 +43,7 @@ MAXIMUM_RUNS_BYTES = 128 * 1024 * 1024
 _SESSIONS = TypeAdapter(tuple[SessionRecord, ...])
 
 
-class Member(Frozen):
+class BundleMember(Frozen):
     """Size and checksum of one member."""
 
     name: str
@@ -78,7 +78,7 @@ class Manifest(Frozen):
     measured_by: str = ""
     """Pseudonym of machine and user, equal only among reproductions of one bundle, or empty."""
 
-    members: tuple[Member, ...]
+    members: tuple[BundleMember, ...]
     """All members except the manifest, by name."""
 
     sha256: str
@@ -131,9 +131,9 @@ def read_bundle(path: Path) -> Bundle:
         raise BundleError(f"{path}: refused, {'; '.join(first)}") from error
 
 
-def member_of(name: str, content: bytes) -> Member:
+def member_of(name: str, content: bytes) -> BundleMember:
     """Return the manifest's entry of a member."""
-    return Member(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    return BundleMember(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def identity_of(sessions: bytes, runs: bytes) -> str:
@@ -231,5 +231,5 @@ def _scenario(content: bytes, source: str) -> dict[str, Any]:
 
 
 def json_member(value: Any) -> bytes:
-    """Return canonical, readable JSON."""
+    """Return a value as canonical, readable JSON."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()

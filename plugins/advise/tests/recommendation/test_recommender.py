@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_advise.recommendation.answer import memory_words
+from accel_bench_advise.recommendation.candidate_rows import memory_words
 from accel_bench_advise.recommendation.candidates import Stored, training_of
+from accel_bench_advise.recommendation.recommender import Recommender, check_request
 from accel_bench_advise.recommendation.schema import MemoryUse, Recommendation, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, check_request
 from accel_bench_advise.recommendation.view import recommend_report
 from analysis_factory import make_experiment
 from recommendation_factory import experiment, in_turn, runs

@@ -25,7 +25,7 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.overrides import AXES
 from accel_bench.scenario.sweep import Point, swept_by
-from accel_bench_share.bundle_file import Bundle
+from accel_bench_share.bundle_reader import Bundle
 
 TAKEN = frozenset(
     """
@@ -48,7 +48,7 @@ WORDS = re.compile(
     r"[^.]+|(.+\.)?use|stacks\.[^.]+\.description"
     r"|(environment|evaluate|inference|measure|resources|train)\..+"
 )
-"""Keys whose texts are names of plugins or fixed words, even if a folder here has that name."""
+"""Keys whose texts are names of plugins or fixed words, never paths."""
 
 USES = re.compile(r"stacks\.[^.]+\.use")
 """Key of a stack's plugins."""

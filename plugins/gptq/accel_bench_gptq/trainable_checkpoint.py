@@ -10,18 +10,18 @@ from accel_bench.errors import ScenarioError
 from accel_bench_gptq.checkpoint import (
     QUANTIZATION,
     TRAINABLE_BITS,
-    Settings,
+    GPTQSettings,
     checkpoint_problem,
 )
 from accel_bench_gptq.packing import WORD_BITS, Packed
 
 if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
-    from accel_bench_gptq.loading import Packing
+    from accel_bench_gptq.loading import ModelPacker
 
 
 def load_checkpoint(
-    run: Run, packing: Packing, options: AutoGPTQOptions, folder: Path | None
+    run: Run, packing: ModelPacker, options: AutoGPTQOptions, folder: Path | None
 ) -> Any:
     """Return the model of a checkpoint on the run's device: of a folder, or the scenario's.
 
@@ -40,7 +40,7 @@ def load_checkpoint(
         if problem := checkpoint_problem(use.id, quantization, options):
             raise ScenarioError(problem)
         check_fit(config, run)
-        packing.settings = Settings.of_checkpoint(quantization)
+        packing.settings = GPTQSettings.of_checkpoint(quantization)
         # What reads the files must not choose: on a CPU the automatic one cuts gradients.
         config.quantization_config = {**quantization, "backend": "gptq_torch"}
         config.use_cache = False
@@ -75,7 +75,7 @@ def _source(run: Run, folder: Path | None) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": use.id, "revision": use.revision or "main"}
 
 
-def _adopt(model: Any, packing: Packing) -> None:
+def _adopt(model: Any, packing: ModelPacker) -> None:
     """Replace the loader's layers by trainable layers around the same tensors."""
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
@@ -88,7 +88,7 @@ def _adopt(model: Any, packing: Packing) -> None:
             packing.keep(name, module)
 
 
-def _adopted(name: str, layer: Any, packing: Packing) -> Any:
+def _adopted(name: str, layer: Any, packing: ModelPacker) -> Any:
     """Return a trainable layer with the tensors of the loader's. Raises ScenarioError."""
     from accel_bench_gptq import impl
 

@@ -51,7 +51,7 @@ def settings(found: Mapping[str, Any], known: Settings) -> dict[str, Any]:
 
 
 def as_stated(value: Any) -> Any:
-    """Return a value unchanged."""
+    """Return a value of a file unchanged."""
     return value
 
 

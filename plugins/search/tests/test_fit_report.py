@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accel_bench_search.fitting import (
+from accel_bench_search.fit_report import (
     FitPoint,
     FitReport,
     SearchRange,

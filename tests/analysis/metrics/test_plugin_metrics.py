@@ -6,7 +6,7 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_summary
 
 from accel_bench.analysis.compare import compare_stored
-from accel_bench.analysis.metrics.named import named_metrics
+from accel_bench.analysis.metrics.plugin_metrics import named_metrics
 from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.report.formats import render, render_report
 from accel_bench.report.views.compare import compare_report

@@ -156,7 +156,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
 
 
 def dominated(parameters: dict[str, JsonValue], trials: Sequence[TuneTrial]) -> TuneTrial | None:
-    """Return a trial that ran out of memory at values not larger; None without one."""
+    """Return a trial that ran out of memory at values that are not larger; None without one."""
     return next(
         (
             one
@@ -231,7 +231,7 @@ def check_losses(
 
 
 def with_answer(report: TuneReport) -> TuneReport:
-    """Return the report with its answer: what fits, then what is best."""
+    """Return the report with its answer: the values that fit, then the best trial."""
     sentences = [_fit(report), _best(report)]
     if report.check:
         sentences.append(f"Run beside the baseline, {report.check.reason}")

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from accel_bench_search.tune_report import Objective, TuneReport, TuneTrial
-from accel_bench_search.tuning import (
+from accel_bench_search.trial_judgement import (
     beats,
     best_of,
     check_losses,
@@ -17,6 +16,7 @@ from accel_bench_search.tuning import (
     steps_to_reach,
     with_answer,
 )
+from accel_bench_search.tune_report import Objective, TuneReport, TuneTrial
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 from learning_factory import learned
 from serving_factory import serving

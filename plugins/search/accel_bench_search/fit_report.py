@@ -22,10 +22,10 @@ class FitPoint(Frozen):
     """A tried value of the key."""
 
     value: int
-    """The value."""
+    """Value of the key."""
 
     outcome: Fits
-    """Outcome of the value."""
+    """Outcome of the value: fits, does not fit, or failed."""
 
     status: Status | None = None
     """Status of its run; null if it was not run."""
@@ -99,7 +99,7 @@ class FitReport(Document):
     """The value whose failure, unrelated to memory, ended the search."""
 
     answer: str
-    """Conclusion in a sentence."""
+    """Conclusion of the search in a sentence."""
 
     notes: tuple[str, ...] = ()
     """Changes of the scenario for the search."""

@@ -29,8 +29,7 @@ from accel_bench.store import schema
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import SessionRecord
 from accel_bench_share.archive import pack
-from accel_bench_share.asked import problem_of_scenario
-from accel_bench_share.bundle_file import (
+from accel_bench_share.bundle_reader import (
     CONCLUSION,
     MACHINES,
     MANIFEST,
@@ -47,6 +46,7 @@ from accel_bench_share.bundle_file import (
     member_of,
     read_bundle,
 )
+from accel_bench_share.permissions import problem_of_scenario
 from accel_bench_share.reproduction import facts, plugins_of
 
 PAGES = "accel_bench.pages"

@@ -63,15 +63,15 @@ class PartBenchmark(Benchmark):
 
         It is used for weights, which are equal for every batch.
         """
-        return impl.making.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
+        return impl.seeded.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
 
     def module(self, kind: Callable[..., Any], *args: Any) -> Any:
         """Return a module with random weights."""
-        return self.build(impl.making.filled, kind, *args)
+        return self.build(impl.seeded.filled, kind, *args)
 
     def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
         """Call a function like `build`, with a seed that depends on torch's, for batches."""
-        return self.build(make, *args, seed=impl.making.batch_seed(seed))
+        return self.build(make, *args, seed=impl.seeded.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
         """Return normally distributed activations, which require gradients for a backward."""

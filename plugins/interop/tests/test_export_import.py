@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from accel_bench_interop import exchange
-from accel_bench_interop.exchange import read_export
+from accel_bench_interop import export_import
+from accel_bench_interop.export_import import read_export
 from sqlalchemy import Connection
 from store.exports import call, five_runs
 from store.store_factory import change_payload, make_experiment, make_result, make_session
@@ -123,7 +123,7 @@ def test_an_import_that_stops_in_the_middle_has_added_nothing(
 
 
 def test_a_large_list_is_read_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PIECE", 7)
+    monkeypatch.setattr(export_import, "PIECE", 7)
     runs = [make_result(f"run-{number}", log_tail="]}, {[") for number in range(3)]
     file = tmp_path / "file.json"
     for indent in (None, 2):
@@ -191,21 +191,21 @@ def test_a_text_that_is_larger_than_any_run_is_not_parsed(
     """Each value of it would take a hundred bytes of memory."""
     file = tmp_path / "bomb.json"
     good = make_result("good").model_dump_json()
-    file.write_text(f"[{good}, {{" + '"schema_version": [' + "[]," * exchange.MAXIMUM_VALUES)
+    file.write_text(f"[{good}, {{" + '"schema_version": [' + "[]," * export_import.MAXIMUM_VALUES)
     reading = read_export(file)
     assert next(reading).run_id == "good"
     with pytest.raises(
         StoreError, match=r"bomb\.json: run 2 is larger than any run that is stored"
     ):
         next(reading)
-    monkeypatch.setattr(exchange, "MAXIMUM_TEXT", len(good) - 1)
+    monkeypatch.setattr(export_import, "MAXIMUM_TEXT", len(good) - 1)
     with pytest.raises(StoreError, match="run 1 is larger than any run that is stored"):
         list(read_export(file))
 
 
 def test_a_pipe_is_refused_and_so_is_an_export_that_is_still_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for read in (lambda path: list(read_export(path)), exchange.is_export):
+    for read in (lambda path: list(read_export(path)), export_import.is_export):
         with pytest.raises(StoreError, match="pipe' cannot be read: it is a named pipe"):
             read(tmp_path / "pipe")
     file = tmp_path / "file.json"
