@@ -71,7 +71,7 @@ BYTES_OF_A_CHANGE = 4
 """Bytes of one number in the file of the weights' change: float32, little-endian."""
 
 SPARE_DISK_BYTES = 1 << 30
-"""Bytes that must stay free on a disk after such a file is written."""
+"""Bytes that must stay free on a disk after a file of weights' changes is written."""
 
 
 class Job(Frozen):

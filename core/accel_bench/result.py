@@ -380,7 +380,7 @@ class Evaluation(Frozen):
     when not finite."""
 
     seconds: float
-    """Wall-clock seconds of its forward passes."""
+    """Wall-clock seconds of the evaluation's forward passes."""
 
     batches: int
     sequences: int

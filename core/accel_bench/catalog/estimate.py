@@ -47,7 +47,7 @@ GATED_WITH_RMS_NORM = "gelu_pytorch_tanh"
 
 
 DECODERS = "text-generation"
-"""Family whose models are estimated: others have other parts."""
+"""Catalog family whose models, decoders, are estimated."""
 
 
 def parameters_of(model: ModelUse) -> int | None:

@@ -34,7 +34,7 @@ RENAMED = "renamed.toml"
 """File beside a distribution's presets with successors of former commands and options."""
 
 MAXIMUM_BYTES = 256 * 1024
-"""Size limit of such a file in bytes."""
+"""Size limit of a file that describes commands, in bytes."""
 
 UNTITLED = "Of other distributions"
 """Title in lists for commands without a description."""

@@ -84,7 +84,7 @@ QUICK_SECONDS = 2.0
 """Seconds in which signals after the first are ignored: people press twice."""
 
 _raised: list[tuple[int, float]] = []
-"""Signals that were raised as KeyboardInterrupt, with their times."""
+"""Signals that were raised as KeyboardInterrupt, with the times."""
 
 
 def _on_signal(number: int, frame: object) -> None:

@@ -43,19 +43,20 @@ class Interpreter(Frozen):
     """A Python with accel-bench, and everything installed beside it."""
 
     schema_version: int
-    """Schema version of the jobs that its accel-bench reads."""
+    """Schema version of the jobs that the interpreter's accel-bench reads."""
 
     contract: str = ""
-    """Digest of the fields of its jobs and results; empty if its accel-bench does not state it."""
+    """Digest of the fields of jobs and results in the interpreter's accel-bench; empty if
+    unknown."""
 
     accel_bench: str
-    """Version of its accel-bench."""
+    """Version of the interpreter's accel-bench."""
 
     command: tuple[str, ...]
-    """Command that starts it, without the working folder on its path."""
+    """Command that starts the interpreter, without the working folder on its path."""
 
     machine: Machine
-    """This machine, with that environment's versions."""
+    """This machine, with the versions of the interpreter's environment."""
 
     distributions: dict[str, str]
     """Versions by canonical name; with the commit if plugins come from a checkout."""

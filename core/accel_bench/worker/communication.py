@@ -25,7 +25,7 @@ NOT_OBSERVED = frozenset(
         *("send", "recv_", "recv_any_source_"),
     }
 )
-"""Operations in these namespaces that move no data, or that only some ranks of a group call."""
+"""Collective-like operations that move no data, or that only some ranks of a group call."""
 
 NAMES = (
     ("reduce_scatter", "reduce_scatter"),

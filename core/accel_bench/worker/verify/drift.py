@@ -22,7 +22,7 @@ class TrainingState(NamedTuple):
     """Facts that decide the training's results: a change makes the run invalid."""
 
     speed: Mapping[str, Any]
-    """Facts that decide its speed: a change makes the run degraded."""
+    """Facts that decide the training's speed: a change makes the run degraded."""
 
     evaluating: frozenset[str]
     """Modules that are not in training mode."""
