@@ -183,7 +183,7 @@ def test_the_quickstarts_baseline_is_compared_with_itself(
     assert entry.comparison.rounds == 1
     assert entry.met is None
     assert len(entry.samples["baseline_again_seconds_per_token"]) == 1
-    assert "loss of baseline-again: cannot tell" in entry.notes
+    assert "loss of baseline-again: inconclusive" in entry.notes
 
     plan = json.loads(call("run", *asked[0], "--dry-run", "--format", "json").out)
     assert [row["stack"] for row in plan["experiments"]] == ["baseline", "baseline-again"]

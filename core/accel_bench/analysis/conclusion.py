@@ -121,7 +121,7 @@ def _trained(row: ExperimentSummary) -> str:
     }
     alike = [what for what, (verdict, _) in parts.items() if verdict == "equivalent"]
     others = [
-        f"its {what} {verdict} ({reason})"
+        f"its {what} is {verdict} ({reason})"
         for what, (verdict, reason) in parts.items()
         if verdict != "equivalent" and reason
     ]

@@ -20,7 +20,7 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
-ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "cannot tell"]
+ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "inconclusive"]
 """Verdicts on a stack, or on a whole bundle."""
 
 MARGIN = 0.05
@@ -132,7 +132,7 @@ def _compare(
     change, speed = _changes(there, runs, baseline)
     verdict, reason = (None, "") if is_baseline else _judge(there, here, change)
     if verdict is not None and (other := _other_work(there, runs, baseline)):
-        verdict, reason = "cannot tell", f"other work was run here: {other}"
+        verdict, reason = "inconclusive", f"other work was run here: {other}"
     return StackReproduction(
         stack=there.stack,
         sweep=there.sweep,
@@ -211,14 +211,14 @@ def _judge(
 ) -> tuple[ReproductionVerdict, str]:
     """Return the verdict on a stack, and why."""
     if there.ratio is None:
-        return "cannot tell", "the bundle has no ratio of it"
+        return "inconclusive", "the bundle has no ratio of it"
     if here is None or not here.status.completed:
         ended = "was not run here" if here is None else f"ended as {here.status.value} here"
-        return "cannot tell", f"it {ended}"
+        return "inconclusive", f"it {ended}"
     if here.ratio is None or change is None:
-        return "cannot tell", f"there is no ratio here: {here.ratio_reason or here.verdict_reason}"
+        return "inconclusive", f"there is no ratio here: {here.ratio_reason or here.verdict_reason}"
     if refused := [one for one in (there, here) if one.verdict_reason.startswith(NOT_COMPARABLE)]:
-        return "cannot tell", refused[0].verdict_reason
+        return "inconclusive", refused[0].verdict_reason
     if bool(there.training_difference) != bool(here.training_difference):
         where, what = ("here", here) if here.training_difference else ("there", there)
         return "not reproduced", f"{where} alone it trains differently: {what.training_difference}"
@@ -228,7 +228,7 @@ def _judge(
 def _judge_ratio(claim: str, ratio: Interval, change: Interval) -> tuple[ReproductionVerdict, str]:
     """Compare two ratios: the same figure, the same direction, or surely neither."""
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
-        return "cannot tell", "one round has no interval; --rounds 5 measures more"
+        return "inconclusive", "one round has no interval; --rounds 5 measures more"
     low, high = 1 / (1 + MARGIN), 1 + MARGIN
     if change.high < low or change.low > high:
         return "not reproduced", f"its ratio is {_distance(change)}"
@@ -240,7 +240,7 @@ def _judge_ratio(claim: str, ratio: Interval, change: Interval) -> tuple[Reprodu
     same_side = (direction > 0 and ratio.low > 1) or (direction < 0 and ratio.high < 1)
     if same_side and change.low <= 1 <= change.high:
         return "reproduced", "the same direction, and no difference between the ratios is sure"
-    return "cannot tell", f"its ratio is {_distance(change)}; more --rounds narrow that"
+    return "inconclusive", f"its ratio is {_distance(change)}; more --rounds narrow that"
 
 
 def _distance(change: Interval) -> str:

@@ -69,7 +69,7 @@ HEADER_WIDTH = 13
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
     **dict.fromkeys(("slower", "different", "regression", "corrupt", "by design"), "red"),
-    **dict.fromkeys(("inconclusive", "cannot tell", "degraded"), "yellow"),
+    **dict.fromkeys(("inconclusive", "inconclusive", "degraded"), "yellow"),
     "skipped": "bright_black",
     **dict.fromkeys(("unfinished", "within what"), "yellow"),
     **dict.fromkeys(("faster", "passed"), "green"),

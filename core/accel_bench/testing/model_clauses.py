@@ -92,6 +92,6 @@ def _checkpointing(trials: TrialRuns) -> Clause:
 def _same_losses(name: str, trials: TrialRuns, result: Result, where: str) -> Clause:
     found = compare_losses({("", 0): trials.execution.result}, {("", 0): result})
     # A wrong sum shows in the losses themselves, also where training hardly moves them.
-    if found.loss_verdict in ("equivalent", "cannot tell"):
+    if found.loss_verdict in ("equivalent", "inconclusive"):
         return proven(name, f"the same losses {where}")
     return violated(name, f"the loss differs {found.loss_reason} {where}")

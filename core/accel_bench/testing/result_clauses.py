@@ -119,10 +119,10 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     found = compare_losses({("", 0): baseline}, {("", 0): result})
     reason = found.loss_reason
     rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
-    if found.loss_verdict in ("equivalent", "cannot tell", DESIGNED):
+    if found.loss_verdict in ("equivalent", "inconclusive", DESIGNED):
         near = f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})"
-        if found.loss_verdict == "cannot tell":
-            return unproven(name, f"{near}: it cannot tell, {reason}")
+        if found.loss_verdict == "inconclusive":
+            return unproven(name, f"{near}: inconclusive, {reason}")
         return proven(name, f"{near}{_designed(found.loss_verdict, found.loss_excused)}")
     if trials.other_work:
         return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
@@ -144,7 +144,7 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     found = compare_training({("", 0): baseline}, {("", 0): result})
     rule = "its update_tolerance" if found.update_tolerance_by else "it declares none"
     different = found.training_difference
-    if not different and found.update_verdict in ("not tested", "cannot tell"):
+    if not different and found.update_verdict in ("not tested", "inconclusive"):
         return unproven(name, found.update_reason or "nothing is trained by torch")
     if found.update_verdict == DESIGNED or not different:
         allowed = f"{found.update_tolerance:g} allowed ({rule})"

@@ -37,7 +37,7 @@ from accel_bench_ci.figures import (
     figures_of,
 )
 
-ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
+ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "inconclusive"]
 ERROR_RATE = 0.025
 """Probability that an end of a 95 % interval is on the wrong side."""
 
@@ -156,7 +156,7 @@ class ClaimsReport(Document):
 def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
     """Return the report; the worst verdict gives the exit code."""
     verdicts = Counter(one.verdict for one in checked)
-    code = 1 if verdicts["does not hold"] else 5 if verdicts["cannot tell"] else 0
+    code = 1 if verdicts["does not hold"] else 5 if verdicts["inconclusive"] else 0
     return ClaimsReport(file=file, claims=tuple(checked), exit_code=code)
 
 
@@ -173,7 +173,7 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
     if not obstacle:
         base = values[1] if len(rows) == 2 else dict.fromkeys(keys, 1.0)
         value = figure_interval([values[0][key] / base[key] for key in keys])
-    verdict, reason = _verdict(claim, value, len(keys)) if value else ("cannot tell", obstacle)
+    verdict, reason = _verdict(claim, value, len(keys)) if value else ("inconclusive", obstacle)
     return CheckedClaim(
         claim=claim,
         text=claim.name or claim.text,
@@ -263,11 +263,11 @@ def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[ClaimVerdict, 
     low, high = claim.limits
     middle = significant(value.median, 4)
     if rounds < MINIMUM_ROUNDS or value.low is None or value.high is None:
-        return "cannot tell", f"{middle}, in {rounds} of the {MINIMUM_ROUNDS} rounds that it needs"
+        return "inconclusive", f"{middle}, in {rounds} of the {MINIMUM_ROUNDS} rounds that it needs"
     ends = f"[{significant(value.low, 4)}, {significant(value.high, 4)}]"
     found = f"{middle} {ends} in {rounds} rounds"
     if (low is None or value.low >= low) and (high is None or value.high <= high):
         return "holds", found
     if (low is not None and value.high < low) or (high is not None and value.low > high):
         return "does not hold", found
-    return "cannot tell", f"{found}: the interval reaches across a limit"
+    return "inconclusive", f"{found}: the interval reaches across a limit"

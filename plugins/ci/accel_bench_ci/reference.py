@@ -66,7 +66,7 @@ State: TypeAlias = Literal[
     "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
 ]
 FigureVerdict: TypeAlias = Literal[
-    "better", "worse", "different", "same", "inconclusive", "unknown"
+    "better", "worse", "different", "same", "inconclusive", "not tested"
 ]
 
 
@@ -302,7 +302,7 @@ def _figure(
         current=median(new) if new else None,
         ratio=ratio,
         p_value=unpaired_p_value(new, old) if positive else None,
-        verdict="unknown",
+        verdict="not tested",
         reason=obstacle,
     )
 

@@ -210,7 +210,7 @@ def _answer(found: ReferenceComparison) -> str:
 
 def _untold(figure: ReferenceFigure) -> bool:
     """Return whether the load prevents a verdict on a figure."""
-    return bool(figure.reason) and figure.verdict == "unknown"
+    return bool(figure.reason) and figure.verdict == "not tested"
 
 
 def _notes(found: ReferenceComparison) -> Iterator[str]:
@@ -222,7 +222,7 @@ def _notes(found: ReferenceComparison) -> Iterator[str]:
             yield f"{_key(row)}: newly {load}"
             continue
         refused = dict.fromkeys(one.reason for one in row.figures if _untold(one))
-        yield from (f"{_key(row)}: cannot tell: {reason}" for reason in refused)
+        yield from (f"{_key(row)}: not tested: {reason}" for reason in refused)
     if any(row.imported for row in found.rows):
         yield "imported: another program measured one side of these rows"
     figures = [one for row in found.rows for one in row.figures]

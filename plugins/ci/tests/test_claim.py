@@ -98,7 +98,7 @@ def test_a_claim_that_does_not_hold_exits_with_1_and_one_that_cannot_be_told_wit
     assert (code, found["verdict"]) == (1, "does not hold")
     across = "claims: [{stack: fast, baseline: lora, at_least: 1.25}]"
     code, (found,) = document(across)
-    assert (code, found["verdict"]) == (5, "cannot tell")
+    assert (code, found["verdict"]) == (5, "inconclusive")
     assert "the interval reaches across a limit" in found["reason"]
 
 
@@ -115,7 +115,7 @@ UNKNOWN = {
 def test_what_the_store_does_not_show_cannot_be_told() -> None:
     text = "claims:\n" + "".join(f"  - {one}\n" for one in UNKNOWN)
     code, found = document(text)
-    assert (code, {one["verdict"] for one in found}) == (5, {"cannot tell"})
+    assert (code, {one["verdict"] for one in found}) == (5, {"inconclusive"})
     for one, said in zip(found, UNKNOWN.values(), strict=True):
         assert said in one["reason"]
 

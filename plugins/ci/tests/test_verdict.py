@@ -89,10 +89,10 @@ def test_a_loss_that_cannot_tell_passes_with_the_words_said():
     )
     report = judged(base, fast)
     (point,) = report.points
-    assert (report.outcome, point.loss_verdict) == ("passed", "cannot tell")
+    assert (report.outcome, point.loss_verdict) == ("passed", "inconclusive")
     assert point.loss_movement == pytest.approx(1e-4, rel=1e-3)
     assert point.reason.endswith(
-        "; loss cannot tell (the loss moved by 0.01 % in all, and 0.1 % is allowed), "
+        "; loss inconclusive (the loss moved by 0.01 % in all, and 0.1 % is allowed), "
         "update equivalent"
     )
 

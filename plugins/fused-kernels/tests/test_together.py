@@ -35,7 +35,7 @@ def run_all(
     return run_scenario(scenario, settings={"resources.threads": 1, **(settings or {})}, only=only)
 
 
-NEAR = ("equivalent", "cannot tell")
+NEAR = ("equivalent", "inconclusive")
 """Verdicts of a loss within the tolerance; a few steps of LoRA hardly move one."""
 
 

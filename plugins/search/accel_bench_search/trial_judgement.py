@@ -190,7 +190,7 @@ def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> 
 
 
 DIVERGED: tuple[tuple[int, CheckVerdict, str], ...] = (
-    (0, "open", "has no ratio to the baseline's, which is"),
+    (0, "inconclusive", "has no ratio to the baseline's, which is"),
     (1, "worse", "is worse than the baseline's: it is"),
 )
 """Explanation of non-finite losses: of the baseline, and of the winner."""
@@ -217,12 +217,12 @@ def check_losses(
     less = [math.log(base / winner) for base, winner in pairs if base > 0 and winner > 0]
     compared = compare_logs({words: less}, {words: looks}, floor=0.0)[words]
     if compared.ratio is None:
-        return check("open", f"no seed with a {words}", 0)
+        return check("inconclusive", f"no seed with a {words}", 0)
     found = compared.ratio.mapped(lambda ratio: 1 / ratio)
-    verdict = VERDICTS.get(compared.verdict, "open")
+    verdict = VERDICTS.get(compared.verdict, "inconclusive")
     change = percent(abs(found.median - 1))
     lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
-    sure = "not surely" if verdict == "open" else "surely"
+    sure = "not surely" if verdict == "inconclusive" else "surely"
     reason = (
         f"over {count(len(less), 'seed')} its {words} is {sure} {lower} than the baseline's "
         f"({interval_text(found, ratio)} times it)"

@@ -30,7 +30,7 @@ Unit: TypeAlias = Literal["seconds", "dollars", "tokens"]
 TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed", "not run"]
 """Outcome of a trial; an infeasible one ran and violates a constraint."""
 
-CheckVerdict: TypeAlias = Literal["better", "worse", "open"]
+CheckVerdict: TypeAlias = Literal["better", "worse", "inconclusive"]
 """Verdict on the winner, run beside the baseline in the same rounds."""
 
 

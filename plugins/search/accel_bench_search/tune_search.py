@@ -255,7 +255,7 @@ def check_speed(summary: Summary, session: str) -> TuneCheck:
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
     keeps_up = row.status.completed and not row.saturated
-    verdict, ratio = VERDICTS.get(row.verdict, "open"), row.ratio
+    verdict, ratio = VERDICTS.get(row.verdict, "inconclusive"), row.ratio
     reason = conclusion(summary).rstrip(".")
     if base.saturated and keeps_up and not training_obstacle(row):
         verdict, ratio = "better", None

@@ -141,9 +141,9 @@ def test_a_lower_loss_is_called_better_only_where_seeds_show_it() -> None:
     assert (found.verdict, found.rounds) == ("better", 5)
     assert "over 5 seeds its loss at 60 seconds is surely 24.7 % lower" in found.reason
     assert check_losses([(b, a) for a, b in sure], "loss", "monday").verdict == "worse"
-    assert check_losses(sure[:4], "loss", "monday").verdict == "open", "fewer than 5 seeds"
+    assert check_losses(sure[:4], "loss", "monday").verdict == "inconclusive", "fewer than 5 seeds"
     scattered = [(2.0, 1.9), (2.0, 2.2), (2.0, 1.7), (2.0, 2.1), (2.0, 1.95)]
-    assert check_losses(scattered, "loss", "monday").verdict == "open"
+    assert check_losses(scattered, "loss", "monday").verdict == "inconclusive"
     assert check_losses([], "loss", "monday").ratio is None
 
 
@@ -156,14 +156,14 @@ def test_a_seed_that_diverges_is_worse_and_a_baseline_that_does_has_no_ratio() -
         "1 seed"
     )
     found = check_losses([*sure, (math.inf, 1.5)], "loss", "monday")
-    assert (found.verdict, found.ratio) == ("open", None)
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
     assert "has no ratio to the baseline's, which is not finite with 1 seed" in found.reason
 
 
 def test_later_looks_need_a_surer_loss() -> None:
     pairs = [(2.0, 1.5), (2.0, 1.7), (2.0, 1.4), (2.0, 1.75), (2.0, 1.6)]
     assert check_losses(pairs, "loss", "monday").verdict == "better"
-    assert check_losses(pairs, "loss", "monday", looks=4).verdict == "open"
+    assert check_losses(pairs, "loss", "monday", looks=4).verdict == "inconclusive"
 
 
 def report(best: dict[str, JsonValue], *others: TuneTrial) -> TuneReport:

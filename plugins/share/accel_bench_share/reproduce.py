@@ -54,7 +54,7 @@ def reproduce(options: ReproduceOptions) -> int:
     A bundle chooses no files, environments, variables, launcher and code of this machine, and no
     other machine to contact: what it asks for needs --set, --allow-env or --trust-remote-code.
 
-    Exits with 0 reproduced, 1 a stack failed, 4 not reproduced, 5 cannot tell.
+    Exits with 0 reproduced, 1 a stack failed, 4 not reproduced, 5 inconclusive.
     """
     bundle = read_bundle(options.file)
     evaluated(bundle)

@@ -90,7 +90,7 @@ class Reproduction(Document):
     """Name of the scenario."""
 
     verdict: ReproductionVerdict
-    """Not reproduced if one stack is not, else `cannot tell` if one stack is undecided."""
+    """Not reproduced if one stack is not, else `inconclusive` if one stack is undecided."""
 
     same_device: bool
     """True if both ran on the same device model, as comparing absolute speeds requires."""
@@ -118,7 +118,7 @@ class Reproduction(Document):
             and not row.status_here.completed
             for row in self.stacks
         )
-        return 1 if failed else {"reproduced": 0, "cannot tell": 5}[self.verdict]
+        return 1 if failed else {"reproduced": 0, "inconclusive": 5}[self.verdict]
 
 
 def judge_bundle(
@@ -143,7 +143,7 @@ def judge_bundle(
 def _overall(verdicts: Sequence[ReproductionVerdict]) -> ReproductionVerdict:
     if "not reproduced" in verdicts:
         return "not reproduced"
-    return "reproduced" if verdicts and {*verdicts} == {"reproduced"} else "cannot tell"
+    return "reproduced" if verdicts and {*verdicts} == {"reproduced"} else "inconclusive"
 
 
 def differences_section(differences: Sequence[Difference]) -> Section:
@@ -177,7 +177,7 @@ def reproduction_report(found: Reproduction) -> Report:
 def _answer(found: Reproduction) -> str:
     counts = Counter(row.verdict for row in found.stacks if row.verdict is not None)
     if not counts:
-        return "cannot tell: the bundle has nothing but its baseline, and so no ratio."
+        return "inconclusive: the bundle has nothing but its baseline, and so no ratio."
     verdicts = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
     return f"{count(counts.total(), 'stack')}: {verdicts}."
 

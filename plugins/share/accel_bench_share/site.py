@@ -311,7 +311,7 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
 
 
 def _repeated(verdicts: Counter[str]) -> str:
-    """Return `3 times: 2 reproduced, 1 cannot tell`."""
+    """Return `3 times: 2 reproduced, 1 inconclusive`."""
     total = sum(verdicts.values())
     if not total:
         return "never"

@@ -1,4 +1,4 @@
-"""A repetition is judged by ratios: reproduced, not reproduced, or it cannot tell."""
+"""A repetition is judged by ratios: reproduced, not reproduced, or inconclusive."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def fast(found: Reproduction) -> StackReproduction:
         (session(0.5, NOISY), session(0.52, NOISY), "reproduced", "the same direction"),
         (session(0.8), session(0.95), "not reproduced", "0.842 [0.838, 0.846] times the bundle's"),
         (session(0.8), session(1.25), "not reproduced", "times the bundle's"),
-        (session(0.9, NOISY), session(0.9, NOISY), "cannot tell", "more --rounds narrow"),
-        (session(0.8), session(0.8, rounds=1), "cannot tell", "--rounds 5"),
+        (session(0.9, NOISY), session(0.9, NOISY), "inconclusive", "more --rounds narrow"),
+        (session(0.8), session(0.8, rounds=1), "inconclusive", "--rounds 5"),
     ],
 )
 def test_a_ratio_is_compared_with_its_interval(
@@ -65,7 +65,7 @@ def test_a_ratio_is_compared_with_its_interval(
     assert (row.verdict, found.verdict) == (verdict, verdict)
     assert reason in row.reason
     assert row.change is not None
-    assert found.exit_code == {"reproduced": 0, "not reproduced": 4, "cannot tell": 5}[verdict]
+    assert found.exit_code == {"reproduced": 0, "not reproduced": 4, "inconclusive": 5}[verdict]
 
 
 def test_a_small_claim_that_turns_round_is_not_reproduced() -> None:
@@ -108,14 +108,14 @@ def test_the_baseline_has_no_verdict() -> None:
     found = judged(make_rounds(LORA, QUIET), make_rounds(LORA, QUIET))
     (row,) = found.stacks
     assert (row.is_baseline, row.verdict, row.change) == (True, None, None)
-    assert (found.verdict, found.exit_code) == ("cannot tell", 5)
+    assert (found.verdict, found.exit_code) == ("inconclusive", 5)
 
 
 def test_a_stack_that_fails_here_is_not_judged() -> None:
     there = session(0.8)
     here = [*make_rounds(LORA, QUIET), *make_failures(FAST, Status.OOM)]
     found = judged(there, here)
-    assert (fast(found).verdict, fast(found).reason) == ("cannot tell", "it ended as oom here")
+    assert (fast(found).verdict, fast(found).reason) == ("inconclusive", "it ended as oom here")
     assert found.exit_code == 1
     found = judged(there, make_rounds(LORA, QUIET))
     assert fast(found).reason == "it was not run here"
@@ -186,6 +186,6 @@ def test_other_work_is_no_repetition() -> None:
         for run in there
     ]
     row = fast(judged(there, longer))
-    assert row.verdict == "cannot tell"
+    assert row.verdict == "inconclusive"
     assert "other work was run here: data.use synthetic -> text" in row.reason
     assert "data.sequence_length 110 -> 256" in row.reason

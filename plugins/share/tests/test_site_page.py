@@ -110,21 +110,21 @@ def test_a_row_has_its_figures_and_a_failed_one_its_status_alone() -> None:
     row = shown().summary.experiments[2]
     key = row_key(row.stack, row.sweep)
     assert key[0] == "fast"
-    counts = {key: Counter({"reproduced": 2, "cannot tell": 1})}
+    counts = {key: Counter({"reproduced": 2, "inconclusive": 1})}
     text = render_site("Results", [shown(repetitions=counts)], [])
     rows = {
         re.search(r'data-stack="([^"]+)"', row)[1]: re.sub(r"<[^>]+>", "", row)  # type: ignore[index]
         for row in text.split("<tr ")[1:]
     }
     assert "1.250 [1.248, 1.252]" in rows["fast"]
-    assert "3 times: 1 cannot tell, 2 reproduced" in rows["fast"]
+    assert "3 times: 1 inconclusive, 2 reproduced" in rows["fast"]
     assert "1.000" not in rows["lora"]
     assert "oom" in rows["bad"] and "±" not in rows["bad"]
     assert (
         "1 of 2 stacks is faster than the baseline, most of all fast of unnamed: 1.250 "
         "[1.248, 1.252] times as fast; 1 oom. 1 bundle; repetitions"
     ) in text
-    assert "1 bundle; repetitions of stacks: 1 cannot tell, 2 reproduced." in text
+    assert "1 bundle; repetitions of stacks: 1 inconclusive, 2 reproduced." in text
 
 
 def test_a_browser_filters_it_and_runs_nothing_else(browser: Browser, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_table_of_long_names_fits_a_screen(browser: Browser, tmp_path: Path) -
         devices="NVIDIA H100 80GB HBM3",
     )
     keys = [row_key(row.stack, row.sweep) for row in bundle.summary.experiments]
-    repeated = {key: Counter({"reproduced": 2, "cannot tell": 1}) for key in keys}
+    repeated = {key: Counter({"reproduced": 2, "inconclusive": 1}) for key in keys}
     page = tmp_path / "index.html"
     page.write_text(render_site("Results", [replace(bundle, repetitions=repeated)], []), "utf8")
     browser.look(1280)

@@ -59,8 +59,8 @@ def test_one_thousandth_is_allowed_where_no_plugin_declares_more(shift, word):
 @pytest.mark.parametrize(
     ("read", "shift", "word"),
     [
-        ({"random_operations": "Gumbel noise"}, 1.014, "cannot tell"),
-        ({"dropout": {"0.1": 2}}, 1.0015, "cannot tell"),
+        ({"random_operations": "Gumbel noise"}, 1.014, "inconclusive"),
+        ({"dropout": {"0.1": 2}}, 1.0015, "inconclusive"),
         ({"dropout": {"0.1": 2}}, 1.0009, "equivalent"),
         ({"dropout": {"0.1": 2}, "random_operations": "Gumbel noise"}, 1.03, "different"),
     ],
@@ -71,7 +71,7 @@ def test_random_draws_in_another_order_excuse_a_little(read, shift, word):
         {("monday", 0): reading(before, read)}, {("monday", 0): reading(after, read)}
     )
     assert found.loss_verdict == word
-    assert ("drawn in another order" in found.loss_reason) == (word == "cannot tell")
+    assert ("drawn in another order" in found.loss_reason) == (word == "inconclusive")
     one_draws = compare_losses({("monday", 0): before}, {("monday", 0): reading(after, read)})
     assert one_draws.loss_verdict == ("equivalent" if word == "equivalent" else "different")
 
@@ -298,7 +298,7 @@ def still(moves, noise=0.0, steps=STEPS, seed=1):
 def test_a_loss_that_training_hardly_moves_cannot_tell_stacks_apart():
     baseline, frozen = still(2e-4), [2.0] * STEPS
     found = verdict(baseline, frozen)
-    assert (found.loss_verdict, found.loss_tolerance) == ("cannot tell", 1e-3)
+    assert (found.loss_verdict, found.loss_tolerance) == ("inconclusive", 1e-3)
     assert found.loss_movement == pytest.approx(2e-4, rel=1e-3)
     assert found.loss_reason == "the loss moved by 0.02 % in all, and 0.1 % is allowed"
 
@@ -316,20 +316,20 @@ def test_a_difference_beyond_the_tolerance_is_different_however_little_the_loss_
 def test_what_a_plugin_is_excused_for_must_have_moved_by_what_it_was_allowed():
     curve = still(1e-2)
     beyond, within = ([shift * loss for loss in curve] for shift in (1.015, 1.0005))
-    assert verdict(curve, beyond, loss_tolerance=2e-2).loss_verdict == "cannot tell"
+    assert verdict(curve, beyond, loss_tolerance=2e-2).loss_verdict == "inconclusive"
     assert verdict(curve, within, loss_tolerance=2e-2).loss_verdict == "equivalent"
 
 
 def test_two_steps_show_no_movement():
     found = verdict([2.0, 1.0], [2.0, 1.0])
-    assert (found.loss_verdict, found.loss_detectable_movement) == ("cannot tell", None)
+    assert (found.loss_verdict, found.loss_detectable_movement) == ("inconclusive", None)
     assert found.loss_reason == "it takes 3 steps or more to see whether the loss moves"
 
 
 def test_a_movement_within_the_noise_between_batches_says_what_would_be_seen():
     curve = still(0.0, noise=0.1)
     found = verdict(curve, curve)
-    assert found.loss_verdict == "cannot tell"
+    assert found.loss_verdict == "inconclusive"
     assert re.fullmatch(
         r"the loss moved by [\d.]+ % in all, within the noise between its batches "
         r"\([\d.]+ % would be seen\), and 0.1 % is allowed",
@@ -359,4 +359,4 @@ def test_the_detectable_movement_is_seen_in_8_of_10_curves():
 def test_one_round_that_cannot_tell_leaves_the_stack_without_an_equivalent_loss():
     keys = [("monday", 0), ("monday", 1)]
     curves = {keys[0]: run(FALLING), keys[1]: run(still(2e-4))}
-    assert compare_losses(curves, curves).loss_verdict == "cannot tell"
+    assert compare_losses(curves, curves).loss_verdict == "inconclusive"

@@ -217,12 +217,12 @@ def mixture(
     ("dtype", "change", "word", "reason"),
     [
         ("bfloat16", ("experts", 1.0, 0.15), "equivalent", ""),
-        ("bfloat16", ("experts", 1.0, 0.3), "cannot tell", "rounded scores"),
+        ("bfloat16", ("experts", 1.0, 0.3), "inconclusive", "rounded scores"),
         ("bfloat16", ("experts", 1.0, 0.5), "different", "50 % apart"),
         ("float32", ("experts", 1.0, 0.3), "different", "30 % apart"),
         ("bfloat16", ("experts", 0.95, 0.1), "different", "its experts changed 0.95 times"),
-        ("bfloat16", ("experts", 1.02, 0.3), "cannot tell", "rounded scores"),
-        ("bfloat16", ("router", 0.9, 0.3), "cannot tell", "rounded scores"),
+        ("bfloat16", ("experts", 1.02, 0.3), "inconclusive", "rounded scores"),
+        ("bfloat16", ("router", 0.9, 0.3), "inconclusive", "rounded scores"),
         ("bfloat16", ("router", 0.8, 0.1), "different", "its routers changed 0.8 times"),
     ],
 )
@@ -237,7 +237,7 @@ def test_rounding_turns_a_mixture_s_update_and_keeps_the_size_of_its_parts(
     ("size", "turned", "word", "reason"),
     [
         (1.0, 0.15, "equivalent", ""),
-        (1.0, 0.3, "cannot tell", "rounded scores"),
+        (1.0, 0.3, "inconclusive", "rounded scores"),
         (0.65, 0.0, "different", "its experts changed 0.65 times"),
         (0.65, 0.1, "different", "its experts changed 0.65 times"),
         (1.0, 0.5, "different", "50 % apart"),
@@ -257,7 +257,7 @@ def test_rounded_scores_are_no_excuse_where_sketches_show_a_whole_of_another_siz
     found = compare_training({("a", 0): before}, {("a", 0): after})
     assert (found.update_verdict, found.update_exact) == ("different", False)
     assert found.update_reason.startswith("its update is 20.")
-    assert beside(before, after).update_verdict == "cannot tell"
+    assert beside(before, after).update_verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(("taken", "alike"), [(10, False), (8, True)])
@@ -304,7 +304,7 @@ def test_sketches_tell_a_size_beyond_three_standard_errors(size, found):
         (0.85, 0.0, "different", "its experts changed 0.85 times"),
         (0.85, 0.5, "different", "its experts changed 0.85 times"),
         (0.9, 0.1, "equivalent", ""),
-        (0.9, 0.5, "cannot tell", "dropout drawn in another order"),
+        (0.9, 0.5, "inconclusive", "dropout drawn in another order"),
     ],
 )
 def test_dropout_turns_experts_and_keeps_their_size(size, turned, word, reason):
@@ -356,10 +356,10 @@ def beside(before, after):
 @pytest.mark.parametrize(
     ("update", "dropout", "word"),
     [
-        (make_update(turned=0.5), {"0.05": 8}, "cannot tell"),
+        (make_update(turned=0.5), {"0.05": 8}, "inconclusive"),
         (make_update(turned=0.5), {}, "different"),
         (make_update(turned=0.005), {"0.05": 8}, "equivalent"),
-        (make_update(dict.fromkeys(NAMES, 0.95)), {"0.05": 8}, "cannot tell"),
+        (make_update(dict.fromkeys(NAMES, 0.95)), {"0.05": 8}, "inconclusive"),
         (make_update(dict.fromkeys(NAMES, 0.7)), {"0.05": 8}, "different"),
         (make_update({"norm": 0.0}), {"0.05": 8}, "different"),
     ],
@@ -373,8 +373,8 @@ def test_dropout_in_another_order_turns_an_update_and_keeps_its_size(update, dro
     found = compare_training({("a", 0): before}, {("a", 0): after})
     assert found.update_verdict == word
     assert bool(found.training_difference) == (word == "different")
-    assert ("dropout drawn in another order" in found.update_reason) == (word == "cannot tell")
-    assert ("without it (model.overrides)" in found.update_reason) == (word == "cannot tell")
+    assert ("dropout drawn in another order" in found.update_reason) == (word == "inconclusive")
+    assert ("without it (model.overrides)" in found.update_reason) == (word == "inconclusive")
 
 
 def test_the_way_to_a_verdict_under_an_adapter_s_dropout_is_named():
@@ -387,14 +387,14 @@ def test_the_way_to_a_verdict_under_an_adapter_s_dropout_is_named():
         for one in runs
     )
     found = compare_training({("a", 0): before}, {("a", 0): after})
-    assert found.update_verdict == "cannot tell"
+    assert found.update_verdict == "inconclusive"
     assert "without it (--set adapter.dropout=0) it can be told" in found.update_reason
 
 
 @pytest.mark.parametrize(
     ("precision", "taken", "sizes", "word"),
     [
-        ("fp16-autocast", 8, 0.8, "cannot tell"),
+        ("fp16-autocast", 8, 0.8, "inconclusive"),
         ("fp16-autocast", 8, 0.5, "different"),
         ("fp16-autocast", 10, 0.75, "different"),
         ("bf16-autocast", 8, 0.75, "different"),
@@ -414,7 +414,7 @@ def test_scalers_that_left_out_other_steps_explain_a_smaller_update(precision, t
     after = stepped(make_update(dict.fromkeys(NAMES, sizes), turned=0.05), taken)
     found = compare_training({("a", 0): before}, {("a", 0): after})
     assert found.update_verdict == word, found.update_reason
-    assert ("gradient scalers" in found.update_reason) == (word == "cannot tell")
+    assert ("gradient scalers" in found.update_reason) == (word == "inconclusive")
 
 
 def test_a_stack_whose_update_is_missing_is_not_faster():

@@ -138,7 +138,7 @@ def test_a_verdict_of_several_words_has_the_colour_of_all_of_them(width, monkeyp
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     summary = quickstart()
-    rows = [row.model_copy(update={"loss_verdict": "cannot tell"}) for row in summary.experiments]
+    rows = [row.model_copy(update={"loss_verdict": "inconclusive"}) for row in summary.experiments]
     text = show(summary.model_copy(update={"experiments": tuple(rows)}), width=width)
     assert "\x1b[33mcannot" in text
 
@@ -176,9 +176,9 @@ def test_a_loss_that_cannot_tell_says_by_how_much_it_moved():
     text = show(summary)
     assert words(text[: text.index("──")]).startswith(
         "peft fast is 1.250 times as fast as lora [1.248, 1.252], with an equivalent update, "
-        "its loss cannot tell (the loss moved by 0.01 % in all, and 0.1 % is allowed)."
+        "its loss is inconclusive (the loss moved by 0.01 % in all, and 0.1 % is allowed)."
     )
-    assert " cannot tell 0 %, limit 0.1 % " in words(line_of(show(summary, width=160), "fast"))
+    assert " inconclusive 0 %, limit 0.1 % " in words(line_of(show(summary, width=160), "fast"))
     assert "equivalent loss" not in text
 
 

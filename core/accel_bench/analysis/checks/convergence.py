@@ -19,9 +19,9 @@ from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
 TrainingWord: TypeAlias = Literal[
-    "equivalent", "cannot tell", "different", "different by design", "not tested"
+    "equivalent", "inconclusive", "different", "different by design", "not tested"
 ]
-"""Verdicts on a loss and on an update. `cannot tell` is that of steps which hardly moved the loss,
+"""Verdicts on a loss and on an update. `inconclusive` is that of steps which hardly moved the loss,
 and of a distance that a rule explains."""
 
 SMOOTHING_STEPS = 5
@@ -196,13 +196,13 @@ def _compare_round(
     may_be_excused = allowed.excuses(difference)
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
-        verdict = "cannot tell"
+        verdict = "inconclusive"
     far = verdict == "different"
     if explained := explanation("explained loss", difference, pair) if far else "":
-        verdict = "cannot tell"
+        verdict = "inconclusive"
     why: dict[TrainingWord, str] = {
         "equivalent": "",
-        "cannot tell": f"{reason}; {explained}" if explained else _too_still(moved, tolerance),
+        "inconclusive": f"{reason}; {explained}" if explained else _too_still(moved, tolerance),
         "different": reason,
         "different by design": "; ".join(filter(None, (reason, allowed.by_design))),
     }
@@ -238,6 +238,6 @@ def _relative(before: float, after: float) -> float:
 
 def _severity(loss: LossComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    order = ("equivalent", "cannot tell", "not tested", "different by design", "different")
+    order = ("equivalent", "inconclusive", "not tested", "different by design", "different")
     difference = loss.loss_difference
     return order.index(loss.loss_verdict), math.inf if difference is None else difference

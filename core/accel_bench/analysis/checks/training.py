@@ -82,7 +82,7 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
     reasons: dict[TrainingWord, str] = {
         "equivalent": "",
-        "cannot tell": f"{_apart(whole, allowed)}; {excuse}",
+        "inconclusive": f"{_apart(whole, allowed)}; {excuse}",
         "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
         "different by design": _apart(whole, allowed),
     }
@@ -108,7 +108,7 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
     verdict = allowed.verdict(whole.relative)
     if wrong and not allowed.other_training:
         return "different"
-    return "cannot tell" if verdict == "different" and excuse else verdict
+    return "inconclusive" if verdict == "different" and excuse else verdict
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
@@ -166,5 +166,5 @@ def _apart(whole: Distance, allowed: Allowance) -> str:
 
 def _severity(one: TrainingComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    order = ("not tested", "equivalent", "cannot tell", "different by design", "different")
+    order = ("not tested", "equivalent", "inconclusive", "different by design", "different")
     return order.index(one.update_verdict), one.update_difference or 0.0

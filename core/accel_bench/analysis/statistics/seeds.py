@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.allowance import Allowance, allowance
@@ -20,9 +19,6 @@ from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Status
-
-SeedVerdict: TypeAlias = TrainingWord | Literal["inconclusive"]
-"""Verdicts on the loss at the end."""
 
 SEED_KEYS = ("train.seed", "data.seed")
 """Swept keys that make repetitions of the same experiment, not others."""
@@ -46,7 +42,7 @@ class SeedEquivalence(Frozen):
     lost: int = 0
     """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
 
-    verdict: SeedVerdict
+    verdict: TrainingWord
     """Verdict on the loss beside the baseline's."""
 
     difference: float | None = None
@@ -88,7 +84,7 @@ def compare_over_seeds(
     )
 
 
-def judge_differences(differences: Sequence[float], tolerance: float) -> SeedVerdict:
+def judge_differences(differences: Sequence[float], tolerance: float) -> TrainingWord:
     """Return `equivalent` surely within the tolerance, `different` surely beyond, else open."""
     if len(differences) < MINIMUM_SEEDS:
         return "not tested"
@@ -124,7 +120,7 @@ def _compare(
     lost = sum(_is_lost(before, after) for before, after in pairs)
     sweep = _without_seeds(next(iter(stack.values())).planned.experiment.sweep)
     if not differences:
-        verdict: SeedVerdict = "different" if lost else "not tested"
+        verdict: TrainingWord = "different" if lost else "not tested"
         return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
     completed = next((b.last, a.last) for b, a in pairs if b.last and a.last)
     allowed = allowance("loss", completed)
@@ -144,7 +140,7 @@ def _compare(
     )
 
 
-def _verdict(differences: Sequence[float], allowed: Allowance) -> SeedVerdict:
+def _verdict(differences: Sequence[float], allowed: Allowance) -> TrainingWord:
     """Return the verdict; `different by design` for what is beyond the usual tolerance."""
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"

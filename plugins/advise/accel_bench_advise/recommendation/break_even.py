@@ -55,9 +55,9 @@ def break_even(
     steps = 0.0 if paid <= 0 <= gained else paid / gained if gained > 0 else None
     pays: Answer | None = None
     if job_steps and steps is None:
-        pays = "no" if never else "perhaps"
+        pays = "no" if never else "inconclusive"
     elif job_steps:
-        pays = "no" if low is not None and job_steps < low else "perhaps"
+        pays = "no" if low is not None and job_steps < low else "inconclusive"
         pays = "yes" if high is not None and job_steps > high else pays
     document = BreakEven(
         against=names[1],
@@ -92,5 +92,5 @@ def _sentence(name: str, found: BreakEven, never: bool) -> str:
     )
     if found.job_steps is None or found.pays is None:
         return start
-    does = {"yes": "use it", "no": "leave it off", "perhaps": "too near to tell"}[found.pays]
+    does = {"yes": "use it", "no": "leave it off", "inconclusive": "too near to tell"}[found.pays]
     return f"{start}; your job has {found.job_steps:,.0f}: {does}"

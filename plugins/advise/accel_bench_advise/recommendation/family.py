@@ -28,7 +28,7 @@ class FamilyRow(Frozen):
     mode: Mode
     device: str
     certainty: Certainty
-    """`measured`, `open` if it is not surely better than the runner-up, or `cannot tell`."""
+    """`measured`, `inconclusive` if it is not surely better than the runner-up, or `not tested`."""
 
     fastest: bool = False
     """True if no other device with stored runs is faster for the model and mode."""

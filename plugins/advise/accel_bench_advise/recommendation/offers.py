@@ -90,7 +90,7 @@ def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
     # An answer to a limit is None without the limit, and where the offer cannot be held to it.
     limits = {"within_budget": request.budget_usd, "within_deadline": request.deadline_hours}
     given = [key for key, limit in limits.items() if limit is not None]
-    for allowed in ({"yes"}, {"yes", "perhaps"}):
+    for allowed in ({"yes"}, {"yes", "inconclusive"}):
         kept = [one for one in possible if {getattr(one, key) for key in given} <= allowed]
         if kept:
             return min(kept, key=price_key)
@@ -125,8 +125,8 @@ def _within(span: Bounds | None, limit: float | None, sure: bool) -> Answer | No
     if span is None or limit is None:
         return None
     if span.high <= limit:
-        return "yes" if sure else "perhaps"
-    return "perhaps" if span.low <= limit else "no"
+        return "yes" if sure else "inconclusive"
+    return "inconclusive" if span.low <= limit else "no"
 
 
 def _duration(offer: Offer) -> float:
@@ -182,6 +182,6 @@ def limits_words(offer: Offer, hours: bool = True) -> str:
         takes.append(f"{offer.usd.text('{:,.2f}'.format)} USD ({offer.price})")
     words = f" The job takes {' and '.join(takes)}." if takes else ""
     limits = {"budget": offer.within_budget, "deadline": offer.within_deadline}
-    said = {"yes": "is kept", "perhaps": "is perhaps kept", "no": "is not kept"}
+    said = {"yes": "is kept", "inconclusive": "may be kept", "no": "is not kept"}
     kept = [f"{what} {said[answer]}" for what, answer in limits.items() if answer]
     return f"{words} The {' and the '.join(kept)}." if kept else words

@@ -50,7 +50,7 @@ class Ranked(NamedTuple):
     @property
     def certainty(self) -> Certainty:
         """Certainty of the best candidate."""
-        return "cannot tell" if self.best is None else "measured" if self.sure else "open"
+        return "not tested" if self.best is None else "measured" if self.sure else "inconclusive"
 
 
 def rank(

@@ -207,7 +207,7 @@ class Recommender:
         """Return the fields of the answer, for the chosen device or the best rejected one."""
         best = ranked.best if ranked else None
         others = others_of(ranked, self.tokens) if ranked else ()
-        told: dict[str, Any] = {"certainty": "cannot tell", "others": others}
+        told: dict[str, Any] = {"certainty": "not tested", "others": others}
         if ranked:
             told |= {
                 "runner_up": next((one for one in others if one.fate == "runner-up"), None),

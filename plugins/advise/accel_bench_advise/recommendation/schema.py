@@ -14,8 +14,8 @@ from accel_bench_advise.estimates.schema import Bounds, Fit, LengthSummary
 AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
 """Speed ratio of the best stack to itself."""
 
-Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
-"""Basis of an answer; `open` is measured, but not surely better than the runner-up."""
+Certainty: TypeAlias = Literal["measured", "inconclusive", "estimated", "not tested"]
+"""Basis of an answer; `inconclusive` is measured, but not surely better than the runner-up."""
 
 CandidateOutcome: TypeAlias = Literal[
     "recommended",
@@ -38,8 +38,8 @@ CandidateOutcome: TypeAlias = Literal[
 MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
 """Method of a memory measurement, as in `MemoryFigures`."""
 
-Answer: TypeAlias = Literal["yes", "perhaps", "no"]
-"""Verdict on a limit; `perhaps` if the limit lies within the span."""
+Answer: TypeAlias = Literal["yes", "inconclusive", "no"]
+"""Verdict on a limit; `inconclusive` if the limit lies within the span."""
 
 
 Mode: TypeAlias = Literal["train", "inference"]

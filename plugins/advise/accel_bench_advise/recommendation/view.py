@@ -54,7 +54,7 @@ def recommend_report(document: Recommendation) -> Report:
     tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
-    title = {"estimated": "ESTIMATED", "open": "OPEN"}
+    title = {"estimated": "ESTIMATED", "inconclusive": "INCONCLUSIVE"}
     section = Section(
         title=title.get(document.certainty, ""),
         headline=document.answer,

@@ -100,7 +100,7 @@ def test_a_job_of_tokens_leaves_out_requests_at_a_rate_and_answers_the_rest() ->
 def test_what_may_not_be_recommended_says_why() -> None:
     document = ask(("inference",), at_most={"request_latency_p99": 1.0})
     (row,) = document.rows
-    assert (row.certainty, row.recommended, row.fastest) == ("cannot tell", None, False)
+    assert (row.certainty, row.recommended, row.fastest) == ("not tested", None, False)
     assert "request_latency_p99 may be 1 at most" in row.why
 
 

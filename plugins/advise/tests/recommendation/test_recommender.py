@@ -86,7 +86,7 @@ def test_a_row_is_never_carried_to_another_device() -> None:
     assert all(one.row.device == "l4" for one in document.others)
     assert document.left_out == ("rows of h100-sxm: another device than l4",)
     nothing = ask(stored(), gpu="t4")
-    assert (nothing.certainty, nothing.offer, nothing.recommended) == ("cannot tell", None, None)
+    assert (nothing.certainty, nothing.offer, nothing.recommended) == ("not tested", None, None)
     assert nothing.answer.startswith("Cannot tell: nothing that is stored of tiny-llama-cpu")
 
 
@@ -109,7 +109,7 @@ def test_limits_that_nothing_keeps_are_not_kept() -> None:
     assert document.offer is None
     assert document.answer.startswith("Cannot: nothing that is stored or estimated")
     assert [one.within_budget for one in document.offers] == ["no", "no"]
-    assert document.certainty == "cannot tell" and document.recommended is None
+    assert document.certainty == "not tested" and document.recommended is None
     assert [one.fate for one in document.others] == ["best, over the limits", "runner-up"]
     best = document.others[0]
     assert best.why.startswith("The job takes ") and best.why.endswith(
@@ -139,9 +139,9 @@ def test_one_run_keeps_no_limit_for_sure() -> None:
     limits = {"budget_usd": 1e6, "deadline_hours": 1e6, "tokens": TOKENS}
     document = ask(single, **limits)
     assert {(one.within_budget, one.within_deadline) for one in document.offers} == {
-        ("perhaps", "perhaps")
+        ("inconclusive", "inconclusive")
     }
-    assert "The budget is perhaps kept and the deadline is perhaps kept." in document.answer
+    assert "The budget may be kept and the deadline may be kept." in document.answer
     sure = ask(stored(), **limits)
     assert {(one.within_budget, one.within_deadline) for one in sure.offers} == {("yes", "yes")}
 
@@ -187,7 +187,7 @@ def test_imported_runs_are_no_evidence_and_exported_ones_are_marked() -> None:
 def test_open_answers_come_with_the_command_and_without_minutes_that_nothing_planned() -> None:
     few = [run for run in stored()[:10] if run.round < 3]
     document = ask(few)
-    assert document.certainty == "open"
+    assert document.certainty == "inconclusive"
     (more,) = document.next_runs
     assert more.command == "accel-bench run work.yaml -q --only fast --resume --rounds 5"
     assert (more.minutes, more.usd) == (None, None)
@@ -201,7 +201,7 @@ def test_batch_layouts_that_ran_one_after_another_are_to_be_interleaved() -> Non
         for run in runs(experiment("baseline", 4), speed)[place : place + 1]
     ]
     document = ask([*in_turn(runs(experiment("baseline", 2))), *large])
-    assert document.certainty == "open"
+    assert document.certainty == "inconclusive"
     (more,) = document.next_runs
     assert more.command == "accel-bench run work.yaml -q --resume --rounds 10 --interleave"
     assert "so that drift counts as difference" in more.why
@@ -224,7 +224,7 @@ def test_out_of_memory_everywhere_is_an_honest_answer_with_advice() -> None:
     failed = [run.model_copy(update={"phase": "backward"}) for run in stored()[:5]]
     failed = [run.model_copy(update={"status": Status.OOM, "ranks": ()}) for run in failed]
     document = ask(failed)
-    assert document.certainty == "cannot tell"
+    assert document.certainty == "not tested"
     assert [one.fate for one in document.others] == ["does not fit"]
     assert document.advice[0] == "out of memory: baseline (backward)"
     assert document.advice[1].startswith("fit first, then fast: train.gradient_checkpointing")

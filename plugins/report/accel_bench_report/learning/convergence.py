@@ -132,7 +132,7 @@ def _races(
 ) -> list[Race]:
     """Return how each group compares with its baseline, those of one baseline together."""
     bases = [_baseline_of(group, groups, baselines) for group in groups]
-    races = [Race(None, "could not tell" if base is None else "baseline") for base in bases]
+    races = [Race(None, "inconclusive" if base is None else "baseline") for base in bases]
     for place, base in enumerate(groups):
         stacks = {
             str(number): found[number]

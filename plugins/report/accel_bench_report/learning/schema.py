@@ -12,7 +12,7 @@ from accel_bench.documents.base import Frozen
 LossKind: TypeAlias = Literal["validation", "training"]
 """Loss on held-out samples, or where there is none the training loss, smoothed over 5 steps."""
 
-LossRace: TypeAlias = Literal["baseline", "sooner", "later", "could not tell", "not reached"]
+LossRace: TypeAlias = Literal["baseline", "sooner", "later", "inconclusive", "not reached"]
 """Verdict on the seconds in which a stack reaches a loss, beside the baseline's."""
 
 Growth: TypeAlias = Literal["grows", "no growth found", "not tested"]
@@ -72,7 +72,7 @@ class ToLoss(Frozen):
     ratio: Interval | None = None
     """Times as soon as the baseline, in seconds, over pairs of runs."""
 
-    verdict: LossRace = "could not tell"
+    verdict: LossRace = "inconclusive"
     """Verdict on the seconds until it is reached, beside the baseline's."""
 
 
@@ -190,7 +190,7 @@ class BestLearningRate(StackRow):
     best: float | None
     """The rate with the lowest mean loss; null where every rate diverged."""
 
-    verdict: Literal["best", "could not tell"]
+    verdict: Literal["best", "inconclusive"]
     """`best` where t bounds on its differences from all others, paired by seed, exclude 0."""
 
     at_end: bool

@@ -96,9 +96,9 @@ def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Race]:
     looks = {name: _looks(baseline, found) for name, found in stacks.items()}
     judged = compare_logs({name: one for name, one in logs.items() if one}, looks)
     return {
-        name: Race(judged[name].ratio, WORDS.get(judged[name].verdict, "could not tell"))
+        name: Race(judged[name].ratio, WORDS.get(judged[name].verdict, "inconclusive"))
         if name in judged
-        else Race(finite_interval(pairs[name]), "could not tell")
+        else Race(finite_interval(pairs[name]), "inconclusive")
         for name in stacks
     }
 

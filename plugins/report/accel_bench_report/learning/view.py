@@ -112,7 +112,7 @@ def rate_sentence(best: BestLearningRate) -> str:
         return f"the best learning rate of {name} is {best.best:g} ({seeds}){end}"
     more = "; it takes three seeds or more (--seeds 5)" if found.seeds < MINIMUM_SEEDS else ""
     return (
-        f"could not tell the best learning rate of {name}: {best.best:g} has the lowest loss "
+        f"the best learning rate of {name} is open: {best.best:g} has the lowest loss "
         f"({seeds}){more}{end}"
     )
 
@@ -124,8 +124,8 @@ def _reached(document: ConvergenceDocument) -> Iterator[str]:
             continue
         if found.verdict == "not reached":
             yield f"{label(row)} did not reach a loss of {found.loss:g}"
-        elif found.verdict == "could not tell":
-            yield f"could not tell whether {label(row)} reaches {found.loss:g} sooner"
+        elif found.verdict == "inconclusive":
+            yield f"it is open whether {label(row)} reaches {found.loss:g} sooner"
         else:
             times = f", {_interval(ratio_text)(found.ratio)} times as soon" if found.ratio else ""
             yield f"{label(row)} reaches {found.loss:g} {found.verdict} than the baseline{times}"

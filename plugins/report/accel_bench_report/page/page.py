@@ -61,7 +61,7 @@ from accel_bench_report.tables.overview import OverviewRow
 TONES = {
     **dict.fromkeys(("baseline", "same", EMPTY), ""),
     **dict.fromkeys(("faster", "equivalent"), "good"),
-    **dict.fromkeys(("inconclusive", "cannot tell", "degraded", "not tested"), "warn"),
+    **dict.fromkeys(("inconclusive", "inconclusive", "degraded", "not tested"), "warn"),
     **dict.fromkeys(("not comparable", WITHIN), "warn"),
     "skipped": "quiet",
 }

@@ -23,7 +23,7 @@ from accel_bench_report.page.model import clipped
 from accel_bench_report.page.scenario import PageRow, StackRepetition
 from accel_bench_report.tables.overview import OverviewRow
 
-VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "cannot tell", "not reproduced")
+VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "inconclusive", "not reproduced")
 """Verdicts on repetitions in the order in which they are shown."""
 
 MOST_ROWS = 500

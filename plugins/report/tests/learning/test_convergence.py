@@ -66,7 +66,7 @@ def test_fewer_than_five_pairs_cannot_tell(number: int) -> None:
     found = document([*rounds(LORA, [0.1] * number), *rounds(FAST, [0.05] * number)], loss=3.0)
     to_loss = row(found, "fast").to_loss
     assert to_loss is not None
-    assert to_loss.verdict == "could not tell"
+    assert to_loss.verdict == "inconclusive"
 
 
 def test_intervals_that_overlap_cannot_tell() -> None:
@@ -75,7 +75,7 @@ def test_intervals_that_overlap_cannot_tell() -> None:
     )
     to_loss = row(found, "fast").to_loss
     assert to_loss is not None
-    assert to_loss.verdict == "could not tell"
+    assert to_loss.verdict == "inconclusive"
 
 
 def test_a_loss_that_is_never_reached_has_no_time_and_no_ratio() -> None:
@@ -161,7 +161,7 @@ def test_the_best_rate_is_that_of_a_surely_lower_loss() -> None:
 @pytest.mark.parametrize(("seeds", "noise"), [(5, 0.5), (2, 0.0001), (1, 0.0001)])
 def test_rates_that_seeds_do_not_tell_apart_are_left_open(seeds: int, noise: float) -> None:
     (best,) = document(tried({1e-3: 3.0, 1e-2: 2.9, 1e-1: 3.0}, seeds, noise)).learning_rates
-    assert best.verdict == "could not tell"
+    assert best.verdict == "inconclusive"
     assert best.best is not None
 
 
@@ -210,7 +210,7 @@ def test_rates_whose_warm_ups_differ_are_compared_after_equally_many_steps() -> 
         for s in range(5)
     ]
     (best,) = document(runs).learning_rates
-    assert (best.steps, best.verdict) == (230, "could not tell")
+    assert (best.steps, best.verdict) == (230, "inconclusive")
     between = falling(43) + 187 / 200 * (falling(243) - falling(43))
     assert [one.loss for one in best.rates] == pytest.approx([falling(230), between])
 
@@ -254,7 +254,7 @@ def test_identical_stacks_are_called_sooner_or_later_in_1_percent_of_cases_at_mo
     generator = Random(7)
     words = [raced(5, 1.0, generator) for _ in range(1000)]
     # 1 % of 1000, and three standard deviations of that count.
-    assert 1000 - words.count("could not tell") <= 10 + 3 * math.sqrt(10)
+    assert 1000 - words.count("inconclusive") <= 10 + 3 * math.sqrt(10)
 
 
 def test_a_stack_is_sooner_or_later_by_what_noise_does_not_explain() -> None:
@@ -268,7 +268,7 @@ def test_a_difference_below_1_percent_is_not_sooner_however_sure() -> None:
     found = document([*rounds(LORA, slow), *rounds(FAST, [one * 0.995 for one in slow])], loss=3.0)
     to_loss = row(found, "fast").to_loss
     assert to_loss is not None
-    assert to_loss.verdict == "could not tell"
+    assert to_loss.verdict == "inconclusive"
     assert to_loss.ratio is not None
     assert to_loss.ratio.low is not None
     assert to_loss.ratio.low > 1
@@ -282,7 +282,7 @@ def test_seeds_are_the_units_where_there_are_several() -> None:
             runs[name][str(seed)] = {
                 ("monday", number): Amounts(1, 1, seconds + number / 100) for number in range(5)
             }
-    assert race(runs["baseline"], {"stack": runs["stack"]})["stack"].verdict == "could not tell"
+    assert race(runs["baseline"], {"stack": runs["stack"]})["stack"].verdict == "inconclusive"
 
 
 def test_a_pair_of_which_one_did_not_get_there_leaves_it_open() -> None:
@@ -290,7 +290,7 @@ def test_a_pair_of_which_one_did_not_get_there_leaves_it_open() -> None:
     found = document([*rounds(LORA, [0.1] * 5), worse, *rounds(FAST, [0.05] * 6)], loss=3.0)
     to_loss = row(found, "fast").to_loss
     assert to_loss is not None
-    assert to_loss.verdict == "could not tell"
+    assert to_loss.verdict == "inconclusive"
 
 
 def test_the_document_is_read_back_as_it_was() -> None:
