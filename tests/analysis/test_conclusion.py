@@ -182,7 +182,7 @@ def test_a_loss_that_was_not_tested_is_not_called_equivalent():
     fast = with_loss(FAST, scaled(0.8), [2.0, 2.0, 2.0])
     base = with_loss(LORA, STEADY, [2.0, None, 2.0])
     said = say([LORA, FAST], [*base, *fast])
-    assert "its loss not tested (the baseline's loss of step 1 is missing or not finite)" in said
+    assert "its loss is not tested (the baseline's loss of step 1 is missing or not finite)" in said
 
 
 def test_sweep_points_are_named_and_many_are_counted():

@@ -13,7 +13,8 @@ from cli.program import call, write_nulls
 from fake_nvml.library import Machine, compile_library, compiler_found
 from gpu_factory import SECONDS, STEPS, gpu_run
 
-from accel_bench.analysis.statistics.verdict import compare
+from accel_bench.analysis.statistics.estimators import CONFIDENCE, log_interval
+from accel_bench.analysis.statistics.verdict import compare, paired_logs
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 
@@ -202,12 +203,15 @@ def test_a_published_verdict_follows_from_the_published_samples_and_is_right(fil
             key: {("session", round): value for round, value in runs.items()}
             for key, runs in times.items()
         }
-        said = compare(pairs["baseline_seconds_per_token"], {stack: pairs[stack]})[stack]
+        base = pairs["baseline_seconds_per_token"]
+        said = compare(base, {stack: pairs[stack]})[stack]
+        confidence = entry["comparison"]["ratio"].get("confidence", CONFIDENCE)
+        ratio = log_interval(paired_logs(base, pairs[stack]), confidence)
         assert said.rounds >= 5
-        assert said.ratio is not None
+        assert ratio is not None
         assert said.verdict == entry["comparison"]["verdict"]
         assert [entry["value"], *entry["interval"]] == pytest.approx(
-            [said.ratio.median, said.ratio.low, said.ratio.high]
+            [ratio.median, ratio.low, ratio.high]
         )
         assert said.verdict in entry["right_verdicts"]
         assert entry["met"] is True

@@ -50,10 +50,10 @@ class Figures(Frozen):
 
 def test_columns_of_a_document_are_its_fields_in_their_order() -> None:
     columns = columns_of(Figures, "row")
-    names = ["stack", "speed_median", "speed_low", "speed_high", "marks"]
+    names = ["stack", "speed_median", "speed_low", "speed_high", "speed_confidence", "marks"]
     assert [column.key for column in columns] == names
     row = SimpleNamespace(row=Figures(stack="lora", marks=("a",)))
-    assert [column.cell(row) for column in columns] == ["lora", None, None, None, ("a",)]
+    assert [column.cell(row) for column in columns] == ["lora", *[None] * 4, ("a",)]
 
 
 def test_columns_of_chosen_fields_may_have_names_of_their_own() -> None:

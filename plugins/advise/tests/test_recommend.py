@@ -70,8 +70,8 @@ def test_a_family_is_answered_from_what_is_stored_of_its_models(results: Path) -
     assert row["recommended"]["stack"] == "fast" and row["certainty"] == "measured"
     assert "use fast on l4" in recommend("--family", "text-generation").out
     nothing = recommend("--family", "vision", code=1).out
-    assert "Cannot tell: nothing that is stored of vision models answers this." in nothing
-    assert "Cannot tell" in recommend("--family", "vision", "--results", "nowhere", code=1).out
+    assert "Not tested: nothing that is stored of vision models answers this." in nothing
+    assert "Not tested" in recommend("--family", "vision", "--results", "nowhere", code=1).out
 
 
 @pytest.mark.parametrize("asked", [("--family", "text-generation"), MODEL])
@@ -80,7 +80,7 @@ def test_a_database_that_cannot_be_read_is_no_empty_one(
 ) -> None:
     (results / "results.sqlite").write_bytes(b"no database at all")
     done = recommend(*asked, code=2)
-    assert "results.sqlite" in done.err and "Cannot tell" not in done.out
+    assert "results.sqlite" in done.err and "Not tested" not in done.out
 
 
 def test_as_many_models_are_simulated_at_once_as_cores_and_memory_hold() -> None:
@@ -119,7 +119,7 @@ def test_bad_requests_name_the_culprit(results: Path, arguments: list[str], prob
 
 def test_a_model_that_is_not_stored_cannot_be_told(results: Path) -> None:
     done = recommend("--model", "gpt2", code=1)
-    assert "Cannot tell: nothing that is stored of gpt2 answers this." in done.out
+    assert "Not tested: nothing that is stored of gpt2 answers this." in done.out
     assert done.out.lower().count("not tested") == 1
 
 

@@ -125,7 +125,7 @@ def _answer(
     where = f" on {gpu}" if gpu else ""
     told = [row for row in rows if row.recommended and row.fastest]
     if not told:
-        return f"Cannot tell: nothing that is stored of {family} models{where} answers this."
+        return f"Not tested: nothing that is stored of {family} models{where} answers this."
     clauses = [_clause(row) for row in told[:SPELT_OUT]]
     more = len(told) - SPELT_OUT
     clauses += [f"{count(more, 'more answer')} in the table"] if more > 0 else []

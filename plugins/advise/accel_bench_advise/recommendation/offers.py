@@ -161,7 +161,7 @@ def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
         one.problem for one in offers if lacks_price(one, request) and one.within_deadline != "no"
     ]
     if unpriced:
-        return f"Cannot tell whether the budget is kept: {'; '.join(unpriced)}."
+        return f"It is open whether the budget is kept: {'; '.join(unpriced)}."
     return (
         "Cannot: nothing that is stored or estimated does the job within the limits; the offers "
         "say what each device would take."

@@ -249,10 +249,10 @@ class Recommender:
             return nothing_within(offers, request)
         if ranked is not None:
             return (
-                "Cannot tell: of what is stored nothing may be recommended; the reasons stand "
+                "Not tested: of what is stored nothing may be recommended; the reasons stand "
                 "with each row."
             )
-        return f"Cannot tell: nothing that is stored of {request.model} answers this."
+        return f"Not tested: nothing that is stored of {request.model} answers this."
 
     def _next_runs(
         self, taken: Offer | None, ranked: Ranked | None, found: DeviceEstimate | None

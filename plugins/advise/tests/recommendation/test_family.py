@@ -86,7 +86,7 @@ def test_rows_of_another_device_are_left_out_and_said() -> None:
     assert document.left_out == (f"{MODEL}: rows of h100-sxm: another device than l4",)
     nothing = ask(("train",), gpu="t4")
     assert nothing.rows == ()
-    assert nothing.answer.startswith("Cannot tell: nothing that is stored of text-generation")
+    assert nothing.answer.startswith("Not tested: nothing that is stored of text-generation")
 
 
 def test_a_job_of_tokens_leaves_out_requests_at_a_rate_and_answers_the_rest() -> None:

@@ -87,7 +87,7 @@ def test_a_row_is_never_carried_to_another_device() -> None:
     assert document.left_out == ("rows of h100-sxm: another device than l4",)
     nothing = ask(stored(), gpu="t4")
     assert (nothing.certainty, nothing.offer, nothing.recommended) == ("not tested", None, None)
-    assert nothing.answer.startswith("Cannot tell: nothing that is stored of tiny-llama-cpu")
+    assert nothing.answer.startswith("Not tested: nothing that is stored of tiny-llama-cpu")
 
 
 def test_without_limits_the_fastest_device_within_limits_the_cheapest() -> None:
@@ -126,7 +126,7 @@ def test_a_budget_without_a_price_cannot_be_judged_and_the_best_stays_in_the_tab
     ).answer()
     problems = [f"no price of {one.device} is known" for one in unpriced.offers]
     assert all(one.problem.startswith(problems[i]) for i, one in enumerate(unpriced.offers))
-    assert unpriced.answer.startswith("Cannot tell whether the budget is kept: no price of ")
+    assert unpriced.answer.startswith("It is open whether the budget is kept: no price of ")
     assert all(problem in unpriced.answer for problem in problems)
     fates = [(one.row.stack, one.fate) for one in unpriced.others]
     assert fates == [("fast", "best, price not known"), ("baseline", "runner-up")]
