@@ -48,9 +48,9 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     points = chosen_points(file, request, machine.device)
     open_sizes = _open_sizes(file, points, request)
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
+    trackers, left_out = make_trackers(file, request.trackers)
     planned = _plan_points(file, points, machine, request, notices)
     choices = [f"{text}{at(one.sweep)}" for one in points for text in _choice_notices(one)]
-    trackers, left_out = make_trackers(file, request.trackers)
     plan = Plan(
         file.scenario,
         file.scenario.baseline_name(),
