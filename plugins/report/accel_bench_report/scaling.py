@@ -136,7 +136,7 @@ def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list
     """Return the points as their plugins have them, which are activated for it."""
 
     def work() -> list[Point]:
-        return [one.point for one in activate_points(file, points)]
+        return [one.point for one in activate_points(file, points, {})]
 
     try_in_copy((use for point in points for use in point.uses), work)
     return work()
