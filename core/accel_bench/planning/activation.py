@@ -4,7 +4,6 @@ ranks that take batches of their own, and what is counted."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from accel_bench.documents.canonical import canonical_json
@@ -35,9 +34,7 @@ class ActivatedPoint(NamedTuple):
 
 
 def activate_points(
-    file: ResolvedFile,
-    points: Iterable[Point],
-    environments: Mapping[str, Environment] = MappingProxyType({}),
+    file: ResolvedFile, points: Iterable[Point], environments: Mapping[str, Environment]
 ) -> Iterator[ActivatedPoint]:
     """Yield the points with their plugins, and with what these decide.
 

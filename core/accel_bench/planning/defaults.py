@@ -1,5 +1,4 @@
-"""Check the plugins that the stacks name, and add to the work of every stack what they
-need."""
+"""Check the plugins that the stacks name, and add to the work of every stack what they need."""
 
 from __future__ import annotations
 
@@ -61,8 +60,8 @@ def add_what_plugins_need(
     if use := _first_undecided(file, adapted, "adapter"):
         file = file.with_setting("adapter.use", adapter, f"added for {use.name}")
         notices.append(f"adapter: {adapter} added to every stack: {use.name} needs one")
-    halved = (use for use in uses if USUAL_DTYPE not in (use.kind.dtypes or {USUAL_DTYPE}))
-    if use := _first_undecided(file, halved, "model.dtype"):
+    narrower = (use for use in uses if USUAL_DTYPE not in (use.kind.dtypes or {USUAL_DTYPE}))
+    if use := _first_undecided(file, narrower, "model.dtype"):
         dtype = _dtype_for(use, uses)
         file = file.with_setting("model.dtype", dtype, f"added for {use.name}")
         notices.append(f"model.dtype: {dtype} set for every stack: {use.name} needs it")
@@ -79,7 +78,7 @@ def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]
     """
     ladder, held = file.ladder, list[Item]()
     if ladder is not None:
-        numbers = {n for name in chosen for n in ladder.subsets.get(name, [()])[0]}
+        numbers = {n for name in chosen for n in ladder.subsets.get(name, ((),))[0]}
         held = [ladder.items[number] for number in sorted(numbers)]
     for item in held:
         _find_plugins(item)

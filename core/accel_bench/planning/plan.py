@@ -47,19 +47,16 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         find_entry(GROUP, KIND, name)
     file, notices = add_what_plugins_need(resolve_request(draft, request), request)
     points = chosen_points(file, request, machine.device)
-    open_sizes = _open_sizes(file, points, request)
-    notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
+    notices += tuple(_stand_in_notices(file, points, request))
+    trackers, left_out = make_trackers(file, request.trackers)
     planned = _plan_points(file, points, machine, request, notices)
     choices = [f"{text}{at(one.sweep)}" for one in points for text in _choice_notices(one)]
-    trackers, left_out = make_trackers(file, request.trackers)
     plan = Plan(
         file.scenario,
-        file.scenario.baseline_name(),
         planned,
         request,
         tuple(dict.fromkeys((*notices, *choices, *left_out, *_of_hubs(planned)))),
         trackers,
-        open_sizes,
     )
     if not request.oversubscribe:
         refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
@@ -126,7 +123,7 @@ def _plan_point(
     if reasons and not point.excluded and stack in named:
         raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(reasons)}")
     need = None if reasons else memory_need(experiment, active, machine)
-    return Planned(experiment, active, reasons, need, environment)
+    return Planned(experiment, active, reasons, need, environment, point.open_sizes)
 
 
 def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
@@ -157,32 +154,23 @@ def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
     return found
 
 
-def _open_sizes(
-    file: ResolvedFile, points: Sequence[Point], request: PlanRequest
-) -> dict[str, tuple[str, ...]]:
-    """Return the keys that are still to be worked out, by sweep point; none is left out.
+def _stand_in_notices(
+    file: ResolvedFile, points: Iterable[Point], request: PlanRequest
+) -> Iterator[str]:
+    """Yield which sizes are still to be worked out.
 
     Raises ScenarioError where that is not what was requested.
     """
-    found: dict[str, tuple[str, ...]] = {}
-    for point in points:
-        if keys := tuple(key for key, size in point.sizes.items() if size is None):
-            found[canonical_json(point.sweep)] = keys
-    for key, *_ in () if request.stand_ins else found.values():
-        raise ScenarioError(
-            f"{file.where(tuple(key.split('.')))}: {key}: auto is worked out by `accel-bench run`; "
-            f"here it needs a number, such as --set {key}={STAND_INS[key]}"
-        )
-    return found
-
-
-def _stand_in_notices(open_sizes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for keys in open_sizes.values():
-        for key in keys:
-            yield (
-                f"{key}: auto is worked out before round 1; planned with {STAND_INS[key]} until "
-                "then, so ids and memory are not those of the run"
+    for key in dict.fromkeys(key for point in points for key in point.open_sizes):
+        if not request.stand_ins:
+            raise ScenarioError(
+                f"{file.where(tuple(key.split('.')))}: {key}: auto is worked out by `accel-bench "
+                f"run`; here it needs a number, such as --set {key}={STAND_INS[key]}"
             )
+        yield (
+            f"{key}: auto is worked out before round 1; planned with {STAND_INS[key]} until then, "
+            "so ids and memory are not those of the run"
+        )
 
 
 def _choice_notices(point: Point) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -43,6 +43,9 @@ class Planned:
     environment: Environment | None = None
     """The Python environment that it runs in; null for that of this program."""
 
+    open_sizes: tuple[str, ...] = ()
+    """Keys that stand for `auto` and are not worked out."""
+
     @property
     def interpreter(self) -> Interpreter | None:
         """The Python of that environment."""
@@ -65,9 +68,6 @@ class Plan:
     file: ScenarioFile
     """The scenario as it was written, with the command line's changes."""
 
-    baseline: str
-    """The stack that the others are compared with."""
-
     planned: tuple[Planned, ...]
     """Sweep points outermost, within each the stacks in written order."""
 
@@ -79,11 +79,18 @@ class Plan:
     trackers: ActivePlugins | None = None
     """Plugins that log its runs beside the store; null where there is no tracker."""
 
-    open_sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys that stand for `auto`, by the sweep points where they are not worked out."""
-
     look_rounds: int = 0
     """Rounds in all at a further look at open verdicts; 0 at the first."""
+
+    @property
+    def baseline(self) -> str:
+        """The stack that the others are compared with."""
+        return self.file.baseline_name()
+
+    @property
+    def open_sizes(self) -> dict[str, tuple[str, ...]]:
+        """Keys that stand for `auto`, by the sweep points where they are not worked out."""
+        return {one.experiment.point: one.open_sizes for one in self.planned if one.open_sizes}
 
     @property
     def summaries(self) -> list[PlannedSummary]:

@@ -77,6 +77,11 @@ class Point(Frozen):
         slots = (getattr(self.scenario, slot) for slot in Scenario.SLOTS)
         return (*self.stack.uses, *slots, *self.scenario.metrics)
 
+    @property
+    def open_sizes(self) -> tuple[str, ...]:
+        """Return the keys that are `auto` in the file, and not worked out."""
+        return tuple(key for key, size in self.sizes.items() if size is None)
+
     def facts(self) -> dict[str, Any]:
         """Return the values that an exclusion can name: every key of the scenario, and `stack`."""
         return {**self.scenario.model_dump(mode="json"), "stack": self.stack.name}

@@ -140,7 +140,7 @@ def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list
 
 
 def _activated(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    return [one.point for one in activate_points(file, points)]
+    return [one.point for one in activate_points(file, points, {})]
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
