@@ -70,15 +70,11 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     if not whole.baseline:
         return TrainingComparison(update_reason="the baseline's weights did not change")
     unmoved = changes.unmoved
-    parts, size = list(_other_sizes(changes, pair)), abs(whole.norm_ratio - 1)
-    beyond = size - allowed.tolerance
-    excuse = explanation("explained size a step", beyond - left_out_share(pair), pair)
-    excuse = excuse or explanation("explained size", size if beyond > 0 else 0.0, pair)
+    parts = [*_other_sizes(changes, pair)]
+    excuse = _explained_size(abs(whole.norm_ratio - 1), allowed.tolerance, pair)
     if not excuse:
         parts += _other_rest(changes, allowed.tolerance, pair)
-        excuse = explanation("explained mixture", whole.relative, pair)
-        if excuse and _off(changes, limit_of("size of a mixture", pair), pair):
-            excuse = ""
+        excuse = _explained_mixture(changes, pair)
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
     reasons: dict[TrainingWord, str] = {
         "equivalent": "",
@@ -109,6 +105,19 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
     if wrong and not allowed.other_training:
         return "different"
     return "inconclusive" if verdict == "different" and excuse else verdict
+
+
+def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
+    """Return what explains an update of another size, or of the same one; empty if nothing does."""
+    beyond = difference - allowed
+    steps = explanation("explained size a step", beyond - left_out_share(pair), pair)
+    return steps or explanation("explained size", difference if beyond > 0 else 0.0, pair)
+
+
+def _explained_mixture(changes: Changes, pair: Pair) -> str:
+    """Return what explains the distance of two mixtures of the same size."""
+    words = explanation("explained mixture", changes.distance.relative, pair)
+    return "" if words and _off(changes, limit_of("size of a mixture", pair), pair) else words
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
