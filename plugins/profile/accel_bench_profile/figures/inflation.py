@@ -45,7 +45,7 @@ class ProfiledRun:
     plain_seconds: float | None = None
     """Median seconds of the steps before the recorded ones, averaged over ranks, or None."""
 
-    taken_seconds: float = 0.0
+    preempted_seconds: float = 0.0
     """Seconds that other processes took from a recorded step, averaged over ranks."""
 
     @property

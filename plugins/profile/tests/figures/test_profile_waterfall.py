@@ -229,7 +229,7 @@ def test_steps_that_recording_seems_to_make_shorter_are_blamed_on_other_work() -
 
 
 def test_other_work_within_recorded_steps_is_noted() -> None:
-    runs = {key: replace(run, taken_seconds=0.004) for key, run in SLOWER.runs.items()}
+    runs = {key: replace(run, preempted_seconds=0.004) for key, run in SLOWER.runs.items()}
     found = fall(PLAIN, ProfiledStack("slower", runs))
     assert found.notes == (
         "other work on the machine took 4.00 ms of each recorded step of slower",
