@@ -178,4 +178,4 @@ FLAT = (
     *interval_paths("", "tokens_per_second usd_per_million_tokens usd_for_tokens"),
     *paths("", "notes"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `results cost`."""

@@ -92,7 +92,7 @@ COLUMNS = (
     Column("value [95 % interval]", reader("reason")),
     Column("evidence", reader("evidence"), form=_evidence),
 )
-"""Columns of the printed table."""
+"""Columns of the printed table of `results claims`."""
 
 FLAT = (
     *paths("", "text verdict reason rounds"),
@@ -100,4 +100,4 @@ FLAT = (
     *paths("claim", "stack baseline metric at_least at_most between where"),
     *paths("", "evidence"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `results claims`."""

@@ -162,7 +162,7 @@ COLUMNS = (
 
 
 class FlatPoint(NamedTuple):
-    """Sources of a CSV line."""
+    """Objects whose fields fill a CSV line of `gate`."""
 
     report: GateReport
     point: GatePoint
@@ -179,7 +179,7 @@ FLAT = (
     *interval_paths("point", "confirmation_ratio"),
     *paths("point", "reasons"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `gate`."""
 
 
 def render_gate(report: GateReport, form: str) -> str:

@@ -268,4 +268,4 @@ FLAT = (
     *paths("step", "relative_change change p_value before after", "step_{}"),
     *paths("point", "run_ids values versions"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `history`."""

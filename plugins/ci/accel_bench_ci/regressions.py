@@ -259,7 +259,7 @@ COLUMNS = (
     Column("runs", lambda line: f"{len(line.row.reference_runs)}, {len(line.row.current_runs)}",
            kind="word"),
 )  # fmt: skip
-"""Columns of the printed table."""
+"""Columns of the printed table of `results regressions`."""
 
 FLAT = (
     *paths("row", "key state reference_status current_status imported"),
@@ -269,4 +269,4 @@ FLAT = (
     *paths("row", "reasons reference_runs current_runs"),
     Column("differing", lambda line: [one.key for one in line.row.differing]),
 )
-"""Columns of the CSV."""
+"""CSV columns of `results regressions`."""

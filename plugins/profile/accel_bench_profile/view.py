@@ -19,7 +19,7 @@ from accel_bench_profile.figures.schema import (
 
 
 class KernelRow(NamedTuple):
-    """Sources of a CSV row."""
+    """Objects whose fields fill a CSV row: the run, the rank, the kernel."""
 
     profile: StackProfile
     rank: RankProfile

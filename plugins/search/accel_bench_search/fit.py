@@ -251,4 +251,4 @@ FLAT = (
     *interval_paths("", "request_seconds"),
     *paths("", "peak_memory_bytes seconds"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `fit`."""

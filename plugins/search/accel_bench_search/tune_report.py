@@ -147,7 +147,7 @@ class TuneCheck(Frozen):
     """Ratio of the winner's speed, or loss, to the baseline's, with a 95 % interval."""
 
     session: str
-    """Session of both runs."""
+    """Session that ran both winner and baseline."""
 
 
 class TuneReport(Document):
@@ -255,4 +255,4 @@ FLAT = (
     *paths("", "number parameters outcome value reason status run_id tokens_per_second"),
     *paths("", "peak_memory_bytes last_loss"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `tune`."""

@@ -73,7 +73,7 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return differing versions and hardware, null where missing; empty without one side."""
+    """Return the versions and hardware that differ, null if missing; empty if a side is unknown."""
     found = differing_keys(there, here) if there and here else ()
     return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
@@ -210,7 +210,7 @@ COLUMNS = (
     Column("status", reader("status_here"), kind="word"),
     Column("verdict", lambda row: "baseline" if row.is_baseline else row.verdict, kind="word"),
 )
-"""Columns of the printed table."""
+"""Columns of the printed table of `reproduce`."""
 
 ABSOLUTE = (
     COLUMNS[0],
@@ -224,7 +224,7 @@ ABSOLUTE = (
 
 
 class ReproductionRow(NamedTuple):
-    """Sources of a CSV line."""
+    """Objects whose fields fill a CSV line of `reproduce`."""
 
     found: Reproduction
     row: StackReproduction
@@ -237,4 +237,4 @@ FLAT = (
     *interval_paths("row", "tokens_per_second_there tokens_per_second_here speed_change"),
     *paths("row", "last_loss_there last_loss_here"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `reproduce`."""

@@ -151,4 +151,4 @@ FLAT = (
     *paths("longest_sequence_length", "value", "longest_sequence_length"),
     *paths("", "counts for_tokens problem"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `estimate`."""

@@ -115,7 +115,7 @@ class Cycle:
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
-        """Innermost modules on the steps' thread by time interval, in order."""
+        """Innermost module at each time of the steps' thread, as intervals in order."""
         calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
