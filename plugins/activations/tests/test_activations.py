@@ -1,4 +1,4 @@
-"""The stack plugins of activations: they keep the contract, and say where they do not belong."""
+"""Tests of the stack plugins of activations: contract, evidence, and refused scenarios."""
 
 from __future__ import annotations
 

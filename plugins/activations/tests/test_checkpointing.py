@@ -1,4 +1,4 @@
-"""Checkpointing block by block: the same gradients, bit for bit, and FLOPs that are really done."""
+"""Checkpointing of blocks: gradients are equal bit for bit, and recomputed FLOPs are real."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def checkpointed(model: Any, **given: Any) -> Checkpointing:
 
 
 def gradients(model: Any) -> list[torch.Tensor]:
-    """Those of two passes with dropout, and the loss."""
+    """Return the gradients of two passes with dropout, and the loss."""
     tokens = torch.arange(2 * LENGTH).view(2, LENGTH)
     torch.manual_seed(3)
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_blocks_that_are_compiled_afterwards_have_the_same_gradients() -> None:
 
 
 def differs_in_kind(name: str, adapted: bool, policy: str) -> bool:
-    """Return whether a case has a model, an adapter or a policy that no other one has so."""
+    """Return whether a case has a model, an adapter or a policy that no other case has."""
     if name == "llama-3-8b":
         return adapted or policy == "all"
     return policy == "selective" and adapted == (name == "mixtral-8x7b")
@@ -158,7 +158,7 @@ def test_hardware_flops_are_not_known_of_blocks_that_a_compiler_checkpoints_in_p
 
 
 def first_step(model: Any, folder: Path) -> tuple[float, Workload]:
-    """FLOPs for a token as torch counts them in a first step, and the workload read after it."""
+    """Return FLOPs per token as torch counts them in a first step, and the workload after it."""
     run = run_of(model, folder)
     probe = FirstStepProbe(run)
     counted = counted_flops(model, LENGTH)

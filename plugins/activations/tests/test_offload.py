@@ -1,5 +1,4 @@
-"""Offloading of activations: what moves, once, and comes back as it was. On a CPU, where a copy is
-a copy too."""
+"""Offload of activations on a CPU: tensors are copied once, and restored unchanged."""
 
 from __future__ import annotations
 
@@ -130,7 +129,7 @@ def test_a_tensor_in_the_place_of_one_that_is_gone_moves_for_itself() -> None:
 
 
 def test_a_graph_that_is_dropped_is_freed_without_the_garbage_collector() -> None:
-    """A tensor below the minimum that is both kept and given out would hold itself."""
+    """A saved output below the minimum size would otherwise refer to itself."""
     gc.disable()
     try:
         with packing(minimum=KIB).hooks():

@@ -1,4 +1,4 @@
-"""The policy of selective checkpointing: what is kept, and what is known of it."""
+"""The policy of selective checkpointing: kept outputs, and counts of recomputations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_group_stands_for_its_operations_and_a_name_for_one() -> None:
 
 
 def test_an_older_torch_that_asks_twice_and_shows_no_output_counts_once() -> None:
-    """Before 2.13 the second computation asks too."""
+    """Before 2.13 torch calls the policy in the recomputation too."""
     operations = SelectivePolicy(("matmuls",))
     for again in (False, True):
         operations(SimpleNamespace(is_recompute=again), ATEN.mm.default)
@@ -48,7 +48,7 @@ def test_an_unknown_operation_is_refused(name: str, hint: str) -> None:
 
 
 def test_attention_that_drops_is_computed_again() -> None:
-    """If it were not, what drops behind it would draw other numbers than it did at first."""
+    """Later dropout would otherwise draw other random numbers than in the forward pass."""
     operations, values = SelectivePolicy(("attention",)), [torch.zeros(1)] * 3
     assert keeps(operations, ATTENTION, *values, 0.0)
     assert keeps(operations, ATTENTION, *values)
@@ -63,7 +63,7 @@ def test_an_operation_that_draws_is_never_kept() -> None:
 
 
 def test_products_that_nobody_has_seen_leave_it_open_whether_they_are_computed_again() -> None:
-    """A kernel that is no operation of torch is not kept, and not seen either."""
+    """A custom kernel outside of torch's operations is neither kept nor seen."""
     operations = SelectivePolicy(("matmuls", "attention"))
     keeps(operations, ATTENTION)
     for _ in range(6):

@@ -172,4 +172,4 @@ TARIFF = ("kind", "instance", "provider", "region", "date", "stale", "source")
 """Columns of the CSV for the price, repeated on each line."""
 
 FLAT = columns_of(ExperimentCost)
-"""Columns of the CSV."""
+"""CSV columns of `results cost`."""

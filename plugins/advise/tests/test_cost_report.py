@@ -25,11 +25,11 @@ from accel_bench.catalog.prices import Price
 from accel_bench.result import Result, Status
 
 GIVEN = HourlyRate(usd_per_hour=3.6, kind="given")
-"""A tenth of a cent a second."""
+"""A price of a tenth of a cent per second."""
 
 
 def cost_of(results: Sequence[Result], *terms: Any, **others: Any) -> CostDocument:
-    """The cost of stored runs, which are read without their samples."""
+    """The cost of stored runs, read without their samples."""
     rows = [row.for_tables() for row in collect_experiments(results)]
     return cost_of_experiments(rows, *terms, **others)
 

@@ -1,4 +1,4 @@
-"""A catalog is read row by row, and anything odd in it is named with its line."""
+"""A catalog is read row by row, and errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ORIGIN = Origin("aws", "a catalog", "2026-03-04")
 
 
 def write(folder: Path, *lines: str, header: str = HEADER) -> Path:
-    """A catalog with these rows."""
+    """Write a catalog with the given rows."""
     path = folder / "aws.csv"
     path.write_text("\n".join((header, *lines)) + "\n", encoding="utf8")
     return path
 
 
 def a10g(region: str = "us-east-1", zone: str = "a", usd: str = "1.006", spot: str = "0.4") -> str:
-    """A row with one device."""
+    """A catalog row with one device."""
     return f"g5.xlarge,A10G,1.0,4.0,16.0,{GPU_INFO},{usd},{spot},{region},{region}{zone}"
 
 
 def read(path: Path) -> Catalog:
-    """All rows."""
+    """Read all rows of a catalog."""
     return read_catalog(path, ORIGIN)
 
 

@@ -1,4 +1,4 @@
-"""Prices that are written into the user's own table are read back as they were."""
+"""Prices written to the user's own table are read back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accel-bench catalog prices` lists prices and brings a catalog's into the user's own table."""
+"""`accel-bench catalog prices` lists prices and imports a catalog into the user's table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = (
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user's table would be; there is none yet."""
+    """Path of the user's table, which does not exist yet."""
     monkeypatch.delenv("ACCEL_BENCH_PRICES", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "config" / "accel-bench" / "prices.yaml"

@@ -169,7 +169,7 @@ def test_the_next_command_is_planned_with_its_rounds_and_minutes(
 
 
 def learning(run: Result) -> Result:
-    """A run of the null engine as if it had learnt: its losses are random, and fall here."""
+    """A run of the null engine with falling losses in place of its random ones."""
     (rank,) = run.ranks
     assert rank.window is not None
     parts = {

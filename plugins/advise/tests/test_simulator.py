@@ -1,4 +1,4 @@
-"""The process that simulates: it may hang, or write what is no answer."""
+"""The simulating process may hang, or write invalid responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios that say which memory they are sized for: an estimate of each has to fit in it."""
+"""Scenarios that state a device's memory fit into it by estimate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.box  # they name stacks of other folders
 
 
 def states_memory(path: Path) -> bool:
-    """Whether a scenario of training says how much memory its device has."""
+    """Return whether a training scenario states the memory of its device."""
     try:
         draft = read_draft(path)
     except ScenarioError:  # without the folder of a stack
@@ -35,13 +35,13 @@ def states_memory(path: Path) -> bool:
 
 
 STATED = sorted(name for name, path in find_presets("scenarios").items() if states_memory(path))
-"""Scenarios of training that state the memory of their device: only training is simulated."""
+"""Training scenarios that state the memory of their device."""
 
 SIZED = [name for name in STATED if re.search(r"-\d+gb$", name)]
-"""Those that are made to fill it."""
+"""Scenarios made to fill the device."""
 
 SMALLEST = "full-1b-24gb"
-"""Simulated in seconds; the others take a minute each."""
+"""Scenarios that are simulated in seconds; others take a minute each."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def simulator() -> Iterator[Simulator]:
 
 
 def baseline_of(name: str) -> Planned:
-    """Plan a scenario for a machine with a device that is large enough for all of them."""
+    """Plan a scenario for a machine with a sufficiently large device."""
     machine = machine_with(read_machine(), named_hardware("h100-80gb"), 1)
     draft = read_draft(find_presets("scenarios")[name])
     plan = make_plan(draft, machine, PlanRequest(only=("baseline",), force=True))
@@ -62,7 +62,7 @@ def baseline_of(name: str) -> Planned:
 
 
 def memory_of(planned: Planned, simulator: Simulator) -> MemoryEstimate:
-    """What the estimator says that the device holds."""
+    """Return the estimated memory of the device."""
     chosen = named_hardware("h100-80gb")
     target = target_of(read_machine(), chosen)
     return MemoryEstimator(simulator, target).memory(planned)

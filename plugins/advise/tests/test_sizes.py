@@ -1,4 +1,4 @@
-"""Sizes that a scenario leaves to the program: worked out once, alike for every stack."""
+"""Automatic sizes of a scenario: determined once, equal for every stack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LENGTHS = "{use: synthetic, sequence_length: auto, lengths: {median: 20, sigma: 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is kept for one test."""
+    """Keep cached sizes for one test only."""
     monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / "cache"))
 
 
@@ -131,7 +131,7 @@ def test_data_without_lengths_of_its_own_is_told_to_give_a_number(tmp_path: Path
 
 
 class Planted(Chooser):
-    """Works out a micro-batch where the estimate is 16 and trials of more than `fits` run out."""
+    """Sizing whose estimate is 16 and whose trials of more than `fits` run out of memory."""
 
     fits = 4
     failure = Status.OOM
@@ -152,7 +152,7 @@ class Planted(Chooser):
 
 
 def planted(path: Path, fits: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The plan with the micro-batch that planted trials leave."""
+    """The plan with the micro-batch found by planted trials."""
     monkeypatch.setattr(Planted, "fits", fits)
     monkeypatch.setattr(Planted, "tried", ())
     monkeypatch.setattr(Planted, "evaluations", ())
@@ -183,7 +183,7 @@ def test_a_kept_micro_batch_is_taken_while_the_free_memory_gives_the_same_estima
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_free(memory_bytes: int) -> bool:
-        """Plan with so much free memory; return whether anything was tried."""
+        """Plan with so much free memory; return whether a trial was run."""
         target = target_of(read_machine(), None)._replace(memory_bytes=memory_bytes)
         monkeypatch.setattr("accel_bench_advise.sizes.device_now", lambda machine: target)
         assert sizes(planted(path, 64, monkeypatch)) == {(8, 16)}
@@ -287,7 +287,7 @@ def test_positions_are_those_of_the_text_and_behind_padding() -> None:
 
 
 class Estimated(Chooser):
-    """Estimates that the baseline fits with 5 samples, and cannot estimate the other stack."""
+    """Estimator for which the baseline fits with 5 samples, and the other stack is unknown."""
 
     def _largest(self, estimator: Any, planned: Planned, search: int) -> int | None:
         return 5 if planned.experiment.stack.name == "baseline" else None

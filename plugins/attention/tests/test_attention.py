@@ -1,4 +1,4 @@
-"""The stack plugin `attention`: which kernels sdpa may use, for a run and no longer."""
+"""The stack plugin `attention`: sdpa's backends during a run, restored afterwards."""
 
 from __future__ import annotations
 

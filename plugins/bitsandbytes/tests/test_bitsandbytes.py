@@ -1,4 +1,4 @@
-"""bitsandbytes: it trains, adapters alone learn, a checkpoint is what was in memory."""
+"""bitsandbytes: models train, only adapters learn, checkpoints restore the model."""
 
 import gc
 import json
@@ -72,7 +72,7 @@ pytestmark = [
 
 
 def small(**settings: Any) -> dict[str, Any]:
-    """The small llama, two layers of it."""
+    """A configuration of the small llama with two layers."""
     model = {"id": "tiny-llama-cpu", "dtype": "bfloat16", "overrides": {"num_hidden_layers": 2}}
     return {"model": model, "data": {"sequence_length": 32}, **settings}
 
@@ -206,7 +206,7 @@ def test_a_matrix_that_the_processor_gives_back_wrong_is_refused():
 
 
 def count_in_full(shape: tuple[int, ...]) -> int:
-    """Parameters of that shape that are anywhere in this process."""
+    """Return the number of parameters of a shape in this process."""
     gc.collect()
     return sum(type(t) is torch.nn.Parameter and t.shape == shape for t in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""A checkpoint that bitsandbytes has quantized is a model like any other: it trains under LoRA."""
+"""A checkpoint quantized by bitsandbytes trains under LoRA like any other model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = {
 
 
 def quantized_checkpoint(folder: Path) -> Path:
-    """A tiny llama as `save_pretrained` leaves it after it was loaded in 4 bits."""
+    """A tiny llama loaded in 4 bits and saved by `save_pretrained`."""
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(folder / "full")
     settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")

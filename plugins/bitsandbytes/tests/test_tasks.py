@@ -1,4 +1,4 @@
-"""Bases in 4 and 8 bits under LoRA, for each task: what trains, and which base a reference is."""
+"""4-bit and 8-bit bases under LoRA, for each task: trained parameters and reference models."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_model_of_convolutions_is_refused_when_it_is_loaded(tmp_path: Path) ->
 
 
 def test_the_reference_of_preference_tuning_is_the_quantized_base(tmp_path: Path) -> None:
-    """Before the first step policy and reference are one: else the loss is not log 2."""
+    """Before the first step policy and reference are equal, else the loss is not log 2."""
     task = {"use": "dpo"}
     results = train_beside(tmp_path, "dpo", STACKS, task=task)
     assert_trains_as_said(results)
@@ -77,7 +77,7 @@ def test_the_reference_of_preference_tuning_is_the_quantized_base(tmp_path: Path
 def test_a_base_in_4_bits_trains_as_one_rounded_by_hand(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However far a task's updates turn: that is the rounding of its weights, and nothing else."""
+    """Any difference of a task's updates is due to the rounding of its weights."""
     from accel_bench_bitsandbytes import BitsAndBytes
 
     def losses() -> list[float | None]:
@@ -98,7 +98,7 @@ def test_a_base_in_4_bits_trains_as_one_rounded_by_hand(
 
 
 def round_by_hand(name: str, module: Any) -> None:
-    """Round the weight of a linear layer to 4 bits and back, but for T5's `wo`."""
+    """Round the weight of a linear layer to 4 bits and back, except T5's `wo`."""
     import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 

@@ -100,10 +100,10 @@ COLUMNS = (
     Column("value [95 % interval]", reader("reason")),
     Column("evidence", reader("evidence"), form=_evidence),
 )
-"""Columns of the printed table."""
+"""Columns of the printed table of `results claims`."""
 
 FLAT = (
     *columns_of(CheckedClaim, without="claim"),
     *columns_of(Claim, "claim", without="name same_training"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `results claims`."""

@@ -163,7 +163,7 @@ COLUMNS = (
 
 
 class FlatPoint(NamedTuple):
-    """Sources of a CSV line."""
+    """Objects whose fields fill a CSV line of `gate`."""
 
     report: GateReport
     point: GatePoint
@@ -173,7 +173,7 @@ FLAT = (
     *columns_of(GateReport, "report", names="schema_version scenario stack against floor"),
     *columns_of(GatePoint, "point"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `gate`."""
 
 
 def render_gate(report: GateReport, form: str) -> str:

@@ -257,4 +257,4 @@ FLAT = (
     *columns_of(HistoryPoint, "point"),
     *columns_of(HistoryStep, "step", "step_{}", "relative_change change p_value before after"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `history`."""

@@ -81,7 +81,7 @@ class SessionRounds:
     """Sessions that measured rounds, in order."""
 
     _fresh: list[Session] = field(default_factory=list)
-    """Sessions that confirm an alarm."""
+    """Sessions of new rounds that confirm an alarm."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
         """Add the rounds of a look to earlier ones."""

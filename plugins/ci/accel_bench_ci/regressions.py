@@ -259,7 +259,7 @@ COLUMNS = (
     Column("runs", lambda line: f"{len(line.row.reference_runs)}, {len(line.row.current_runs)}",
            kind="word"),
 )  # fmt: skip
-"""Columns of the printed table."""
+"""Columns of the printed table of `results regressions`."""
 
 FLAT = (
     *columns_of(ReferenceRow, "row"),
@@ -267,4 +267,4 @@ FLAT = (
     *columns_of(ReferenceFigure, "figure", "figure_{}", "reason"),
     Column("differing", lambda line: [one.key for one in line.row.differing]),
 )
-"""Columns of the CSV."""
+"""CSV columns of `results regressions`."""

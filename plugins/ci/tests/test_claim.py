@@ -1,4 +1,4 @@
-"""`accel-bench results claims`: what is claimed of stacks against stored runs."""
+"""`accel-bench results claims`: claims about stacks against stored runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def without_loss(run: Result) -> Result:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with a stack that is 1.25 times as fast as another."""
+    """A working folder with a stack that is 1.25 times as fast as another."""
     monkeypatch.chdir(tmp_path)
     runs = [
         *make_rounds(BASE, STEADY),

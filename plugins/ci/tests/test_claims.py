@@ -15,7 +15,7 @@ LATENCY = "request_latency_p50"
 
 
 def checked(metric: str, late: Mapping[str, Any] = {}, **base: Any) -> CheckedClaim:
-    """A claim on a server that answers later, and is busy at a higher speed."""
+    """A checked claim about a server that answers later at a higher busy speed."""
     runs = [*serving("base", 850, seconds=0.106, **base), *serving("late", 4540, **late)]
     return check_claim(Claim(stack="late", baseline="base", metric=metric, at_least=1.02), runs)
 

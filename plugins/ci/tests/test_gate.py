@@ -1,4 +1,4 @@
-"""`accel-bench gate` with real runs: what passes, what does not, and what it leaves for CI."""
+"""`accel-bench gate` with real runs: outcomes, and reports for CI."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ measure: {warmup: 1, steps: 2, rounds: 1}
 
 @pytest.fixture(scope="module", autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The doctored and the faulty plugins are installed, and a launcher that imports nothing."""
+    """A folder with the doctored and the faulty plugins installed, and a light launcher."""
     folder = tmp_path_factory.mktemp("site")
     install_doctored(folder)
     with faulty_installed(folder), forking(folder, trains=False):

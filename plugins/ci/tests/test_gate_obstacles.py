@@ -1,4 +1,4 @@
-"""What keeps the gate from passing a stack, whatever its speed: broken rows, loads, trainings."""
+"""Obstacles to passing the gate at any speed: broken rows, loads, trainings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def changed(result: Result, **changes: Any) -> Result:
 
 
 def doubled(result: Result) -> Result:
-    """The same run, counting two tokens for one."""
+    """The same run with twice as many tokens."""
     window = result.ranks[0].window
     assert window is not None
     samples = tuple(one.model_copy(update={"real_tokens": 200}) for one in window.samples)
@@ -66,7 +66,7 @@ def test_a_server_that_is_asked_for_fewer_requests_fails() -> None:
 
 
 def update(size: float = 1.0, turned: float = 0.0) -> WeightUpdate:
-    """A change of the weights, of that size and at that angle to the first one."""
+    """An update of the given size, at the given angle to the first one."""
     zeros = (0.0,) * (len(UPDATE.weights) - 2)
     sketch = (10 * size * math.cos(turned), 10 * size * math.sin(turned), *zeros)
     tensors = {"head": TensorUpdate(elements=100, sketch=sketch)}
@@ -74,7 +74,7 @@ def update(size: float = 1.0, turned: float = 0.0) -> WeightUpdate:
 
 
 def trained(update_of_stack: WeightUpdate | None, **declared: Any) -> GateReport:
-    """Judge a stack that is twice as fast and changed the weights so."""
+    """Judge a stack that is twice as fast, with the given update."""
     half = make_experiment("half", [Use(use="half-backward")])
     base = [changed(one, update=update()) for one in make_rounds(LORA, STEADY)]
     runs = make_rounds(half, scaled(0.5), **declared)

@@ -1,4 +1,4 @@
-"""The gate's report in every form: the same figures, and no name that breaks out of its place."""
+"""The gate's report in every format: equal figures, and escaped names."""
 
 from __future__ import annotations
 

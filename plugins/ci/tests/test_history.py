@@ -71,7 +71,7 @@ def lasting(result: Result, factor: float) -> Result:
 
 
 def store(measured: list[Result], factors: list[float], stack: str) -> None:
-    """Store a session for each factor, by which the steps of one stack take longer."""
+    """Store a session for each factor, by which the steps of one stack are lengthened."""
     with open_store("accel_bench_results", write=True) as opened:
         for number, factor in enumerate(factors):
             name, day = f"night-{number:02}", f"2026-01-{number + 1:02}T01:00"

@@ -20,7 +20,7 @@ POINTS = [{"train.micro_batch_size": size} for size in (1, 2, 3, 4, 5, 6, 7)]
 
 
 def rows(seconds: Any, model: str = "llama", **changes: Any) -> list[Result]:
-    """Two runs of each point; `seconds` gives those of a point by its place."""
+    """Two runs of each point; `seconds` gives the step times by index of the point."""
     found = []
     for place, sweep in enumerate(POINTS):
         of = make_experiment(sweep=sweep, scenario={"model": {"id": model}})
@@ -32,7 +32,7 @@ def rows(seconds: Any, model: str = "llama", **changes: Any) -> list[Result]:
 
 
 def store(folder: Path, session: str, results: Iterable[Result]) -> None:
-    """Store results as those of a session."""
+    """Store results in one session."""
     with open_store(folder, write=True) as opened:
         opened.add_session(make_session(session))
         for number, one in enumerate(results):
@@ -42,7 +42,7 @@ def store(folder: Path, session: str, results: Iterable[Result]) -> None:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with the results of a reference in a folder of their own."""
+    """A working folder, with a reference in another results folder."""
     monkeypatch.chdir(tmp_path)
     store(tmp_path / "before", "january", rows(lambda place: STEADY))
     return tmp_path
@@ -61,7 +61,7 @@ def document(*arguments: str) -> tuple[Any, Any]:
 
 
 def verdicts(found: Any, figure: str = "tokens_per_second") -> list[str]:
-    """The verdict of each row on a figure, or what became of the row."""
+    """The verdict of each row on a figure, or the state of the row."""
     return [
         next((one["verdict"] for one in row["figures"] if one["name"] == figure), row["state"])
         for row in found["rows"]

@@ -16,7 +16,7 @@ from accel_bench.result import Result
 from accel_bench.store.database import open_store
 
 SLOWER = {"seconds": 0.05}
-"""Larger batches: the server is at work at twice the tokens a second."""
+"""Larger batches of a server with twice as many tokens per busy second."""
 
 FIGURE = "request_latency_p50"
 
@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def store(folder: str, session: str, results: Iterable[Result], day: int = 1) -> None:
-    """Store results as those of a session."""
+    """Store results in one session."""
     with open_store(Path(folder), write=True) as opened:
         opened.add_session(make_session(session))
         for number, one in enumerate(results):
@@ -39,7 +39,7 @@ def store(folder: str, session: str, results: Iterable[Result], day: int = 1) ->
 
 
 def document(done: Done) -> Any:
-    """The document that was printed."""
+    """The printed document."""
     assert done.out, done.err
     return json.loads(done.out)
 

@@ -1,4 +1,4 @@
-"""One scenario over time: series, points, steps and the sentence that is made of them."""
+"""Histories of one scenario: series, points, steps and conclusion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOISE = [DRAW.gauss(1, 0.004) for _ in range(200)]
 
 
 def experiment(version="1.0", **changes):
-    """One whose id says which version of a library it ran with."""
+    """An experiment with an id that depends on a library's version."""
     made = make_experiment(**changes)
     environment = {"python": "3.11", "versions": {"torch": version}, "devices": ["a CPU"]}
     identity = {**made.identity, "environment": environment}
@@ -51,7 +51,7 @@ def changed(run, **changes):
 
 
 def nights(count, change=None, at=0, version="1.0"):
-    """Sessions of which those from `at` on take `change` times as long, with a new version."""
+    """Sessions, of which those from `at` on take `change` times as long, with a new version."""
     found = []
     for number in range(count):
         slow = change is not None and number >= at

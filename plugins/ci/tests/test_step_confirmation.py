@@ -1,4 +1,4 @@
-"""New runs after a step: how often those of what did not change confirm it."""
+"""New runs after a step: the error rate of confirmations by unchanged code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate's report: which outcome, for which reason, and which of several points counts."""
+"""The gate's report: outcome, reason, and the deciding sweep point."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_stack_under_other_conditions_does_not_pass():
 
 
 def test_an_operation_passes_by_its_speed_alone_since_nothing_is_trained():
-    """Its losses are no losses: the runs themselves have checked what they computed."""
+    """Losses of operations are constant; each run checks its own results."""
     task = {"use": "null", "counts": "calls"}
     eager, fast = (make_experiment(name, scenario={"task": task}) for name in "ab")
     ranks = [make_rank(step_seconds=(0.08, 0.08), losses=[0.0, 9.0, 0.0])]

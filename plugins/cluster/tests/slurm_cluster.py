@@ -15,7 +15,7 @@ import pytest
 from faults.program import wait_for
 
 ADDRESS = "192.0.2.1"
-"""Of both nodes: SLURM does not resolve names where loopback is all there is."""
+"""Address of both nodes: SLURM resolves no names with a loopback alone."""
 
 CONFIGURATION = """
 ClusterName=bench

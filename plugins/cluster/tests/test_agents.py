@@ -1,4 +1,4 @@
-"""The agents of a session: nodes that are lost, preparations that fail, addresses and nodes."""
+"""Agents of a session: lost nodes, failing preparations, addresses and nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench.errors import AccelBenchError
 
 
 class Peer(threading.Thread):
-    """An agent that starts nothing: it keeps the messages that it gets, and answers them."""
+    """An agent that starts nothing, stores the messages it gets, and answers them."""
 
     def __init__(self, port: int, rank: int, size: int) -> None:
         super().__init__(daemon=True)
@@ -34,7 +34,7 @@ class Peer(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Prove, say hello, and answer until the connection ends."""
+        """Authenticate, send the first message, and answer until the connection ends."""
         prove_as_agent(self.channel, b"secret")
         name = "abc"[self.rank]
         ranks = {"ranks": [[self.rank, 0]], "size": self.size, "node_key": name, "launcher": ""}
@@ -70,7 +70,7 @@ class Nodes:
         self.agents.gather(3, 1, 10)
 
     def lose(self, number: int) -> None:
-        """Lose one of them, and notice it."""
+        """Lose a node, and notice it."""
         self.peers[number].lose()
         self.agents.pump(10)
 

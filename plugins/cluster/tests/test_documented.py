@@ -1,4 +1,4 @@
-"""The launchers of docs/launchers.md, by authors who are not ours: installed and run."""
+"""The launchers of docs/launchers.md run as a third party's distribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def program(tmp_path: Path) -> Iterator[Launched]:
 
 
 def run(program: Launched, launcher: str) -> list[dict[str, str]]:
-    """Run two ranks by a launcher; return what their witness has seen."""
+    """Run two ranks by a launcher; return their witness's observations."""
     file = program.write(stacks={"seen": ["witness"]})
     done = program.call("run", file, "--set", f"launcher.use={launcher}", "-q", "--oversubscribe")
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""`env`: the processes of torchrun, MPI or a person are taken over; what is lost is named."""
+"""The launcher `env` under torchrun, MPI or a shell, with errors for lost processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`skypilot` and `kubeflow`: a job that their own parser takes, and that runs on every node."""
+"""`skypilot` and `kubeflow`: jobs that their own parsers accept and every node can run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ task = sky.Task.from_yaml(sys.argv[1])
 (resources,) = task.resources
 print(json.dumps([task.num_nodes, resources.accelerators, resources.memory, task.run]))
 """
-"""Reads a task as `sky launch` does."""
+"""Program that parses a task as `sky launch` does."""
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_train_job_of_kubeflow_runs_on_every_node(program: Launched) -> None:
 
 
 def check_train_job(job: dict[str, Any]) -> None:
-    """Kubeflow's model takes the TrainJob, and knows each of its keys."""
+    """Check that Kubeflow's model accepts the TrainJob with all its keys."""
     # Its models take long to import.
     from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 

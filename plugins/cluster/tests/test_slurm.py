@@ -1,4 +1,4 @@
-"""`slurm`: a job of two nodes for real; submitted, collected, cancelled, pre-empted and resumed."""
+"""`slurm`: a real job of two nodes, submitted, collected, cancelled, pre-empted and resumed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_slurm_lacks_is_named(program: Launched, monkeypatch: pytest.Monkey
 
 
 ROOMY = {**ON_TWO_NODES, "host_memory_gib": 1, "first_node_host_memory_gib": 2}
-"""Of the cluster's nodes `n2` alone has the memory of the first."""
+"""Memory that only the cluster's node `n2` has."""
 
 
 @pytest.mark.release
@@ -235,12 +235,12 @@ shift "$n"
 [ "$1" = down ] && {{ echo "Unable to contact slurm controller" >&2; exit 1; }}
 echo "JobId=7 JobState=$1 ExitCode=0:0"
 """
-"""A scontrol that prints these states, one at each call, then the last one."""
+"""A scontrol script that prints one of these states per call, then the last one."""
 
 
 @pytest.fixture
 def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Programs of SLURM that are scripts; `scancel` fails, and leaves a file."""
+    """SLURM's programs as scripts; `scancel` fails, and leaves a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name, value in (("POLL_SECONDS", 0.0), ("MOST_FAILURES", 3), ("PREEMPTED_POLLS", 2)):

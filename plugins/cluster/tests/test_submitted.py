@@ -24,7 +24,7 @@ CPU_CONFIGURATION = {
     "mixed_precision": "no",
     "use_cpu": True,
 }
-"""What `accelerate config` writes for two processes on CPUs."""
+"""File written by `accelerate config` for two processes on CPUs."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def program(tmp_path: Path) -> Iterator[Launched]:
 
 
 def check_two_ranks(done: Finished) -> None:
-    """Both ranks of each run have ended well, and nothing is left behind."""
+    """Check that both ranks of each run have ended well, and leave nothing behind."""
     assert done.code == 0, done.err
     assert isinstance(done.program, Launched)
     for result in done.results:
@@ -144,7 +144,7 @@ def hosts() -> Iterator[tuple[str, str]]:
 def start_on(
     program: Launched, hosts: tuple[str, str], number: int, *settings: str
 ) -> subprocess.Popen[str]:
-    """Start the same command on one of the hosts, which has a name of its own."""
+    """Start the same command on one of the hosts, with its own hostname."""
     name = 'hostname "$0"; exec "$@"'
     inside = ["ip", "netns", "exec", hosts[number], "unshare", "--uts", "sh", "-c", name]
     address = f"192.0.2.{number + 1}"

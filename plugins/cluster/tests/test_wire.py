@@ -1,4 +1,4 @@
-"""Messages between parent and agents: whole, limited, and only after both have proved a secret."""
+"""Messages between parent and agents: complete, limited, and mutually authenticated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench.errors import AccelBenchError
 
 
 def prove(pair: tuple[Channel, Channel], ours: bytes, theirs: bytes) -> list[Exception]:
-    """Let both prove their secrets; return what parent and agent have raised."""
+    """Let both authenticate; return the exceptions of parent and agent."""
     parent, agent = pair
     errors: list[Exception] = []
 

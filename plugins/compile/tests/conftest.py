@@ -1,4 +1,4 @@
-"""What the tests of this plugin build: small models, runs, machines, plugins that are closed."""
+"""Fixtures of this plugin's tests: small models, runs, machines, plugins that are closed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from accel_bench import Machine, Run
 from accel_bench.testing import close_run, make_machine, make_run
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
-"""Variables about caches, which torch itself sets when it is first used without them."""
+"""Environment variables of caches, which torch sets at first use if they are missing."""
 
 
 class Mixing(nn.Module):
-    """The smallest block that has something to train and something to fuse."""
+    """The smallest block with something to train and something to fuse."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The cache on disk: warm is proven by what was found, cold begins empty and leaves nothing."""
+"""The disk cache: a warm one is found again, a cold one is empty and removed."""
 
 import os
 
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def found(run):
-    """What was shown about the cache."""
+    """Evidence of the cache."""
     evidence = evidence_of(run)
     names = ("cache_asked", "cache", "cache_was_empty", "graph_cache_hits", "graph_cache_misses")
     return tuple(evidence[name] for name in names)
@@ -27,7 +27,7 @@ def found(run):
 def test_a_second_process_finds_what_the_first_has_compiled_and_a_cold_one_does_not(
     bench, compiled
 ):
-    """In one test, since inductor's first kernels take half a minute in each process of tests."""
+    """One test for both, since inductor's first kernels take half a minute per process."""
     before, eager = dict(os.environ), bench.train(bench.blocks())
     _, run = compiled(bench.blocks())
     assert bench.train(run.model) == pytest.approx(eager, rel=1e-5, abs=1e-6)

@@ -1,4 +1,4 @@
-"""CUDA graphs: a step is an optimizer step, and a run that has recorded none says so."""
+"""CUDA graphs: steps are optimizer steps, and runs without graphs are degraded."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def marks() -> int:
-    """How often torch has been told that a step begins, since the last reset."""
+    """Return the number of marked steps since the last reset."""
     from torch._inductor.cudagraph_trees import MarkStepBox
 
     return -MarkStepBox.mark_step_counter

@@ -1,4 +1,4 @@
-"""Thunder: refused with what to install or why it cannot work, used and counted where it does."""
+"""Thunder: refused with the reason and install command, or used and counted."""
 
 import sys
 from importlib import metadata
@@ -39,7 +39,7 @@ class ThunderCompiler:
         self.subgraph_infos.append(found)
         return graph
 """
-"""What `thunder.dynamo` has, without what it does: it does not import with torch 2.13."""
+"""Names of `thunder.dynamo` without function, since it cannot be imported with torch 2.13."""
 
 
 INSTALLED = {

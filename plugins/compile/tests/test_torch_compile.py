@@ -1,4 +1,4 @@
-"""torch-compile: same loss, counted graphs, nothing left behind, a reason where it cannot run."""
+"""torch-compile: equal loss, counted graphs, clean undo, and reasons for refusals."""
 
 import inspect
 import json
@@ -313,7 +313,7 @@ class Block(nn.Module):
 
 
 class ManyWidths(nn.Module):
-    """More different blocks than the compiler compiles before it gives up."""
+    """More different blocks than torch's limit of compilations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -333,7 +333,7 @@ class Doubling(nn.Module):
 
 
 class Parent(nn.Module):
-    """A block with a child, which does nothing until it gets another forward."""
+    """A block with a child, whose forward does nothing until it is replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class Parent(nn.Module):
 
 
 class Deep(nn.Module):
-    """More such blocks than the compiler would compile one by one."""
+    """More `Parent` blocks than torch's limit of compilations."""
 
     def __init__(self, blocks: int) -> None:
         super().__init__()
@@ -362,14 +362,14 @@ def doubled(self: nn.Module, values: torch.Tensor) -> torch.Tensor:
 
 
 class Reading(nn.Module):
-    """A block that reads a number from a tensor in a condition, where a graph has to end."""
+    """A block with a condition on a tensor's value, which breaks the graph."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return values * 2 if values.sum() > 0 else values
 
 
 class Breaking(nn.Module):
-    """Two such blocks."""
+    """Two blocks that break the graph."""
 
     def __init__(self) -> None:
         super().__init__()

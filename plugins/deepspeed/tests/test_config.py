@@ -1,4 +1,4 @@
-"""What a configuration file may say, and what is refused before anything starts."""
+"""Configuration files: accepted content, and contradictions refused before the start."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_each_stage_keeps_its_parts_of_the_memory(
 
 
 def test_the_plan_counts_what_each_rank_keeps(tmp_path: Path) -> None:
-    """Of weights, gradients and AdamW's state in float32: 4 + 4 + 8 bytes a parameter, twice."""
+    """Weights, gradients and AdamW's state in float32: 4 + 4 + 8 bytes a parameter, twice."""
     path = tmp_path / "sizes.yaml"
     stacks = {"ddp": [], **{str(n): [{"use": "deepspeed", "stage": n}] for n in (1, 2, 3)}}
     resources = {"device": "cpu", "devices": 2}

@@ -66,7 +66,7 @@ def run(folder: Path, *scenarios: Path) -> dict[str, dict[str, Result]]:
 
 
 def assert_same_training(alone: Result, together: Result, update: float = 1e-4) -> None:
-    """Losses, gradients of the first step, tokens and updates are those of one process."""
+    """Check losses, first gradients, tokens and updates against those of one process."""
     assert together.status is Status.OK, together.reasons
     assert audit(together) == []
     found = compare_training({("", 0): alone}, {("", 0): together})
@@ -84,7 +84,7 @@ def assert_same_training(alone: Result, together: Result, update: float = 1e-4) 
 
 
 def zero(stage: int, **options: Any) -> list[dict[str, Any]]:
-    """Return a stack of that stage."""
+    """Return a stack with the given stage."""
     return [{"use": "deepspeed", "stage": stage, **options}]
 
 
@@ -135,7 +135,7 @@ def test_two_ranks_of_each_stage_train_as_one_process_does(
 
 
 def assert_single_number_is_refused(result: Result, stage: int) -> None:
-    """The run has failed, and says which parameter, and what to use."""
+    """Check that the run failed with the parameter and the alternative."""
     assert result.status is Status.FAILED
     (reason,) = result.reasons
     assert f"stage {stage} fails on a parameter of a single number" in reason
@@ -198,7 +198,7 @@ def test_offload_precisions_adapters_and_one_device_train_the_same(tmp_path: Pat
 
 @pytest.mark.release
 def test_experts_under_stage_3_are_counted_and_train_the_same(tmp_path: Path) -> None:
-    """Their weights are placeholders, of whose sizes the FLOPs are made."""
+    """The sizes of their placeholders determine the FLOPs."""
     found = run(
         tmp_path,
         write(tmp_path, "one", 1, {"alone": []}, **EXPERTS),

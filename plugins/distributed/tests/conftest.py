@@ -84,7 +84,7 @@ def compared(alone: Result, together: Result) -> TrainingComparison:
 
 
 def assert_same_training(alone: Result, together: Result, rounding: float = 1e-6) -> None:
-    """Losses, tokens and updates are those of one process, to rounding."""
+    """Check that losses, tokens and updates equal those of one process, up to rounding."""
     found = compared(alone, together)
     one, several = run_throughput(alone), run_throughput(together)
     assert one is not None and several is not None

@@ -1,4 +1,4 @@
-"""Batch norms beside bfloat16 copies of the weights: they keep float32, and the rest computes."""
+"""Batch norms beside bfloat16 weights: they stay float32, and the rest computes in 16 bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accel_bench.testing import close_run, make_run, run_scenario
 
 
 def test_a_resnet_trains_with_master_weights_as_in_float32(tmp_path: Path) -> None:
-    """Statistics of the batch, and in evaluations those that were averaged."""
+    """Training uses the batch's statistics, evaluations the running averages."""
     path = tmp_path / "resnet.yaml"
     stacks = {"baseline": [], "fsdp2": "fsdp2", "master": "master-weights"}
     work = {**MEASURED, **WORKS["resnet"], "stacks": stacks}

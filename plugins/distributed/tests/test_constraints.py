@@ -1,4 +1,4 @@
-"""What does not fit a mesh is said before anything starts, with the number that is in the way."""
+"""Meshes that do not fit are refused before the start, with the number in the way."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_plan_knows_what_a_device_keeps_and_what_a_group_takes() -> None:
 
 
 def test_a_batch_of_one_fits_devices_that_compute_it_together(tmp_path: Path) -> None:
-    """DDP refuses it, with its place, and so does a mesh that makes a group of each device."""
+    """DDP refuses it, as does a mesh with a group for each device."""
     path = tmp_path / "one.yaml"
     path.write_text("""\
 name: one

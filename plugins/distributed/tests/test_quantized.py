@@ -1,4 +1,4 @@
-"""Quantized bases under FSDP2, in the environment that has what quantizes."""
+"""Quantized bases under FSDP2, in the environment with quantization libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MASTER = {"set": {"train.precision": "bf16-master-weights"}}
 def test_packed_weights_are_sharded_and_gathered_as_they_are(
     tmp_path: Path, ranks: SimpleNamespace
 ) -> None:
-    """nf4 trains as under DDP, in any storage; what would be lost or copied wrongly is refused."""
+    """nf4 trains as under DDP, in any storage; formats that would be corrupted are refused."""
     pytest.importorskip("bitsandbytes")
     nf4, stored = "bitsandbytes", {"use": "bitsandbytes", "quant_storage": "float32"}
     int8 = {"use": "bitsandbytes", "quant_type": "int8"}

@@ -25,7 +25,7 @@ PRETENDERS = {
     "shards-alone": "the model is divided over 1 of 2 processes, and nothing joins the others",
     "cut": "the gradient is cut: 4 trained modules received none: model.layers.0.mlp.",
 }
-"""Stacks that do not train as they say, and the reason."""
+"""Stacks that do not train as they claim, and the expected reason."""
 
 SMALL_EXPERTS = {
     "num_hidden_layers": 1,
@@ -46,7 +46,7 @@ def pretended(*stacks: str) -> dict[str, list[str]]:
 
 
 def assert_invalid(found: dict[str, dict[str, Result]], stack: str) -> None:
-    """A pretender's run is invalid, for its reason."""
+    """Check that a pretender's run is invalid for its reason."""
     assert found["pretended"][stack].status is Status.INVALID
     assert PRETENDERS[stack] in " ".join(found["pretended"][stack].reasons)
 
@@ -55,7 +55,7 @@ def assert_invalid(found: dict[str, dict[str, Result]], stack: str) -> None:
 def results(
     tmp_path_factory: pytest.TempPathFactory, ranks: SimpleNamespace
 ) -> dict[str, dict[str, Result]]:
-    """One process, two ranks of each strategy, and strategies that are not what they say."""
+    """Results of one process, two ranks of each strategy, and pretenders."""
     folder = tmp_path_factory.mktemp("ranks")
     accumulated = {"gradient_accumulation": 2}
     divided = {"task": {**DPO["task"], "reference_tensor_parallel_size": 2}}

@@ -24,7 +24,7 @@ TENSOR = {"use": "mesh", "tensor": 2}
 def test_policy_and_reference_are_divided_each_by_its_own_size(
     tmp_path: Path, ranks: SimpleNamespace
 ) -> None:
-    """Four devices: both numbers, in every order, and a reference that is another model."""
+    """Four devices: both sizes, in every order, and a reference that is another model."""
 
     def task(size: int, **options: Any) -> dict[str, Any]:
         return {"task": {**DPO["task"], "reference_tensor_parallel_size": size, **options}}
@@ -60,7 +60,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {"all": {}, "lora": {"adapter": {"use": "l
 def results(
     tmp_path_factory: pytest.TempPathFactory, ranks: SimpleNamespace
 ) -> dict[str, dict[str, Result]]:
-    """Each task, with all weights and with adapters, by one process and by two ranks."""
+    """Results of each task, with all weights and with adapters, by one process and by two ranks."""
     folder = tmp_path_factory.mktemp("tasks")
     paths = []
     for adapter, changes in ADAPTERS.items():

@@ -1,4 +1,4 @@
-"""An examination of this machine, and of machines that tell nothing."""
+"""Examination of this machine, and of machines without any information."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.machine.nvml import library
 
 
 def examined(folder: Path) -> Examination:
-    """This machine."""
+    """The examination of this machine."""
     return examine(read_machine(), folder / "results" / "not" / "there")
 
 

@@ -1,4 +1,4 @@
-"""`accel-bench doctor`: a report that never fails to come, and an exit code to act on."""
+"""`accel-bench doctor`: a report on every machine, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of libraries that do not go together are found from metadata alone."""
+"""Incompatible libraries are found from metadata alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accel_bench.plugins.registry import unmet_requirement
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that is the whole path of installed distributions."""
+    """A folder that replaces the path of installed distributions."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for cached in (unmet_requirement, distribution_version):
         cached.cache_clear()
@@ -30,7 +30,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    """This machine, as if it had no GPU."""
+    """This machine without a GPU."""
     return read_machine().model_copy(update={"gpus": ()})
 
 
@@ -46,7 +46,7 @@ PAIRS = [
     ({"triton": "3.6.1", "numpy": "2.3.0"}, "Triton 3.6 wants numpy 2.2"),
     ({"amdsmi": "7.0", "ray": "2.60"}, "`import ray` fails"),
 ]
-"""What is installed, and what is said of it."""
+"""Installed distributions, and the expected conflict."""
 
 
 @pytest.mark.parametrize(("versions", "words"), PAIRS)

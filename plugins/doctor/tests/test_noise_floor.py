@@ -1,4 +1,4 @@
-"""What the comparison of a stack with itself is said to mean."""
+"""Conclusion from the comparison of a stack with itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""example: only the last blocks are trained, the counts say so, and closing undoes it."""
+"""The plugin `example`: only the last blocks train, counts are right, and undo restores."""
 
 import pytest
 import torch

@@ -26,16 +26,16 @@ HOPPER = GPUTarget("cuda", 90, 32)
 DTYPE = torch.bfloat16
 
 ROWS = 16
-"""Tokens, where their number decides about nothing but the grid."""
+"""Number of tokens, in kernels for which it only determines the grid."""
 
 HEADS = ((32, 32, 128), (32, 8, 128))
-"""Heads of queries and of keys, and their size: Llama 2 7B; Mistral 7B and Llama 3 8B."""
+"""Numbers of query and key heads, and head sizes: Llama 2 7B; Mistral 7B and Llama 3 8B."""
 
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
 class Hopper:
-    """Answers to what Triton asks of a GPU before it compiles for it."""
+    """Answers to Triton's queries of a GPU before compilation."""
 
     def get_current_target(self) -> GPUTarget:
         return HOPPER
@@ -55,7 +55,7 @@ class Hopper:
 
 
 class Recorder:
-    """Compiles kernels in place of launching them, and notes what they need of a multiprocessor."""
+    """Compiles kernels in place of launching them, and records the resources they need."""
 
     def __init__(self) -> None:
         self.kernels: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def case(self, name: str) -> Iterator[None]:
-        """Note what fails within the block under the name of a part, and go on."""
+        """Record exceptions of the block under the name of a part."""
         self._case = name
         try:
             yield
@@ -89,7 +89,7 @@ class Recorder:
 
 
 def needs_of(compiled: Any) -> dict[str, Any]:
-    """Return threads, registers and shared bytes of a compiled kernel, and whether it is double."""
+    """Return threads, registers, shared bytes of a compiled kernel, and whether it uses float64."""
     program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -108,7 +108,7 @@ def needs_of(compiled: Any) -> dict[str, Any]:
 
 
 def tensor(*shape: int, trained: bool = True, dtype: torch.dtype = DTYPE) -> torch.Tensor:
-    """Return a tensor as operations give them: some kernels write into their inputs."""
+    """Return a tensor in the form of an operation's output, since some kernels overwrite inputs."""
     made = torch.zeros(shape, dtype=dtype)
     return made.requires_grad_() * 1 if trained else made
 
@@ -229,7 +229,7 @@ def packed(record: Recorder) -> None:
 
 
 def main() -> None:
-    """Compile everything, and print what was compiled and what failed."""
+    """Compile everything, and print compiled kernels and failures."""
     record = Recorder()
     record.install()
     for part in (norms, rotations, gates, losses, patched):

@@ -1,4 +1,4 @@
-"""What the tests of this plugin build: small models of every architecture, steps, snapshots."""
+"""Fixtures of this plugin's tests: small models of every architecture, steps, snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""Sizes that are no powers of two."""
+"""Configuration sizes that are no powers of two."""
 
 GRANITE = {
     "logits_scaling": 6.0,
@@ -67,7 +67,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "Qwen2": SMALL,
     "Qwen3": SMALL,
 }
-"""Architectures, by the beginning of their class's name."""
+"""Configurations of architectures, by the prefix of their class's name."""
 
 
 def build(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
@@ -109,7 +109,7 @@ def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
 
 
 def fuse(model: nn.Module, **options: Any) -> FusedModel:
-    """Put fused kernels into a model, as the plugin does it on a CPU."""
+    """Fuse a model as the plugin does on a CPU."""
     plugin = FusedKernels(FusedKernelsOptions(**options), "fused-kernels")
     fused = FusedModel(model, plugin.options, plugin.libraries("cpu", os.environ))
     fused.install()
@@ -117,7 +117,7 @@ def fuse(model: nn.Module, **options: Any) -> FusedModel:
 
 
 def code_of(model: nn.Module) -> dict[tuple[str, str], Any]:
-    """Everything that a model runs: attributes of its modules, their code, and torch's."""
+    """Return all code that a model runs: modules' attributes, their functions, and torch's."""
     causal = next(m for m in model.modules() if type(m).__name__.endswith("ForCausalLM"))
     modeling = sys.modules[type(causal).__module__]
     classes = [value for value in vars(modeling).values() if isinstance(value, type)]
@@ -136,14 +136,14 @@ def code_of(model: nn.Module) -> dict[tuple[str, str], Any]:
 
 
 def differing(before: dict[tuple[str, str], Any], after: dict[tuple[str, str], Any]) -> list[Any]:
-    """Attributes that are not the same objects."""
+    """Return the attributes that are not identical objects."""
     return [
         key for key in {*before, *after} if before.get(key, before) is not after.get(key, after)
     ]
 
 
 HAS_FUSED_LOSS = hasattr(nn.functional, "linear_cross_entropy")
-"""Whether torch has the loss without logits on a CPU, as it does from 2.13 on."""
+"""True if torch has the loss without logits on a CPU, as from 2.13 on."""
 
 
 class Bench:
@@ -161,7 +161,7 @@ class Bench:
         self._fused: list[FusedModel] = []
 
     def fuse(self, model: nn.Module, **options: Any) -> FusedModel:
-        """Put fused kernels into a model; they are out of it again when the test ends."""
+        """Fuse a model until the test ends."""
         # Liger has that loss where Triton interprets its kernels.
         has_loss = HAS_FUSED_LOSS or "TRITON_INTERPRET" in os.environ
         if type(model).__name__ == "GPTBigCodeForCausalLM" and not has_loss:
@@ -170,7 +170,7 @@ class Bench:
         return self._fused[-1]
 
     def close(self) -> None:
-        """Undo: what is patched in modeling modules would reach the next test."""
+        """Undo all fusions, which would affect later tests through modeling modules."""
         for fused in reversed(self._fused):
             fused.undo()
 
@@ -184,7 +184,7 @@ def fused_loss() -> None:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    """What tests build with."""
+    """Bench for one test."""
     made = Bench()
     yield made
     made.close()
@@ -192,7 +192,7 @@ def bench() -> Iterator[Bench]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Sums in the same order in every run."""
+    """Use one thread, which sums in the same order in every run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -20,17 +20,17 @@ pytestmark = [
 ]
 
 REGISTERS, SHARED_BYTES = 2**16, 232_448
-"""Of a multiprocessor of compute capability 9.0, registers and what one block can share of its
-memory (CUDA C++ Programming Guide, technical specifications by compute capability)."""
+"""Registers of a multiprocessor of compute capability 9.0, and shared memory of a block (CUDA C++
+Programming Guide, technical specifications by compute capability)."""
 
 LOSSES = ("cross_entropy", "linear_cross_entropy")
 CASES = ("rms_norm", "layer_norm", "rope", "silu", "gelu_tanh", "gate", *LOSSES, "liger")
-"""Parts of both plugins with Triton kernels, as the names of their cases begin."""
+"""Prefixes of the cases of both plugins' parts with Triton kernels."""
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the program printed: kernels with what they need, and cases that failed."""
+    """Output of the program: kernels with the resources they need, and failed cases."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     ended = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("ahead_of_time.py"))],
@@ -62,5 +62,5 @@ def test_every_kernel_can_be_launched(compiled: Any) -> None:
 
 
 def test_no_kernel_computes_in_double_precision(compiled: Any) -> None:
-    """A float of Python that is taken for a double costs a GPU 64 times as long."""
+    """A Python float taken for a double costs a GPU 64 times as long."""
     assert [one["name"] for one in compiled["kernels"] if one["double"]] == []

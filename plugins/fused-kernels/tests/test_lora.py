@@ -1,4 +1,4 @@
-"""Fused LoRA in whole models, against PEFT: loss, every gradient, what is kept and undone."""
+"""Fused LoRA in whole models, against PEFT: loss, gradients, stored tensors and undo."""
 
 import copy
 from collections.abc import Callable
@@ -30,12 +30,12 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 ALL = (*ATTENTION, *MLP)
 
 TIGHT = {torch.float64: 1e-12, torch.float32: 2e-5}
-"""Largest distance of two gradients, relative to their norm."""
+"""Maximum distance of two gradients, relative to their norm."""
 
 
 @pytest.fixture
 def adapted(bench) -> Callable[..., Any]:
-    """Make a small adapted model whose adapters are not zero."""
+    """Return a small model with nonzero adapters."""
 
     def make(
         family: str = "Llama",
@@ -52,7 +52,7 @@ def adapted(bench) -> Callable[..., Any]:
 
 
 def nonzero(model: Any) -> Any:
-    """Draw B, so that it matters; give every adapter a rank's worth of its own numbers."""
+    """Draw B at random, with different values for every adapter."""
     torch.manual_seed(2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -75,7 +75,7 @@ def pair_of_steps(bench: Any, model: Any, autocast: bool = False) -> list[Any]:
 
 
 def check(bench: Any, model: Any, tolerance: float, **settings: Any) -> None:
-    """Loss and every gradient are equal."""
+    """Check that loss and every gradient are equal."""
     (loss, gradients), (fused_loss, fused_gradients) = pair_of_steps(bench, model, **settings)
     assert gradients
     assert fused_loss == pytest.approx(loss, rel=tolerance)
@@ -200,7 +200,7 @@ def test_micro_batches_accumulate(bench, adapted):
 
 
 def away(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> float:
-    """Mean distance of gradients, relative to each one's norm; a single one varies a lot."""
+    """Mean distance of gradients, relative to each gradient's norm."""
     every = [(found[name].to(g.dtype) - g).norm() / g.norm() for name, g in exact.items()]
     return float(torch.stack(every).mean())
 
@@ -235,7 +235,7 @@ def test_autocast_is_as_near_to_float32_as_peft_is(bench, adapted, dropout):
 
 
 def kept_bytes(bench: Any, model: Any) -> int:
-    """Bytes that a step keeps for its backward, each storage once, weights left out."""
+    """Bytes that a step stores for its backward, each storage once, without weights."""
     known = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -345,7 +345,7 @@ def test_evaluation_is_peft_s(adapted):
 
 
 class Attention(nn.Module):
-    """Three projections, called in one way or another."""
+    """Three projections, called in different ways."""
 
     def __init__(self, way: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

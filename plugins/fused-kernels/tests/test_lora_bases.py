@@ -24,7 +24,7 @@ pytestmark = [
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_hidden_layers": 2}
-"""Multiples of 32, which GPTQ packs."""
+"""Layer sizes that are multiples of 32, as GPTQ packs."""
 
 
 def four_bits(linear: nn.Linear, quant_type: str, nested: bool = False) -> nn.Module:
@@ -66,7 +66,7 @@ def eight_bits(linear: nn.Linear) -> nn.Module:
 
 
 def packed(linear: nn.Linear, bits: int = 4, sorts: bool = False) -> nn.Module:
-    """A layer of the plugin for GPTQ."""
+    """Layer of the plugin for GPTQ."""
     pytest.importorskip("gptqmodel")
     impl = pytest.importorskip("accel_bench_gptq.impl")
     checkpoint = pytest.importorskip("accel_bench_gptq.checkpoint")
@@ -78,7 +78,7 @@ def packed(linear: nn.Linear, bits: int = 4, sorts: bool = False) -> nn.Module:
 
 
 def of_the_library(linear: nn.Linear) -> nn.Module:
-    """The layer of GPTQModel itself, with what the plugin packed."""
+    """GPTQModel's own layer with the plugin's packed tensors."""
     pytest.importorskip("gptqmodel")
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.quantization import FORMAT
@@ -158,7 +158,7 @@ MODELS = {
     "gptq": "lora.GPTQLoraLinear gptq",
     "torchao-int8": "lora.TorchaoLoraLinear tensor",
 }
-"""Which layers PEFT makes, and what fusing takes their bases for."""
+"""PEFT's layers by model, and the kinds of base that fusion recognizes."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,7 +188,7 @@ def test_the_product_and_its_gradient_are_the_library_s_own(kind, dtype, bias):
 
 
 def quantize(model: Any, kind: str) -> Any:
-    """Replace the linear layers of a model's blocks, as the plugins that quantize do."""
+    """Replace the linear layers of a model's blocks, as quantization plugins do."""
     for layer in model.model.layers:
         for name, linear in list(layer.named_modules()):
             if isinstance(linear, nn.Linear):
@@ -201,7 +201,7 @@ def quantize(model: Any, kind: str) -> Any:
 
 @pytest.fixture
 def adapted(bench) -> Callable[..., Any]:
-    """Make a small model with a quantized base and adapters that are not zero."""
+    """Return a small model with a quantized base and nonzero adapters."""
 
     def make(kind: str, dtype: torch.dtype, adapters: torch.dtype, dropout: float) -> Any:
         base = quantize(bench.build("Qwen2", dtype, **SIZES), kind)

@@ -21,7 +21,7 @@ PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Base:
-    """A frozen matrix in float64 that counts how often it was asked for as a dense one."""
+    """A frozen float64 matrix that counts its dequantizations."""
 
     def __init__(self, rows: int, columns: int, bias: bool) -> None:
         self.weight = torch.randn(rows, columns, dtype=torch.float64)
@@ -42,7 +42,7 @@ class Base:
 
 
 class Uncounted(Base):
-    """One without the side effect of counting, which cannot be compiled."""
+    """A base without counting, a side effect that cannot be compiled."""
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
         return self.weight.to(dtype)
@@ -62,7 +62,7 @@ def pair(rows: int, columns: int, rank: int) -> list[torch.Tensor]:
 
 
 def plain(projection: BaseProduct, inputs: torch.Tensor, down: Any, up: Any) -> torch.Tensor:
-    """What PEFT computes, in its order."""
+    """PEFT's computation in its order."""
     answer = projection.multiply(inputs)
     if down is None:
         return answer
@@ -71,7 +71,7 @@ def plain(projection: BaseProduct, inputs: torch.Tensor, down: Any, up: Any) -> 
 
 
 def seeds_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gradients can be tested numerically where every call draws the same."""
+    """Seed each call, as numerical gradients need equal draws."""
 
     def seeded(*tensors: Any) -> Any:
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Every architecture with torch's kernels: loss, gradients, what is left out, and the way back."""
+"""Every architecture with torch's kernels: loss, gradients, skipped parts, and undo."""
 
 import inspect
 from typing import Any
@@ -27,17 +27,17 @@ GRANITE_MOE = pytest.param(
 )
 
 CLOSE = 1e-5
-"""Of gradients in float32, relative to each tensor's norm."""
+"""Maximum distance of float32 gradients, relative to each tensor's norm."""
 
 
 def equal(found: Any, expected: Any, bench: Any) -> None:
-    """Loss and every gradient are the same, but for rounding in float32."""
+    """Check that loss and every gradient are equal up to float32 rounding."""
     assert found[0] == pytest.approx(expected[0], rel=1e-6)
     assert bench.distance(found[1], expected[1]) < CLOSE
 
 
 def adapted(bench: Any, family: str, targets: Any = "all-linear", **changes: Any) -> Any:
-    """A model under LoRA whose adapters already change what it computes."""
+    """A model under LoRA with nonzero adapters."""
     model = get_peft_model(
         bench.build(family, **changes), LoraConfig(r=4, target_modules=targets)
     ).train()
@@ -51,7 +51,7 @@ def adapted(bench: Any, family: str, targets: Any = "all-linear", **changes: Any
 @pytest.mark.parametrize("items", [None, 17, torch.tensor(17)])
 @pytest.mark.parametrize("family", [*(one for one in FAMILIES if one != "GraniteMoe"), GRANITE_MOE])
 def test_loss_and_gradients_are_the_model_s_own(family: str, items: Any, bench: Any) -> None:
-    """Granite's multipliers, Mixtral's router loss and the number of items are in them."""
+    """Granite's multipliers, Mixtral's router loss and the number of items are included."""
     model = bench.build(family)
     given = {} if items is None else {"num_items_in_batch": items}
     expected = bench.step(model, **given)

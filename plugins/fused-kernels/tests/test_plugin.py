@@ -167,14 +167,14 @@ def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(
 
 
 class OfAStranger(Task[Options]):
-    """A task with the loss of the model."""
+    """A third party's task with the loss of the model."""
 
 
 class DividedOtherwise(OfAStranger):
-    """Takes the loss of the model, and says so."""
+    """A task that declares the model's loss, divided otherwise."""
 
     def uses_loss_of_model(self) -> bool:
-        """Return that it does."""
+        """Return True: the task uses the model's loss."""
         return True
 
     @hookimpl

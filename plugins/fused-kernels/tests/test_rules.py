@@ -1,4 +1,4 @@
-"""The table names what the installed transformers really has."""
+"""The rules name classes and functions of the installed transformers."""
 
 import inspect
 from importlib import import_module

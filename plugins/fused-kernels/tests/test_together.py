@@ -1,4 +1,4 @@
-"""Stacks of two and three plugins: each learns what its baseline learns."""
+"""Stacks of two and three plugins learn like their baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ def run_all(
 
 
 NEAR = ("equivalent", "inconclusive")
-"""Verdicts of a loss within the tolerance; a few steps of LoRA hardly move one."""
+"""Verdicts that accept a loss; a few steps of LoRA hardly change it."""
 
 
 def learn_alike(found: dict[str, Result], baseline: str) -> None:
-    """All of them ended well, and with the baseline's loss within what their plugins declare."""
+    """Check that all stacks ended well, with the baseline's loss within declared tolerances."""
     for stack, result in found.items():
         # A busy machine degrades a run, for reasons of its own.
         assert result.status.completed, (stack, result.reasons)
@@ -55,13 +55,13 @@ TRACED = {
     ),
     "single-gpu-qlora-cpu": ("nf4-compiled", "gptq-compiled"),
 }
-"""Stacks that are traced and not compiled: inductor takes most of a minute for each."""
+"""Stacks that are traced without compilation, which takes inductor most of a minute."""
 
 FEW = {
     "single-gpu-lora-cpu": ("lora", "fused-compiled"),
     "single-gpu-qlora-cpu": ("qlora", "gptq-fused"),
 }
-"""Stacks that hold all parts of the others. NF4 with fused kernels and the compiler is below."""
+"""Stacks that cover all parts of the others. NF4 with fused kernels and the compiler is below."""
 
 
 @pytest.mark.parametrize(

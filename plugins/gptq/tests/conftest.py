@@ -1,4 +1,4 @@
-"""A small run for the plugin's tests, and where they can be run at all."""
+"""A small run for this plugin's tests, and their requirements."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 @pytest.fixture(autouse=True)
 def packed_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have GPTQModel pack by Python: its kernel is compiled first, which takes most of a minute."""
+    """Make GPTQModel pack in Python, since compiling its kernel takes most of a minute."""
     monkeypatch.setenv("GPTQMODEL_DISABLE_PACK_EXT", "1")
 
 

@@ -1,4 +1,4 @@
-"""autogptq: it trains, gradients reach adapters alone, a checkpoint is what was in memory."""
+"""autogptq: models train, gradients reach only adapters, checkpoints restore the model."""
 
 import os
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 MATRICES = 14
-"""Linear layers in the decoder of the small llama with two layers."""
+"""Number of linear layers in the decoder of the small llama with two layers."""
 
 TOKENS = torch.arange(64).reshape(2, 32)
 

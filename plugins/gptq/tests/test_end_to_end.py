@@ -21,7 +21,7 @@ SCENARIO = {
 
 @pytest.fixture(scope="module", params=STARTS)
 def done(tmp_path_factory, request) -> tuple[Done, dict[str, Result]]:
-    """One session of a scenario that says nothing of adapters, dtypes or stacks."""
+    """One session of a scenario without adapters, dtypes or stacks."""
     folder = tmp_path_factory.mktemp("gptq")
     (folder / "scenario.yaml").write_text(json.dumps(SCENARIO))
     options = ("--plugin", "autogptq", "--set", "stacks.autogptq.autogptq.group_size=32")

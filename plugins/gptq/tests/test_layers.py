@@ -1,4 +1,4 @@
-"""Layers: the same product and gradient in every mode, with the memory that was asked for."""
+"""Packed layers: equal product and gradient in every mode, with the requested memory."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Options, constraints, checkpoints: what is refused names plugin, field and the way out."""
+"""Options, constraints, checkpoints: errors name plugin, field and the way out."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def stack_of(**options: object) -> Stack:
 
 @pytest.fixture
 def check(make_run, machine):
-    """Plan an experiment with options, and return the reasons that exclude it."""
+    """Return the reasons that exclude an experiment with the given options."""
 
     def reasons(model=None, options=None, **settings):
         run = make_run(model, **settings)
@@ -35,7 +35,7 @@ def check(make_run, machine):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """A directory that looks like a checkpoint, quantized or not."""
+    """A directory with the configuration of a checkpoint, quantized or not."""
 
     def make(**quantization):
         config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}

@@ -1,4 +1,4 @@
-"""Packing: half a step at most, in the layout that GPTQModel reads."""
+"""Packing: an error of half a step at most, in GPTQModel's layout."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def settings(bits=4, group_size=32, sym=True, desc_act=False) -> GPTQSettings:
 
 @pytest.fixture
 def weight() -> torch.Tensor:
-    """A matrix whose rows and columns have ranges of their own, some of them off zero."""
+    """A matrix whose rows and columns have different ranges, some of them without zero."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(OUTPUTS, INPUTS, generator=generator) * 0.02
     drawn *= torch.linspace(0.1, 3, INPUTS)

@@ -30,7 +30,7 @@ CALIBRATED = [
 def test_the_reference_of_preference_tuning_is_the_packed_base(
     use: list[dict[str, object]], tmp_path: Path
 ) -> None:
-    """Before the first step policy and reference are one: else the loss is not log 2."""
+    """Before the first step policy and reference are equal, else the loss is not log 2."""
     model = {**DPO["model"], "dtype": "bfloat16"}
     results = train_beside(tmp_path, "dpo", {"gptq": use}, task={"use": "dpo"}, model=model)
     assert_trains_as_said(results)

@@ -1,4 +1,4 @@
-"""Both engines do the same work: the same tokens and the same losses from the same seed.
+"""Both engines do the same work: equal tokens and equal losses from one seed.
 
 In one process; tests/test_distributed.py compares them with two ranks each.
 """
@@ -52,7 +52,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def figures(samples: tuple[Sample, ...]) -> list[tuple[int, int, int, int]]:
-    """What each step has counted."""
+    """Counts of each step."""
     return [
         (step.sequences, step.processed_tokens, step.real_tokens, step.supervised_tokens)
         for step in samples
@@ -60,7 +60,7 @@ def figures(samples: tuple[Sample, ...]) -> list[tuple[int, int, int, int]]:
 
 
 def assert_same(ours: tuple[Sample, ...], theirs: tuple[Sample, ...]) -> None:
-    """The same counts, and losses that move and differ by rounding only."""
+    """Check that counts are equal, and that losses move and differ by rounding only."""
     assert len(theirs) == 5
     assert figures(ours) == figures(theirs)
     assert len({step.loss for step in theirs}) == 5
@@ -68,12 +68,12 @@ def assert_same(ours: tuple[Sample, ...], theirs: tuple[Sample, ...]) -> None:
 
 
 def first_steps(window: Window) -> tuple[Sample, ...]:
-    """Return as many steps as every window has: one that was disturbed is measured again."""
+    """Return the steps that every window has; a disturbed window is measured again."""
     return (*window.warmup, *window.discarded, *window.samples)[:5]
 
 
 def is_padded(steps: tuple[Sample, ...]) -> bool:
-    """Whether tokens went through the model that are none."""
+    """Return whether the model processed padding tokens."""
     return any(step.real_tokens < step.processed_tokens for step in steps)
 
 

@@ -1,4 +1,4 @@
-"""The HF Trainer engine: what it trains, counts and leaves alone, held against the plain loop."""
+"""The HF Trainer engine against the default engine: training, counts, and disabled features."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENGINES: dict[str, Callable[[Run], Any]] = {
 
 
 class Laps:
-    """Stands where the stopwatch does: keeps what it is told, and stops after some steps."""
+    """A stopwatch that records its calls, and stops after some steps."""
 
     def __init__(self, steps: int = STEPS, at_lap: Callable[[], None] = lambda: None) -> None:
         self.running = True
@@ -64,7 +64,7 @@ class Laps:
 
 
 class Tiny(torch.nn.Module):
-    """A model with dropout and transformers' way of being called: returns a thing with a loss."""
+    """A model with dropout and transformers' call signature: it returns an object with a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Tiny(torch.nn.Module):
 
 
 class SeenOperations(TorchDispatchMode):
-    """Notes the name of every operation, and which number of laps had ended before it."""
+    """Dispatch mode that records each operation with the number of ended laps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class SeenOperations(TorchDispatchMode):
 
 
 def batches(taken: list[int], accumulation: int) -> Iterator[Batch]:
-    """Micro-batches of two samples for ever; `taken` gets a number for each that is drawn."""
+    """Endless micro-batches of two samples; `taken` gets a number for each."""
     generator = torch.Generator().manual_seed(1)
     while True:
         taken.append(len(taken))

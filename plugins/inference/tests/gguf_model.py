@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 FIRST_LETTER = 0x4E00
-"""Letter of token 0: each token is a letter of its own, so that texts are tokens."""
+"""Letter of token 0: each token is one letter, so that texts identify tokens."""
 
 LAYER = {
     "input_layernorm": "attn_norm",
@@ -19,7 +19,7 @@ LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-"""Names of a block's weights, in transformers and in GGUF."""
+"""Names of a block's weights in GGUF, by transformers' names."""
 
 
 def write_gguf(model: Any, path: Path) -> None:
@@ -68,8 +68,8 @@ def _name(name: str) -> str:
 
 
 def _in_order_of_llama(name: str, weight: Any, config: Any) -> Any:
-    """Return the rows of queries and keys in the order of Meta's rotary embedding, which turns
-    neighbours and not halves."""
+    """Return the rows of queries and keys in the order of Meta's rotary embedding, which rotates
+    neighbours instead of halves."""
     heads = {
         "q_proj": config.num_attention_heads,
         "k_proj": config.num_key_value_heads,

@@ -1,4 +1,4 @@
-"""What a server on a real socket may do to a request, and how that is said: `completion_impl`."""
+"""Behaviour of a server on a real socket, and its error messages: `completion_impl`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
 
 DRIPPED_BYTES = 150
-"""Bytes after which a server that drips ends the connection, so that a test ends too."""
+"""Bytes after which a slow server ends the connection, so that a test ends."""
 
 
 def drips(before: bytes, drop: bytes) -> Callable[[socket.socket], None]:
-    """Return a server that sends a beginning, and then drops with pauses."""
+    """Return a server that sends a beginning, and then single bytes with pauses."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(before)
@@ -49,7 +49,7 @@ def streams(*events: Any) -> Callable[[socket.socket], None]:
 
 @contextlib.contextmanager
 def serving(behaviour: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Yield the address of a server that reads one request and then behaves so."""
+    """Yield the address of a server that reads one request and then behaves as given."""
 
     def serve() -> None:
         connection, _ = listener.accept()

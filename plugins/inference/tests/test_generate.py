@@ -1,4 +1,4 @@
-"""The engine `generate`: its tokens against transformers, its latencies against a planted sleep."""
+"""The engine `generate`: tokens as in transformers, and latencies of a planted sleep."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from accel_bench.result import Result, Sample, Window
 MakeRun = Callable[..., Run]
 
 PLANTED_SECONDS = 0.02
-"""What each call of the model sleeps where a sleep is planted."""
+"""Planted sleep in seconds of each call of the model."""
 
 MODEL = {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 2, "hidden_size": 64}}
 MEASURE: dict[str, Any] = {}
 LENGTHS = {"median": 6, "minimum": 3, "sigma": 0.4}
-"""Prompts of several lengths, so that a batch of them is padded."""
+"""Prompt lengths, which differ so that batches are padded."""
 
 LAYERS, HEADS, HEAD_SIZE, BYTES = 2, 2, 16, 4
-"""Layers, heads of keys and values, size of a head, and bytes of a number of that model."""
+"""Numbers of layers and key-value heads of the model, head size, and bytes of an element."""
 
 
 class Laps:
-    """Stands where the stopwatch does: notes each lap, and when time was left out."""
+    """A stopwatch that records laps, and excluded time."""
 
     def __init__(self, steps: int) -> None:
         self.running = True
@@ -92,7 +92,7 @@ def answering(
 
 
 def by_transformers(run: Run, requests: int) -> list[list[int]]:
-    """Return what the model generates for each request alone, without any padding."""
+    """Return transformers' generation for each request alone, without padding."""
     from accel_bench.modeling.prompts import Prompts
 
     model, new = run.model, run.scenario.inference.new_tokens
@@ -108,7 +108,7 @@ def by_transformers(run: Run, requests: int) -> list[list[int]]:
 
 
 def planted(run: Run) -> None:
-    """Let each call of the model sleep."""
+    """Make each call of the model sleep."""
     run.model.register_forward_pre_hook(lambda *_: time.sleep(PLANTED_SECONDS))
 
 

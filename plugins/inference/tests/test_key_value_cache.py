@@ -1,4 +1,4 @@
-"""Bytes of keys and values: arithmetic against the cache that transformers fills, by model."""
+"""Bytes of the key-value cache: computed against filled by transformers, by model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mistral": {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8},
     "gemma2": {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8},
 }
-"""Kinds of attention: grouped, all heads, one head, repeated heads, windows, and both in turn."""
+"""Models by kind of attention: grouped, all heads, one head, repeated heads, windows, mixed."""
 
 
 def generator(make_run: Any, kind: str, cache: str, **scenario: Any) -> Generator:

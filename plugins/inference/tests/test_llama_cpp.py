@@ -1,4 +1,4 @@
-"""A server that others wrote, llama.cpp's, against `generate`: same weights, same tokens."""
+"""llama.cpp's server against `generate`: equal weights, equal tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def measured(url: str, tmp_path: Path) -> Callable[..., dict[str, Result]]:
-    """Return `measured(ids, **settings)`: both stacks; llama.cpp tells token ids, or its text."""
+    """Return `measured(ids, **settings)`: results of both stacks, with token ids or text."""
 
     def run(ids: bool, **settings: Any) -> dict[str, Result]:
         path = tmp_path / "servers.yaml"

@@ -1,4 +1,4 @@
-"""The engine `openai-endpoint` against a real server: a small model behind the standard library."""
+"""The engine `openai-endpoint` against a real server of a small model, in the standard library."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from accel_bench.modeling.loading import load_base_model
 from accel_bench.result import Result
 
 PLANTED_SECONDS = 0.02
-"""What the server sleeps before each token."""
+"""Planted sleep in seconds before each token."""
 
 FIRST_LETTER = 0x4E00
-"""Letter of token 0: each token is a letter of its own, so that texts are tokens."""
+"""Letter of token 0: each token is one letter, so that texts identify tokens."""
 
 MODEL = {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1, "hidden_size": 64}}
 
@@ -36,7 +36,7 @@ measure: {{warmup: 1, steps: 4, rounds: 1, phase_steps: 0}}
 
 
 class Server(ThreadingHTTPServer):
-    """Ends with its requests: one that computes when Python exits would abort the process."""
+    """A server that ends with its requests; computing while Python exits would abort it."""
 
     daemon_threads = False
 
@@ -46,16 +46,16 @@ class Handler(BaseHTTPRequestHandler):
 
     model: ClassVar[Any]
     other: ClassVar[bool] = False
-    """Whether it answers otherwise than the model would."""
+    """True to answer differently from the model."""
 
     boast: ClassVar[int] = 1
-    """How many tokens it counts for each."""
+    """Reported number of tokens for each real one."""
 
     ids: ClassVar[bool] = False
-    """Whether it sends token ids beside the text."""
+    """True to send token ids beside the text."""
 
     alone = threading.Lock()
-    """Held while a token is computed: one at a time, as on one device."""
+    """Lock that computes one token at a time, as on one device."""
 
     def log_message(self, *arguments: Any) -> None:
         """Print nothing."""

@@ -1,4 +1,4 @@
-"""What a server may say in a stream, and what it may not: streams by hand, no server."""
+"""Valid and invalid streams of a server, written by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def usage(tokens: Any) -> dict[str, Any]:
 
 
 def read(*events: Any, asked: int = 4, seconds: float = 60.0) -> Completion:
-    """Read a stream of these events; four tokens were asked for."""
+    """Read a stream of these events, for four requested tokens."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in events]
     content = "".join(f"data: {line}\n\n" for line in lines).encode()
     served = Served(1, 8, now())
@@ -184,7 +184,7 @@ def test_of_a_complaint_only_what_is_shown_is_read(monkeypatch: pytest.MonkeyPat
 
 
 class Refusal(io.BytesIO):
-    """A reply that is an error, and how much of it was read."""
+    """An error response that records how much of it was read."""
 
     status = 500
     most_read = 0

@@ -1,5 +1,5 @@
-"""`openai-endpoint` and a real server that remembers prompts: each round asks others, and what is
-answered from a cache is said."""
+"""`openai-endpoint` and a real server with a prompt cache: rounds send different prompts, and
+cached answers are detected."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from accel_bench.runner.attempt import make_attempt
 from accel_bench.testing import in_process
 
 SECONDS_OF_A_TOKEN = 0.002
-"""What a token of a prompt costs that the server does not know: much more than a request."""
+"""Planted seconds of an uncached prompt token, far above those of a request."""
 
 
 def scenario(server: RememberingServer) -> dict[str, Any]:
-    """Return a scenario whose samples come again within a run."""
+    """Return a scenario whose samples repeat within a run."""
     return {
         "name": "remembering",
         "mode": "inference",
@@ -38,7 +38,7 @@ def scenario(server: RememberingServer) -> dict[str, Any]:
 def measured(
     server: RememberingServer, folder: Path, stacks: dict[str, Any] | None = None, **settings: Any
 ) -> dict[str, Result]:
-    """Return a run of each stack, of the baseline alone by default."""
+    """Return a run of each stack, by default of the baseline alone."""
     path = folder / "remembering.json"
     path.write_text(json.dumps({**scenario(server), **({"stacks": stacks} if stacks else {})}))
     return testing.run_scenario(path, settings=settings)

@@ -1,4 +1,4 @@
-"""Files in the published formats of other programs, small, with figures of published runs."""
+"""Small files in other programs' published formats, with figures of published runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINER = {
     "before_init_mem_gpu": 4747206656,
     "epoch": 0.04,
 }
-"""The example of the benchmark utility's page."""
+"""Example from the page of the benchmark utility."""
 
 STATE = {
     "epoch": 0.04,
@@ -93,7 +93,7 @@ OPTIMUM: dict[str, Any] = {
         },
     },
 }
-"""100 steps x 2 samples x 3 accumulated / 0.5 s = 1,200: a hundred times the 12 of one process."""
+"""Report of 100 steps x 2 samples x 3 accumulated / 0.5 s, a hundred times one process's."""
 
 PYTEST: dict[str, Any] = {
     "machine_info": {

@@ -1,4 +1,4 @@
-"""A checkout of fms-acceleration in miniature: the example of its page, and a mixture."""
+"""A small checkout of fms-acceleration: its documented example, and a mixture."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ PADDING_FREE = """\
 
 
 def write_folder(folder: Path, **changed: str) -> Path:
-    """Write the folder; `changed` are texts of files by their name without the ending."""
+    """Write the folder; `changed` are file texts by name without suffix."""
     files = {
         "scripts/benchmarks/scenarios": SCENARIOS,
         "scripts/benchmarks/defaults": DEFAULTS,

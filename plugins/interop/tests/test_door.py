@@ -1,5 +1,5 @@
-"""Formats enter by one door, ours and those of strangers: imported when a file is held against
-them, named when they are broken."""
+"""Formats by entry point, accel-bench's and third parties': imported when tried on a file, and
+reported when broken."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def stranger(tmp_path: Path) -> Path:
 
 
 def imported(site: Path) -> bool:
-    """Whether the stranger's module was imported."""
+    """Return whether the third party's module was imported."""
     return (site / "stranger" / "imported").exists()
 
 

@@ -1,4 +1,4 @@
-"""Runs are written as other programs write theirs, and come back equal, marked as what they are."""
+"""Runs written in other programs' formats are read back equal, and marked as imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO = make_experiment(
 
 
 def rank(number: int) -> RankResult:
-    """A rank on a GPU, whose allocator and driver were read."""
+    """A rank on a GPU, with readings of allocator and driver."""
     peak = Metric(
         name="peak_memory_bytes",
         figure="run_peak_memory",
@@ -47,7 +47,7 @@ def rank(number: int) -> RankResult:
 
 
 def measured() -> Result:
-    """Two ranks that take 1 sample of 110 tokens each, 100 of them real, in half a second."""
+    """A run of two ranks: 1 sample of 110 tokens each, 100 of them real, in half a second."""
     return make_result("run-a", experiment=TWO, ranks=(rank(0), rank(1)))
 
 

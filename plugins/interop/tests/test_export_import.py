@@ -1,4 +1,4 @@
-"""An export is imported as it was, or not at all."""
+"""An export is imported completely and unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form:
 
 
 def unmarked(result: Result) -> Result:
-    """The result as it was before its export."""
+    """The result before its export."""
     return result.model_copy(update={"provenance": Provenance()})
 
 
@@ -176,7 +176,7 @@ BOMB = (
     "0000000000000001h|K@Da%1qOC_oc0?=`6pR7$qi%Ra=*NwY*%!a_W10LS>zGi8vG3Sd0BTn;=x-tFQhEKQ"
     "}7bI&ntor{pMH`K{G95nucB8>%BdD4nR7lsC(K(VG@UZ&H@?yXZDAtBd({w0F=S^i%8nzw6p)I8J{6+e=Vc"
 )
-"""A Parquet file of 18 KB, compressed: one row, whose text has 600 MB of one letter."""
+"""A compressed Parquet file of 18 KB: one row with a text of 600 MB of one letter."""
 
 
 def test_a_file_that_would_fill_the_memory_is_refused_by_name(tmp_path: Path) -> None:

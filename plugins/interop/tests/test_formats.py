@@ -1,4 +1,4 @@
-"""Every format is recognized, its units and scopes are corrected, and each correction is said."""
+"""Every format is recognized; its units and scopes are corrected, with notes."""
 
 from __future__ import annotations
 

@@ -193,13 +193,13 @@ def test_an_import_that_stopped_is_completed(
 
 
 def theirs(tmp_path: Path, stack: str) -> Result:
-    """An imported row whose stack has the name of a measured one."""
+    """An imported row whose stack has the name of a measured stack."""
     row = imported(tmp_path, "b.csv", CSV.replace("accelerated-peft-autogptq", stack))[2]
     return row.model_copy(update={"session": "import-x", "run_id": "import-x-0"})
 
 
 def disguised(run: Result, **update: object) -> Result:
-    """A measured run, marked as imported: nothing else tells it from one that was measured."""
+    """A measured run marked as imported."""
     origin = Provenance(origin="imported", format="fms-csv", file="b.csv")
     return run.model_copy(update={"provenance": origin, **update})
 

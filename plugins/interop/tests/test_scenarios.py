@@ -1,4 +1,4 @@
-"""Another program's scenarios become ours with the same experiments; wrong names are reported."""
+"""Another program's scenarios are converted to the same experiments; wrong names are reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
     "gradient_accumulation_steps": [1, 2, 4, 8],
     "distributed_configs": [{"world_size": 1, "backend": "nccl"}],
 }
-"""The example of the training guide."""
+"""Example from the training guide."""
 
 
 def converted(
@@ -59,7 +59,7 @@ def converted(
 
 
 def points(path: Path) -> list[Point]:
-    """Every experiment of a native file, as it would be run on GPUs."""
+    """Return every experiment of a converted file, as run on GPUs."""
     return list(resolve(read_draft(path)).points("cuda"))
 
 
@@ -258,7 +258,7 @@ def test_every_use_of_the_table_is_a_plugin_that_is_shipped() -> None:
 
 
 def configured(tmp_path: Path, **changed: Any) -> tuple[list[NativeScenario], Findings]:
-    """Convert the guide's configuration."""
+    """Convert the training guide's configuration."""
     path = tmp_path / "training_config.json"
     path.write_text(json.dumps({**CONFIG, **changed}))
     findings = Findings()

@@ -1,4 +1,4 @@
-"""Images and speech: every task trains, its loss is that of transformers, and all of it learns."""
+"""Images and speech: every task trains, with transformers' loss, and learns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from accel_bench.testing import make_experiment, run_scenario
 from accel_bench.worker.flops.trace import read_workload
 
 CLOSE = 1e-5
-"""Relative distance of two losses that are the same."""
+"""Maximum relative distance of equal losses."""
 
 CHECKPOINTED = {"set": {"train.gradient_checkpointing": True}}
 
@@ -44,8 +44,8 @@ def results_of(folder: Path, work: str, **changes: Any) -> dict[str, Result]:
 
 
 def losses_of(result: Result) -> list[float]:
-    """Losses of as many steps as were asked for, from the first one: on a busy machine a window may
-    have been measured again, in later steps."""
+    """Losses of the requested steps, from the first one; a disturbed window is measured again in
+    later steps."""
     window = result.ranks[0].window
     assert window is not None
     steps = (*window.warmup, *window.discarded, *window.samples)
@@ -119,7 +119,7 @@ def test_a_model_without_an_embedding_of_hidden_frames_is_refused(tmp_path: Path
 
 
 def own_loss_of(model: Any, inputs: dict[str, Any], work: str) -> torch.Tensor:
-    """Return the loss of a micro-batch that transformers computes, of all of its elements."""
+    """Return transformers' loss of a micro-batch, of all its elements."""
     if work == "clip":
         return model(**inputs, return_loss=True).loss
     if work == "whisper":

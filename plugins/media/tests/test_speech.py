@@ -1,4 +1,4 @@
-"""Speech: utterances of the lengths that are asked for, with what is said, spoken once."""
+"""Speech: utterances within the requested lengths, with transcripts, synthesized once."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_hidden_frames_are_drawn_anew_in_each_epoch_and_alike_however_a_step_is_
 
 
 def padding_of(run: Run) -> float:
-    """Share of the audio samples of eight steps that are padding."""
+    """Fraction of padding in the audio samples of eight steps."""
     counts = [batch.tokens for batch in islice(run.batches, 8)]
     return 1 - sum(one.real for one in counts) / sum(one.processed for one in counts)
 

@@ -1,4 +1,4 @@
-"""`checkpoint`: bytes by arithmetic, a file that loads, memory of each rank, a full disk."""
+"""`checkpoint`: computed bytes, a loadable file, memory of each rank, a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`matmul-roofline` times the products of the model that trains, in their dtype, and no others."""
+"""`matmul-roofline` times the model's own products, in their dtype."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measured(run: Run, *tokens: int) -> Metric:
 
 
 class Products(TorchDispatchMode):
-    """Notes the shapes and dtypes that torch multiplies."""
+    """Dispatch mode that records shapes and dtypes of products."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def attempts(library: Path) -> Iterator[Attempts]:
-    """What carries attempts out."""
+    """Runner of attempts."""
     attempts = Attempts(library)
     yield attempts
     attempts.end()
@@ -53,7 +53,7 @@ def machine(tmp_path: Path, library: Path, attempts: Attempts) -> Machine:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of somebody else, which writes down every signal that it gets."""
+    """A foreign process that writes down every signal that it gets."""
     command = [sys.executable, "-c", LISTENER, str(tmp_path / "signals")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Readings become energy, power and peaks: between two readings on the line that joins them."""
+"""Readings become energy, power and peaks, interpolated linearly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings are kept with the time at which they were taken."""
+"""Readings are stored with their times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accel_bench_metrics.nvml_sampler import Track
 
 
 class Counter:
-    """A device with nothing but an energy counter, of which each reading takes its time."""
+    """A device with an energy counter only, whose readings take given times."""
 
     def __init__(self, *seconds: float) -> None:
         self.now = 0.0

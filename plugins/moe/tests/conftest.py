@@ -1,4 +1,4 @@
-"""What the tests of this plugin build: small models with experts, runs, a little training."""
+"""Fixtures of this plugin's tests: small models with experts, runs, a little training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench import Run
 from accel_bench.testing import close_run, make_run
 
 EXPERTS = 5
-"""Experts of a layer."""
+"""Number of experts per layer."""
 
 SIZES = {
     "hidden_size": 20,
@@ -30,7 +30,7 @@ SIZES = {
     "eos_token_id": 2,
     "use_cache": False,
 }
-"""Sizes that no block of a kernel divides; in float32 rows have a multiple of 16 bytes."""
+"""Sizes that no kernel block divides; float32 rows have a multiple of 16 bytes."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "Mixtral": {"num_local_experts": EXPERTS},
@@ -49,11 +49,11 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "Qwen3Moe": {"num_experts": EXPERTS, "moe_intermediate_size": 12, "head_dim": 4},
 }
-"""Architectures that the plugin declares, and what each calls its experts."""
+"""Supported architectures, and their names of experts."""
 
 
 class Bench:
-    """Everything around the plugin that a worker would have."""
+    """Worker-like environment of the plugin."""
 
     kinds = tuple(KINDS)
     experts = EXPERTS
@@ -71,7 +71,7 @@ class Bench:
         return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).train()
 
     def layer(self, kind: str) -> Any:
-        """The experts of one layer, with weights that are not small beside their inputs."""
+        """The experts of one layer, with weights as large as their inputs."""
         layer = self.layers(self.model(kind))[0]
         for number, parameter in enumerate(layer.parameters()):
             generator = torch.Generator().manual_seed(number)
@@ -101,7 +101,7 @@ class Bench:
         return make_run(self._folder, settings, model=model)
 
     def plugin(self, experts: str) -> MixtureOfExperts:
-        """A plugin with its one option."""
+        """A plugin with its one option set."""
         return MixtureOfExperts(MixtureOfExpertsOptions(experts=experts), "moe")
 
     def switch(self, model: Any, experts: str) -> tuple[MixtureOfExperts, Run]:

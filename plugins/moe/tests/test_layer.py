@@ -1,4 +1,4 @@
-"""A layer's experts against sums that are written out in float64: forward and every gradient."""
+"""A layer's experts against explicit float64 sums: forward and every gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS = 37
 IMPLEMENTATIONS = ("eager", "batched_mm", "grouped_mm")
 
 IDLE = 3
-"""The expert that gets no tokens."""
+"""Index of the expert without tokens."""
 
 
 def routing(top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,7 +47,7 @@ def reference(experts: Any, hidden: Any, chosen: Any, weights: Any) -> torch.Ten
 
 
 def compute(layer: Any, dtype: torch.dtype, top_k: int) -> dict[str, torch.Tensor]:
-    """What a layer answers, and all gradients; by the reference where `layer` is a dict."""
+    """Output of a layer, and all gradients; by the reference if `layer` is a dict."""
     chosen, weights = routing(top_k)
     hidden = torch.randn(TOKENS, 20, generator=torch.Generator().manual_seed(3))
     hidden, weights = (leaf.to(dtype).requires_grad_() for leaf in (hidden, weights))

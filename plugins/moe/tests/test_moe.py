@@ -1,4 +1,4 @@
-"""The choice of an implementation: what it changes, what it shows, what it refuses, its undoing."""
+"""Choice of the experts' implementation: effect, evidence, refusals, undo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin in the product: held against the contract, and its samples carried out."""
+"""The plugin in the program: its contract, and its sample scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accel-bench plugins new`: what it writes is installed, listed, checked, run, tested, removed."""
+"""`accel-bench plugins new`: its plugin is installed, listed, checked, run, tested, removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ model: {overrides: {num_hidden_layers: 2}}
 data: {sequence_length: 32}
 measure: {warmup: 1, steps: 2, rounds: 1}
 """
-"""Small enough for a few seconds."""
+"""Scenario of a few seconds."""
 
 
 def test_what_was_written_and_what_comes_next_is_said(tmp_path: Path) -> None:
@@ -73,15 +73,15 @@ class Environment:
         (site / "outer.pth").write_text(line)
 
     def python(self, *arguments: str, cwd: Path | None = None) -> str:
-        """Run its Python; return what was printed. Fails the test when it fails."""
+        """Run the environment's Python; return its output. Fails the test on an error."""
         return self._run([str(self.folder / "bin" / "python"), *arguments], cwd)
 
     def program(self, *arguments: str, cwd: Path | None = None) -> str:
-        """Run accel-bench in it."""
+        """Run accel-bench in the environment."""
         return self.python("-m", "accel_bench", *arguments, cwd=cwd)
 
     def names(self) -> set[str]:
-        """Plugins that are listed."""
+        """Names of listed plugins."""
         return {row["name"] for row in json.loads(self.program("plugins", "--format", "json"))}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A new plugin: every hook works as it is written, names are checked, nothing is overwritten."""
+"""A new plugin: every hook works as written, names are checked, nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ TOGETHER = (
         *("start_metrics", "finish_metrics", "observe_ranks", "prepare_experiment"),
     ],
 )
-"""Hooks in one plugin: each of `ACTING` is in one of them."""
+"""Combinations of hooks in one plugin, which cover `ACTING`."""
 
 NOTHING: declared.Effects = ([], [], "")
-"""What a plugin brings to a process that only imports it and plans with it, if it is light."""
+"""Modules that importing and planning with a light plugin may load."""
 
 TWO_RANKS = """\
 model: {{overrides: {{num_hidden_layers: 2}}}}
@@ -52,7 +52,7 @@ resources: {{device: cpu, devices: 2}}
 parallel: {{use: {name}}}
 stacks: {{alone: []}}
 """
-"""A small scenario that the plugin joins two ranks in."""
+"""A small scenario in which the plugin joins two ranks."""
 
 
 def install_written(folder: Path, hooks: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from accel_bench_op.document import (
 
 
 class SupportRow(NamedTuple):
-    """Sources of a CSV line of `op list`."""
+    """Objects whose fields fill a CSV line of `op list`."""
 
     entry: OperationEntry
     support: ExecutorSupport | None

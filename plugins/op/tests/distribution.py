@@ -1,4 +1,4 @@
-"""Installed distributions of somebody else's with benchmarks and executors, some of them wrong."""
+"""A third party's installed distribution with benchmarks and executors, some invalid."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ EXECUTORS = {
     "acme-absent": "Absent",
     "acme-half": "HalfOnGPU",
 }
-"""Its executors, and their classes."""
+"""Executors of the distribution, by name."""
 
 
 def install(

@@ -1,4 +1,4 @@
-"""A callable that computes something else is invalid, however fast it is."""
+"""A callable with wrong results is invalid, however fast it is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Normalised(Benchmark):
 
 
 class Fake(Executor):
-    """Computes what a test says in the place of the two layers."""
+    """Computation given by a test, in place of two layers."""
 
     name = "fake"
 
@@ -129,7 +129,7 @@ def test_gradients_are_compared_in_both_halves_of_training_and_not_in_inference(
 
 
 class Kept(Executor):
-    """Computes once for the values at an address, and then returns the tensor that it has kept."""
+    """Caches its result by the address of its input, and returns the cached tensor."""
 
     name = "kept"
 
@@ -155,7 +155,7 @@ def test_a_kernel_that_returns_an_output_which_it_has_kept_is_wrong(
 
 
 class Weighted(Normalised):
-    """A layer that is as large as its inputs, as norms are not."""
+    """A layer as large as its inputs, unlike norms."""
 
     def fn(self) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Identity()).to(self.dtype)
@@ -189,14 +189,14 @@ class AtUnitScale(Weighted):
 
 
 class AtUnitScaleAlone(AtUnitScale):
-    """Inputs that have a meaning at their own scale alone."""
+    """Inputs that are only meaningful at their own scale."""
 
     name = "at_unit_scale_alone"
     scales = ()
 
 
 class Counting(Benchmark):
-    """How often each number occurs: whole numbers, which no tolerance applies to."""
+    """Counts of each number: integers, without tolerance."""
 
     name = "counting"
     requires_grad = False
@@ -461,7 +461,7 @@ def test_an_inference_cell_is_never_called_with_gradients() -> None:
 
 
 class Rooted(Benchmark):
-    """A function that torch brings."""
+    """A function of torch."""
 
     name = "rooted"
 

@@ -1,4 +1,4 @@
-"""`accel-bench op`: what is installed, what a cell becomes, and cells that were really run."""
+"""`accel-bench op`: installed benchmarks, cells, and real runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .distribution import install, install_operations
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the distribution of somebody else's."""
+    """A folder with a third party's distribution."""
     folder = tmp_path_factory.mktemp("site")
     install_operations(folder)
     return folder
@@ -46,13 +46,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def acme(site: Path, tmp_path: Path) -> Iterator[Path]:
-    """That distribution, installed for this process, in an empty folder."""
+    """The third party's distribution, installed for this process."""
     with surroundings(tmp_path, {"PYTHONPATH": str(site)}):
         yield tmp_path
 
 
 def measured(folder: Path, executor: str, compute_type: str, size: str = "tiny") -> Result:
-    """Measure one cell of acme's benchmark in this process, with the product's own code."""
+    """Measure one cell of acme's benchmark in this process."""
     choice = CellChoice(
         names=["acme_scale"], executors=[executor], sizes=[size], compute_types=[compute_type]
     )
@@ -432,7 +432,7 @@ def test_operations_on_more_devices_scale_in_calls(tmp_path: Path) -> None:
 
 
 def cell(executor: str, status: Status, **more: Any) -> dict[str, Any]:
-    """Facts of a cell that was not measured."""
+    """Facts of an unmeasured cell."""
     facts = {"scenario": "s", "benchmark": "rms_norm", "size": "7b", "compute_type": "forward"}
     facts |= {"dtype": "float32", "device": "cpu", "experiment_id": "", "runs": 0}
     return {**facts, "executor": executor, "status": status, "verdict": "not tested", **more}

@@ -1,4 +1,4 @@
-"""What a round consists of, and what happens outside its clock."""
+"""Contents of a round, and work outside its clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench.machine.devices import device_type
 
 
 class Clocked:
-    """A clock that counts how often it was read, and how often a callable ran between."""
+    """A clock that counts its readings, and calls between them."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -32,7 +32,7 @@ class Clocked:
 
 
 class Fixture:
-    """What the kit uses of pytest-benchmark's fixture, with the order of calls."""
+    """The used part of pytest-benchmark's fixture, with the order of calls."""
 
     enabled = True
     _max_time = 0.0
@@ -138,25 +138,25 @@ class Acme(DeviceType):
         self.events, self.stream = events, Stream()
 
     def use(self, index: int) -> None:
-        """Note which one."""
+        """Record the device."""
         self.asked.append(f"use {index}")
 
     def synchronize(self) -> None:
-        """Note it, and wait for its stream."""
+        """Record the call, and wait for the stream."""
         self.asked.append("wait")
         self.stream.synchronize()
 
     def make_event(self) -> Any:
-        """Return an event that is a second after the one before, where it has any."""
+        """Return an event a second after the previous one, if the device has events."""
         return self.stream.make_event() if self.events else None
 
     def memory(self) -> dict[str, int]:
-        """Return what is held, and a peak that begins anew."""
+        """Return the held bytes, and a reset peak."""
         self.asked.append("memory")
         return {"device_allocated_bytes": 100, "device_peak_allocated_bytes": 350}
 
     def reset_peak_memory(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.asked.append("reset")
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark declares is checked when its class is made, and the error names the culprit."""
+"""A benchmark's declaration is checked with its class, and errors name the culprit."""
 
 from __future__ import annotations
 

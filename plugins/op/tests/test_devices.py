@@ -1,4 +1,4 @@
-"""Cells on a device that another distribution describes: torch's own for backends from outside."""
+"""Cells on a third party's device: torch's backend for external devices."""
 
 from __future__ import annotations
 

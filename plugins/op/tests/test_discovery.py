@@ -1,4 +1,4 @@
-"""Executors and benchmarks by entry point; one that cannot be used hides no other."""
+"""Executors and benchmarks by entry point; unusable ones do not hide others."""
 
 from __future__ import annotations
 

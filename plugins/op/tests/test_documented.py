@@ -1,4 +1,4 @@
-"""The programs of docs/micro.md: each runs as it stands, and what it defines is checked."""
+"""The programs of docs/micro.md run as printed, and define valid classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rate above what a device can do is refused, with the numbers."""
+"""A rate above a device's peak is refused, with the numbers."""
 
 from __future__ import annotations
 

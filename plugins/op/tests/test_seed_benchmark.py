@@ -1,4 +1,4 @@
-"""The benchmark of the documentation that people know, written by its text, with our imports.
+"""Lightning Thunder's documented benchmark, unchanged except for imports.
 
 It names its class properties as `@classmethod @property`, keeps the arguments in `_args`, calls
 `super().__init__(self)`, and draws the targets of its loss anew in every backward pass.
@@ -38,7 +38,7 @@ torch_compile_executor = CapturedExecutor()
 
 
 class FooBase(Benchmark):
-    """What the function and the module have in common; it has no name."""
+    """Common base of the function and the module benchmark, without a name."""
 
     _args = (
         BenchmarkArg(name="device", description="A string representing the device."),
@@ -68,7 +68,7 @@ class FooBase(Benchmark):
 
 
 class FooBenchmark(FooBase):
-    """A function."""
+    """Benchmark of a function."""
 
     @classmethod
     @property
@@ -88,7 +88,7 @@ class FooBenchmark(FooBase):
 
 
 class FooModuleBenchmark(FooBase):
-    """A module; its name and its description are plain attributes."""
+    """Benchmark of a module, with plain attributes `name` and `description`."""
 
     name = "foo-module"
     description = "Benchmark for foo module"

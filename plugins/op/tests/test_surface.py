@@ -1,4 +1,4 @@
-"""What is promised to authors of benchmarks and of executors."""
+"""Public names for authors of benchmarks and executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All benchmarks as tests, as people who know pytest run them: real programs, at tiny sizes."""
+"""All benchmarks as pytest tests: real programs, at tiny sizes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ for command in json.loads(sys.argv[1]):
     else:
         print("exit code", int(pytest.main(command)))
 """
-"""Calls pytest and pytest-benchmark as their programs do; torch is imported once."""
+"""Program that calls pytest and pytest-benchmark like their commands, importing torch once."""
 
 
 def outputs(folder: Path, *commands: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from accel_bench import Run, testing
 from accel_bench.modeling.data.token_batches import TokenDataset
 
 LENGTHS = (9, 3, 14, 2, 7, 11, 5, 16)
-"""Lengths of the samples of `dataset`; the longest is the sequence length."""
+"""Lengths of the samples in `dataset`; the longest is the sequence length."""
 
 VOCABULARY = 64
 
@@ -62,7 +62,7 @@ def step() -> Callable[[Any, list[Any]], tuple[float, torch.Tensor]]:
 
 
 def build_model(model_type: str = "llama", attention: str = "sdpa", **config: Any) -> Any:
-    """A causal model of two small layers, with weights large enough that everything matters."""
+    """A causal model of two small layers, with large enough weights."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Flattened and padded batches of the same samples train the same, and nothing leaks unseen."""
+"""Flattened and padded batches of the same samples train alike, without leaks."""
 
 from itertools import islice
 
@@ -21,7 +21,7 @@ from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.data.token_batches import batches_of
 
 ONLY_EAGER = {"gemma2"}
-"""Models whose attention scores are capped, which sdpa does not do."""
+"""Models with capped attention scores, which sdpa does not support."""
 
 MODEL_TYPES = sorted(
     name

@@ -1,4 +1,4 @@
-"""padding-free: it keeps the contract, shows what it did, and says where it does not work."""
+"""padding-free: contract, evidence, and reasons for refusals."""
 
 import json
 
@@ -30,11 +30,11 @@ UNEQUAL = {
     },
     "train": {"micro_batch_size": 4},
 }
-"""A tiny scenario in which there is padding to leave out."""
+"""A tiny scenario with padding."""
 
 
 COUNTED = {"global_batch", "sequence_length", "token_counts"}
-"""Invariants of the self-audit that a busy machine cannot break."""
+"""Invariants of the self-audit that do not depend on time."""
 
 
 def make_plugin(**options):

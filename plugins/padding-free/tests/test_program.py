@@ -1,4 +1,4 @@
-"""The sample for a CPU: for what it learns, and by the program, whose rank imports nothing anew."""
+"""The sample scenario for a CPU: its learning, and the command in a light rank."""
 
 from __future__ import annotations
 

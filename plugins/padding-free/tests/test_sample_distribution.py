@@ -1,4 +1,4 @@
-"""Samples of a step are shared out: each once, as the baseline does or by tokens."""
+"""Distribution of a step's samples: each once, as the baseline does or by tokens."""
 
 from itertools import chain
 

@@ -125,13 +125,13 @@ def _profiled_runs(
         ranks = [one.modules for one in profiles if one.modules is not None]
         if ranks:
             plain = [median(s.seconds for s in one.scalars) for one in profiles if one.scalars]
-            taken = [one.host.preempted_seconds or 0.0 for one in profiles if one.host is not None]
+            preempted = [one.host.preempted_seconds or 0.0 for one in profiles if one.host]
             runs["" if apart else key[0], key[1]] = ProfiledRun(
                 seconds=speed.seconds_per_token * tokens,
                 window_step_seconds=speed.seconds / len(speed.step_seconds),
                 ranks=ranks,
                 plain_seconds=fmean(plain) if plain else None,
-                taken_seconds=fmean(taken) if taken else 0.0,
+                preempted_seconds=fmean(preempted) if preempted else 0.0,
             )
     return runs
 

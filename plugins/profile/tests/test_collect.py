@@ -1,4 +1,4 @@
-"""What a session's runs have left of their profiles: a run may be ok, and its profile not."""
+"""Collection of profiles: a run may be ok without a profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST = "torch's profiler: AttributeError: no attribute 'is_python_function'"
 
 
 def collect(root: Path, status: Status, *profiles: RankProfile) -> ProfileReport:
-    """Return what is said of a run of that status whose ranks have left these profiles."""
+    """Return the report of a run with the given status and rank profiles."""
     ranks = [make_rank(one.rank) for one in profiles]
     run = make_result(make_experiment(), status=status, ranks=ranks, reasons=("slow",))
     for one in profiles:

@@ -1,4 +1,4 @@
-"""`scenarios count` with real steps: equal ledgers, differences that name lines, two ranks."""
+"""`scenarios count` with real steps: equal ledgers, named lines, two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accel-bench profile` with real runs in which something was planted."""
+"""`accel-bench profile` with real runs and planted delays."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Slow(Plugin[Options]):
         hidden = run.model.model.norm.weight
         hidden.register_hook(lambda grad: torch.distributed.all_reduce(load))
 """
-"""Plugins that plant what slows a step down."""
+"""Plugins that plant delays in a step."""
 
 
 @pytest.fixture(scope="module", autouse=True)

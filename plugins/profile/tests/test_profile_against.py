@@ -1,4 +1,4 @@
-"""`accel-bench profile --against` with real runs: the way from one stack to another adds up."""
+"""`accel-bench profile --against` with real runs: the parts of the difference add up."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STACKS: dict[str, Any] = {
     },
     "hf-trainer": ["hf-trainer"],
 }
-"""Ways to train the same model, each a pair with the first."""
+"""Stacks that train the same model, each compared with the first."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +86,7 @@ def profile(scenario: Path, *arguments: str) -> Done:
 
 
 def check_that_it_adds_up(found: ProfileWaterfall) -> None:
-    """Check the sums of bars, and that what they leave is within 5 % or said."""
+    """Check the sums of bars, and that the rest is within 5 % or noted."""
     rest = found.unexplained
     for bars in (found.kinds, found.modules):
         for side in ("a", "b", "change"):

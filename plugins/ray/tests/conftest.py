@@ -28,7 +28,7 @@ class Cluster:
     temporary: Path
 
     def left_behind(self) -> list[object]:
-        """Return actors, and folders of ranks, that are still there after a while."""
+        """Return remaining actors and rank folders after a while."""
         wait_for(lambda: not self.hosts(), give_up=10.0)
         return [*self.hosts(), *self.temporary.glob("accel-bench-*")]
 
@@ -37,7 +37,7 @@ class Cluster:
         return [one for one in self.process.children(recursive=True) if is_host(one)]
 
     def worker_of(self, host: psutil.Process) -> psutil.Process:
-        """Return the process by which Ray keeps the node of an actor."""
+        """Return the process of Ray's node of an actor."""
         raylet = host.parent()
         assert raylet is not None
         return raylet

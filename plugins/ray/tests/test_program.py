@@ -1,4 +1,4 @@
-"""`ray`: a cluster of two workers for real; experiments on it, and one worker killed."""
+"""`ray` on a real cluster of two workers: experiments, and a killed worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(tmp_path: Path) -> Iterator[Launched]:
 def start(
     program: Launched, cluster: Cluster, *options: str, **changes: Any
 ) -> subprocess.Popen[str]:
-    """Start the program on a scenario of two stacks, which a killed worker does not fail."""
+    """Start the program on a scenario of two stacks that survives a killed worker."""
     program.write(**{"stacks": {"baseline": [], "other": []}, "resources": ON_ONE_NODE, **changes})
     address = ("--set", f"launcher.address={cluster.address}")
     command = [*PROGRAM, "run", "scenario.yaml", *RAY, *address, "--retries", "1", *options]
@@ -89,7 +89,7 @@ def test_experiments_share_the_cluster_and_one_goes_on_after_its_worker_is_kille
 
 
 def key(result: Result) -> tuple[str, str]:
-    """Return what tells experiments apart: two stacks that do the same have one id."""
+    """Return a key of experiments; equal stacks have one id."""
     return result.experiment.id, result.experiment.stack.name
 
 

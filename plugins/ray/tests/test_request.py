@@ -1,4 +1,4 @@
-"""What is asked of Ray, and what is refused before or by a cluster."""
+"""Reservations of the launcher `ray`, and refusals before or by a cluster."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_type_that_fits_two_kinds_is_refused_with_both_names() -> None:
 
 
 class Actor:
-    """Answers any call with nothing, and keeps what it was called with."""
+    """A stand-in that accepts any call, and records its arguments."""
 
     def __init__(self, calls: list[Any]) -> None:
         self.calls = calls

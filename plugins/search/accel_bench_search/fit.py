@@ -245,4 +245,4 @@ def _reason(point: FitPoint) -> str:
 
 
 FLAT = columns_of(FitPoint)
-"""Columns of the CSV."""
+"""CSV columns of `fit`."""

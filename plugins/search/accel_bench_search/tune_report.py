@@ -147,7 +147,7 @@ class TuneCheck(Frozen):
     """Ratio of the winner's speed, or loss, to the baseline's, with a 95 % interval."""
 
     session: str
-    """Session of both runs."""
+    """Session that ran both winner and baseline."""
 
 
 class TuneReport(Document):
@@ -252,4 +252,4 @@ def _counted(report: TuneReport) -> str:
 
 
 FLAT = columns_of(TuneTrial)
-"""Columns of the CSV."""
+"""CSV columns of `tune`."""

@@ -183,7 +183,7 @@ class TuneSearch:
         return run
 
     def _steps(self, scenario: Scenario) -> int | None:
-        """Return the expected number of steps; None for the scenario's own."""
+        """Return the number of steps that reach the objective's budget, or None."""
         tokens, seconds = self.task.objective.amount, self.task.objective.seconds
         if seconds is not None:
             tokens = seconds * self._rate if self._rate else None

@@ -50,10 +50,10 @@ class Hungry(Plugin[HungryOptions]):
         except OSError as error:
             raise MemoryError(str(error)) from error
 """
-"""A plugin that maps 8 MiB for each token, where those of 200 are left: so much that what else the
-process maps or gives back makes no difference.
+"""A plugin that maps 8 MiB for each token, where those of 200 are left: so much that other memory
+makes no difference.
 
-With `once`, a file, a batch of 12 fits only before that is there.
+With `once`, a file, a batch of 12 fits only before the file exists.
 """
 
 SCENARIO = """\

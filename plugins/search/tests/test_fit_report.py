@@ -1,4 +1,4 @@
-"""The search for the largest value that fits: what it tries, and what it answers."""
+"""Search for the largest value that fits: tried values, and conclusion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def search(where: SearchRange, make: Callable[[int], FitPoint]) -> FitReport:
 
 
 def point(value: int, limit: int) -> FitPoint:
-    """A run of a device that holds so many."""
+    """A run of a device that holds so many samples."""
     return FitPoint(value=value, outcome="fits" if value <= limit else "does not fit")
 
 

@@ -17,7 +17,7 @@ AXES = (Axis("rate", 1e-5, 1e-1, log=True), Axis("batch", 1, 64), Axis("kind", c
 
 
 def try_some(study: Study, trials: int) -> None:
-    """Trials with a value that follows from their parameters; some are pruned."""
+    """Run trials with a value derived from their parameters; some are pruned."""
     for _ in range(trials):
         trial = study.ask()
         batch = trial.params["batch"]
@@ -29,7 +29,7 @@ def try_some(study: Study, trials: int) -> None:
 
 
 def told(study: Study) -> list[Any]:
-    """What is known of each trial that has ended."""
+    """Facts of each finished trial."""
     return [(one.number, one.params, one.value, one.user_attrs) for one in study.trials()]
 
 

@@ -1,4 +1,4 @@
-"""Tables of `fit` and `tune` fit a terminal, whole."""
+"""Tables of `fit` and `tune` fit a terminal completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPEED = Interval(median=123_456.7, low=120_000.0, high=126_000.0)
 
 
 def fitted() -> Report:
-    """The largest batch that fits."""
+    """A report with the largest batch that fits."""
     points = [
         FitPoint(
             value=1000 * size,

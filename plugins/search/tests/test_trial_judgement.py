@@ -1,4 +1,4 @@
-"""How a trial is judged: loss after so much training, constraints, and whether a win holds."""
+"""Judgement of a trial: loss after a budget, constraints, and the winner's check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEED = Objective(goal="tokens_per_second")
 
 
 def loss(unit: str, amount: float, price: float | None = None) -> Objective:
-    """The loss after so much."""
+    """The loss after a budget."""
     return Objective.model_validate(
         {"goal": "loss", "unit": unit, "amount": amount, "usd_per_hour": price}
     )
@@ -167,7 +167,7 @@ def test_later_looks_need_a_surer_loss() -> None:
 
 
 def report(best: dict[str, JsonValue], *others: TuneTrial) -> TuneReport:
-    """A study whose winner held."""
+    """The report of a study with a confirmed winner."""
     trials = [TuneTrial(number=0, parameters=best, outcome="ok", value=2.0, run_id="b"), *others]
     return TuneReport(
         scenario="some",

@@ -1,4 +1,4 @@
-"""`accel-bench tune` with real runs: a rate wins, a cheat does not, memory is data."""
+"""`accel-bench tune` with real runs: a rate wins, a cheat fails, missing memory is data."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Engine:
             loss = (1 + noise.gauss(0, 0.01)) / (1 + 0.1 * rate * step)
             stopwatch.lap([next(self.run_context.batches)], loss / (2 if self.options.cheat else 1))
 """
-"""A plugin that learns at a rate, pauses in each step, and cheats where its option says so."""
+"""A plugin that learns at a rate, pauses in each step, and optionally cheats."""
 
 SCENARIO = """\
 name: learns

@@ -1,4 +1,4 @@
-"""Which losses of a winner and the baseline are compared, and when a server is called better."""
+"""Compared losses of winner and baseline, and verdicts on servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_of(baseline: list[Result], winner: list[Result]) -> TuneCheck:
 
 
 def without_answers(run: Result) -> Result:
-    """The same run, whose answers were not kept."""
+    """The same run without stored answers."""
     ranks = [rank.model_copy(update={"answers": None}) for rank in run.ranks]
     return run.model_copy(update={"ranks": tuple(ranks)})
 

@@ -72,7 +72,7 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return differing versions and hardware, null where missing; empty without one side."""
+    """Return the versions and hardware that differ, null if missing; empty if a side is unknown."""
     found = differing_keys(there, here) if there and here else ()
     return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
@@ -209,7 +209,7 @@ COLUMNS = (
     Column("status", reader("status_here"), kind="word"),
     Column("verdict", lambda row: "baseline" if row.is_baseline else row.verdict, kind="word"),
 )
-"""Columns of the printed table."""
+"""Columns of the printed table of `reproduce`."""
 
 ABSOLUTE = (
     COLUMNS[0],
@@ -226,4 +226,4 @@ FLAT = (
     *columns_of(Reproduction, "found", without="verdict"),
     *columns_of(StackReproduction, "row"),
 )
-"""Columns of the CSV."""
+"""CSV columns of `reproduce`."""

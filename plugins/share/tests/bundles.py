@@ -1,4 +1,4 @@
-"""Bundles of made-up sessions."""
+"""Bundles of synthetic sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle's file has one spelling: whatever else a zip file can be is refused with the reason."""
+"""The archive of a bundle is canonical: any other zip file is refused with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMBERS = {"a.json": b"[1, 2]", "b.gz": bytes(range(256)), "empty.md": b""}
 
 
 def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip file as others write it."""
+    """A zip file written by zipfile."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", how) as file:
         for name, content in members:
@@ -26,7 +26,7 @@ def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], how: int = zipfile.ZIP
 
 
 def refused(folder: Path, content: bytes) -> str:
-    """Why a file is refused."""
+    """Return why a file is refused."""
     path = folder / "bundle.zip"
     path.write_bytes(content)
     with pytest.raises(BundleError) as error:
@@ -45,7 +45,7 @@ def test_what_is_packed_is_unpacked_and_packed_alike_again(tmp_path: Path) -> No
 
 
 def test_every_single_flipped_bit_is_refused(tmp_path: Path) -> None:
-    """Of the members as of the headers between and behind them."""
+    """In the members and in the headers."""
     whole = pack(MEMBERS)
     for place in range(len(whole)):
         changed = bytearray(whole)

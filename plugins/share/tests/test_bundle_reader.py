@@ -1,4 +1,4 @@
-"""Bundles: what is read is what was written, without secrets and names; else it is refused."""
+"""Bundles are read as written, without secrets and names, or refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_same_session_gives_the_same_bytes(made: Path, tmp_path: Path) -> No
 
 
 def resealed(path: Path, change: Callable[[Members], None], folder: Path) -> Path:
-    """A file whose zip headers and checksums are right again after a change of its members."""
+    """A changed file with recomputed zip headers and checksums."""
     members = unpack(path)
     change(members)
     (folder / "changed.zip").write_bytes(pack(members))
@@ -100,7 +100,7 @@ def resealed(path: Path, change: Callable[[Members], None], folder: Path) -> Pat
 
 
 def signed(members: Members, **changes: Any) -> None:
-    """Write a manifest that fits the members."""
+    """Write a manifest that matches the members."""
     manifest = json.loads(members[MANIFEST])
     manifest["members"] = [
         module.member_of(name, members[name]).model_dump()
@@ -253,7 +253,7 @@ def test_a_manifest_that_was_changed_is_refused(made: Path, tmp_path: Path) -> N
 
 
 def replaced_runs(text: Callable[[str], str]) -> Callable[[Members], None]:
-    """A change of the runs, under checksums that fit."""
+    """Changed runs, with recomputed checksums."""
 
     def change(members: Members) -> None:
         runs = text(gzip.decompress(members[RUNS]).decode())

@@ -1,4 +1,4 @@
-"""`bundle`, `reproduce` and `site`, from real runs of a scenario without torch."""
+"""`bundle`, `reproduce` and `site`, on real runs of a scenario without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle asks to be run: nothing of this machine is used that nobody has allowed."""
+"""Permissions of a bundle's scenario: nothing of this machine is used without leave."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .bundles import read
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle that was read."""
+    """A bundle, written and read."""
     return read(tmp_path_factory.mktemp("bundle"), make_runs())
 
 
 def asking(made: Bundle, **scenario: Any) -> Bundle:
-    """A bundle whose scenario asks for something more; its checksums would be right."""
+    """A bundle whose scenario asks for more, with valid checksums."""
     return replace(made, scenario=SCENARIO | scenario)
 
 

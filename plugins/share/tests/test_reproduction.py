@@ -1,4 +1,4 @@
-"""A repetition is judged by ratios: reproduced, not reproduced, or inconclusive."""
+"""Verdicts on reproductions by ratios: reproduced, not reproduced, or inconclusive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOISY = (0.100, 0.112, 0.094, 0.105, 0.091)
 
 
 def session(factor: float, seconds: Sequence[float] = QUIET, rounds: int = 5) -> list[Result]:
-    """A baseline, and a stack that takes `factor` times its seconds, with noise of its own."""
+    """A baseline, and a stack with `factor` times its seconds and separate noise."""
     own = [factor * one for one in (*seconds[1:], seconds[0])]
     return [*make_rounds(LORA, seconds[:rounds]), *make_rounds(FAST, own[:rounds])]
 
@@ -69,7 +69,7 @@ def test_a_ratio_is_compared_with_its_interval(
 
 
 def test_a_small_claim_that_turns_round_is_not_reproduced() -> None:
-    """Although the ratios are within 5 % of one another."""
+    """Even with ratios within 5 % of one another."""
     row = fast(judged(session(0.985), session(1.01)))
     assert row.claim == "faster"
     assert (row.verdict, row.reason.split(",")[1]) == (

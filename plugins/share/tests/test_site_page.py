@@ -43,7 +43,7 @@ def shown(file: str = "a.zip", date: str = "2026-01-05", **changes: Any) -> Show
 
 
 class Page(HTMLParser):
-    """What a page is made of: tags with their attributes, and the text of scripts and styles."""
+    """Parsed page: tags with attributes, and the text of scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Page(HTMLParser):
 
 
 def hostile_page() -> str:
-    """A page in which every text that comes from elsewhere is hostile."""
+    """A page with hostile text in every foreign field."""
     bundle = shown(
         file=f"a/{HOSTILE}.zip",
         models=dict.fromkeys(shown().models, HOSTILE),

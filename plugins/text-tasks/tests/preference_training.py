@@ -43,7 +43,7 @@ SCENARIO: dict[str, Any] = {
 
 
 def our_losses(folder: Path, options: dict[str, Any], **changes: Any) -> list[float]:
-    """Losses of the steps, the warm-up's first."""
+    """Return the losses of the steps, warm-up first."""
     path = folder / "preference.yaml"
     path.write_text(json.dumps({**SCENARIO, "task": {"use": "dpo", **options}, **changes}))
     (result,) = run_scenario(path).values()
@@ -54,8 +54,8 @@ def our_losses(folder: Path, options: dict[str, Any], **changes: Any) -> list[fl
 
 
 def pairs_of(folder: Path, **changes: Any) -> tuple[Run, list[dict[str, Any]]]:
-    """The run of the scenario with its data, and the pairs of its first steps as TRL names them;
-    `changes` are further keys of sections."""
+    """Return the run of the scenario with its data, and the pairs of its first steps in TRL's
+    format; `changes` are further keys of sections."""
     work = {key: value for key, value in SCENARIO.items() if key != "stacks"}
     changed = {key: {**SCENARIO[key], **value} for key, value in changes.items()}
     run = make_run(folder, {**work, **changed})

@@ -1,4 +1,4 @@
-"""DPO: the loss of a few steps, with every option, and what cannot be run."""
+"""DPO: the loss of a few steps, with every option, and refused scenarios."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ LORA: dict[str, Any] = {"r": 4, "target_modules": "all-linear"}
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    """A scenario of pairs, with sections changed."""
+    """Write a scenario of pairs, with sections changed."""
     path = folder / "dpo.yaml"
     path.write_text(json.dumps({**SCENARIO, **changes}))
     return path
 
 
 def only(results: dict[str, Result]) -> Result:
-    """The only result, which has to be complete."""
+    """The only result, which must be complete."""
     (result,) = results.values()
     assert result.status.completed, result.reasons
     return result
@@ -269,7 +269,7 @@ def test_data_without_pairs_is_told_which_has_them(tmp_path: Path) -> None:
 
 
 def only_failed(results: dict[str, Result]) -> Result:
-    """The only result, which has to have failed."""
+    """The only result, which must be failed."""
     (result,) = results.values()
     assert not result.status.completed
     return result

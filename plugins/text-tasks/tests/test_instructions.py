@@ -1,4 +1,4 @@
-"""Instructions: rows of every kind are read, and the loss is on the answers and nothing else."""
+"""Instructions: rows of every kind are read, and only answers are supervised."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MARKED = (
     "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""A template that marks its answers, as transformers has it."""
+"""A template that marks its answers, as in transformers."""
 
 UNMARKED = MARKED.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
@@ -75,7 +75,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def plugin_of(path: Path | None, **options: Any) -> Instructions:
-    """The plugin on rows of ours, or on the standard library."""
+    """The plugin on given rows, or on the standard library."""
     source = {} if path is None else {"source": "path", "path": str(path)}
     return Instructions(
         InstructionsOptions.model_validate({"vocab_size": 400, **source, **options})
@@ -83,12 +83,12 @@ def plugin_of(path: Path | None, **options: Any) -> Instructions:
 
 
 def load(make_run: MakeRun, plugin: Instructions, sequence_length: int = 64) -> TokenDataset:
-    """What the plugin loads for a scenario of that length."""
+    """Load the plugin's dataset for a scenario of the given length."""
     return plugin.load_data(make_run(data={"sequence_length": sequence_length}))
 
 
 def texts(dataset: TokenDataset, index: int) -> tuple[str, str]:
-    """The text of a sample, and of what is learned of it."""
+    """Text of a sample, and of its supervised tokens."""
     tokenizer = Tokenizer.from_file(str(dataset.tokenizer_path))
     ids = dataset.sample(index).tolist()
     learned = [label for label in dataset.labels(index).tolist() if label != IGNORED_LABEL]
@@ -172,7 +172,7 @@ def test_messages_may_be_columns_of_roles_and_contents(make_run: MakeRun, tmp_pa
 
 
 def as_sharegpt(chats: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Conversations as ShareGPT's rows have them."""
+    """Conversations in ShareGPT's format."""
     speakers = {"user": "human", "assistant": "gpt", "system": "system"}
     return [
         {

@@ -39,12 +39,12 @@ SCENARIO: dict[str, Any] = {
 
 
 class OwnLoss(Trainer):
-    """Trainer that keeps the loss of each micro-batch as it computes it."""
+    """Trainer that stores the loss of each micro-batch."""
 
     losses: list[float]
 
     def training_step(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
-        """Keep what is added up in a step."""
+        """Store the losses of a step."""
         loss: torch.Tensor = super().training_step(*arguments, **keywords)
         self.losses.append(float(loss))
         return loss
@@ -54,7 +54,7 @@ class OwnLoss(Trainer):
 
 
 def trainer_losses(folder: Path) -> list[float]:
-    """Losses of Trainer's steps on the samples of our first steps, in their order."""
+    """Losses of Trainer's steps on the samples of the scenario's first steps, in order."""
     run = make_run(folder, SCENARIO)
     dataset = Instructions(InstructionsOptions.model_validate(DATA)).load_data(run)
     run.dataset = dataset
@@ -90,7 +90,7 @@ def trainer_losses(folder: Path) -> list[float]:
 
 
 def row_of(dataset: TokenDataset, index: int) -> dict[str, list[int]]:
-    """A sample as a row of a dataset, as a fine-tuning script has it."""
+    """A sample as a row of a dataset, in the form of fine-tuning scripts."""
     ids = dataset.sample(index).tolist()
     labels = dataset.labels(index).tolist()
     return {"input_ids": ids, "labels": labels, "attention_mask": [1] * len(ids)}

@@ -1,4 +1,4 @@
-"""Pairs of texts: what is read of them, their special tokens, and what cutting costs."""
+"""Text pairs: reading, special tokens, and truncation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PAIRS: list[dict[str, Any]] = [
 
 
 def plugin_of(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preferences:
-    """The plugin on rows of ours."""
+    """The plugin on given rows."""
     path = folder / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     chosen = {"source": "path", "path": str(path), "vocab_size": 300, **options}
@@ -36,13 +36,13 @@ def plugin_of(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Prefe
 
 
 def text(dataset: PreferenceDataset, ids: list[int]) -> str:
-    """What tokens say."""
+    """Decoded text of tokens."""
     tokenizer = Tokenizer.from_file(str(dataset.tokenizer_path))
     return str(tokenizer.decode(ids, skip_special_tokens=False))
 
 
 def said(dataset: PreferenceDataset, sequence: int) -> tuple[str, str]:
-    """The text of a sequence, and what of it is an answer."""
+    """Text of a sequence, and of its answer."""
     ids = dataset.sequences.sample(sequence).tolist()
     labels = dataset.sequences.labels(sequence).tolist()
     return text(dataset, ids), text(dataset, [one for one in labels if one != IGNORED_LABEL])
@@ -183,7 +183,7 @@ def batch_rows(batches: Iterable[Batch]) -> list[torch.Tensor]:
 
 
 def row_text(run: Run, row: torch.Tensor) -> str:
-    """What a row asks."""
+    """Decoded text of a row."""
     return text(run.dataset, row.tolist()).partition("?")[0]
 
 

@@ -1,4 +1,4 @@
-"""`source: synthetic`: instructions and preferences that a seed decides, and that are learned."""
+"""`source: synthetic`: instructions and preferences by seed, which models learn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORK: dict[str, Any] = {
 
 
 def write(folder: Path, use: str, **data: Any) -> Path:
-    """A scenario of such rows."""
+    """Write a scenario of synthetic rows."""
     task = "dpo" if use == "preferences" else "causal-lm"
     path = folder / f"{use}.yaml"
     chosen = {"use": use, "sequence_length": 64, "padding": "longest", **OPTIONS, **data}

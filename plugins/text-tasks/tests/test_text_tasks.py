@@ -1,4 +1,4 @@
-"""Tasks of text train on real data, are counted, accelerated alike, and equal to Trainer's."""
+"""Tasks of text: real data, counts, accelerations, and losses equal to Trainer's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WORDS = "open close file folder page line word print save edit view help search 
 
 @pytest.fixture(scope="module")
 def locale(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Catalogues of made-up French, German and Spanish."""
+    """Synthetic catalogues of French, German and Spanish."""
     root = tmp_path_factory.mktemp("locale")
     texts = [f"{a} the {b} and {c}" for a in WORDS for b in WORDS for c in WORDS[:5]]
     for lang, ending in (("fr", "er"), ("de", "en"), ("es", "ar")):
@@ -129,7 +129,7 @@ class Stream(IterableDataset):
 
 
 class Recording(transformers.Trainer):
-    """Trainer, with its losses as it computes them: those of its log are rounded."""
+    """Trainer that records unrounded losses."""
 
     def training_step(self, *arguments: Any, **named: Any) -> Any:
         """Note the loss."""
@@ -139,7 +139,7 @@ class Recording(transformers.Trainer):
 
 
 class RecordingPairs(Recording):
-    """Trainer with InfoNCE as its formula says, one pair after the other."""
+    """Trainer with an explicit InfoNCE loss, pair by pair."""
 
     def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
         """Return the mean over the pairs."""
@@ -324,7 +324,7 @@ def test_evidence_of_masks_is_of_what_is_trained_on_alone(tmp_path: Path) -> Non
 
 
 def infonce(hidden: torch.Tensor, ids: torch.Tensor, **options: Any) -> tuple[float, InfoNCE]:
-    """The loss of hidden states of texts of one token, and what computes it."""
+    """Loss of one-token texts' hidden states, and its function."""
     loss = InfoNCE(EmbeddingOptions(**options))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     output = SimpleNamespace(last_hidden_state=hidden)

@@ -1,4 +1,4 @@
-"""The tokenizer of the model, of a folder and of a hub; the hub is a server on this machine."""
+"""Tokenizers of the model, of a folder and of a hub server on this machine."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TEMPLATE = (
 )
 
 ASKED: list[str] = []
-"""Paths of files that the hub was asked for."""
+"""Paths of files requested from the hub."""
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer beside a model, as transformers saves it; its texts end by `</s>`."""
+    """A tokenizer beside a model, saved by transformers; texts end with `</s>`."""
     folder = tmp_path_factory.mktemp("saved") / "model"
     special = ("</s>", "[P]", "<|user|>", "<|assistant|>")
     backend = train_bpe(["Hello there, the quick fox."], 300, special)
@@ -121,7 +121,7 @@ def hub(
 
 
 def plugin_of(kind: type[Plugin[Any]], path: Path, **options: Any) -> Any:
-    """The plugin on rows of ours."""
+    """The plugin on given rows."""
     chosen = {"source": "path", "path": str(path), **options}
     return kind(kind.Options.model_validate(chosen))
 

@@ -40,7 +40,7 @@ class TorchAOBase:
         """Wall-clock seconds of quantizing, device work included."""
 
         self.evidence: dict[str, Any] = {}
-        """JSON evidence of the loaded model."""
+        """JSON evidence of the quantized layers in the loaded model."""
 
         self._config = configuration(options)
         self._quantized: dict[str, nn.Module] = {}

@@ -1,4 +1,4 @@
-"""What the tests of this plugin build: plugins that are closed again, runs, a little training."""
+"""Fixtures of this plugin's tests: closed plugins, runs, a little training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 class Bench:
-    """Everything around a plugin that a worker would have."""
+    """Worker-like environment of a plugin."""
 
     layers = LAYERS
     linears = LAYERS * len(TARGETS)
@@ -47,7 +47,7 @@ class Bench:
         return run
 
     def build(self, plugin: TorchAO | None, adapter: bool = True) -> Run:
-        """Do what the worker does up to the optimizer, with plain weights without a plugin."""
+        """Run the worker's stages up to the optimizer; without a plugin with plain weights."""
         run = self.run()
         loads = plugin is not None and plugin.claims()
         run.model = plugin.load_model(run) if plugin and loads else load_base_model(run)
@@ -59,7 +59,7 @@ class Bench:
         return run
 
     def train(self, model: Any, steps: int = 10) -> list[float]:
-        """Losses of a few steps on one batch that never changes, so that they fall."""
+        """Losses of a few steps on a constant batch."""
         rows = torch.randint(0, 2048, (2, 16), generator=torch.Generator().manual_seed(0))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1e-2)

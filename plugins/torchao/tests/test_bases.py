@@ -1,4 +1,4 @@
-"""Quantized bases: each trains adapters alone, takes the bytes it says, and can be saved."""
+"""Quantized bases: only adapters train, memory is as declared, and checkpoints work."""
 
 from __future__ import annotations
 

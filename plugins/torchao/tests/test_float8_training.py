@@ -1,4 +1,4 @@
-"""Float8 training: every recipe trains, with and without adapters, and everything is put back."""
+"""Float8 training: every recipe trains, with and without adapters, and is undone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_closing_puts_layers_and_the_compiler_back(bench: Any) -> None:
 
 
 def reasons(bench: Any, plugin: Any, where: Machine, **settings: Any) -> str:
-    """Why the plugin cannot run there; empty where it can."""
+    """Reasons why the plugin cannot run; empty if it can."""
     return "; ".join(plugin.check_scenario(bench.experiment(**settings), where))
 
 

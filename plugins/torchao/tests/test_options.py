@@ -1,4 +1,4 @@
-"""Options: what cannot train is refused by name, with the reason and the way out."""
+"""Options that cannot train are refused by name, with the reason and the way out."""
 
 from __future__ import annotations
 

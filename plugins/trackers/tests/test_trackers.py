@@ -1,4 +1,4 @@
-"""TensorBoard, MLflow and W&B: what is logged, as their own readers read it.
+"""TensorBoard, MLflow and W&B: logged data, read by their own readers.
 
 MLflow and W&B are no part of the tests' environment: `make release` installs them.
 """
@@ -202,7 +202,7 @@ def read_offline(path: Path) -> dict[str, Any]:
 
 
 def note(record: Any, found: dict[str, Any]) -> None:
-    """Add what a record says."""
+    """Add the content of a record."""
     updates = [*record.run.config.update, *record.config.update]
     found["config"] |= {
         one.key or ".".join(one.nested_key): json.loads(one.value_json) for one in updates

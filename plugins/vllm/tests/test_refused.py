@@ -1,4 +1,4 @@
-"""What `vllm` refuses before anything starts."""
+"""Scenarios that `vllm` refuses before the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORK: dict[str, Any] = {"mode": "inference", "model": {"id": "tiny-llama-cpu"}}
 
 
 def reasons(**work: Any) -> list[str]:
-    """Return why the plugin does not run this, where vLLM is installed."""
+    """Return why the plugin refuses a scenario, with vLLM installed."""
     plugin = VLLM(VLLMOptions(), "vllm")
     found = plugin.check_scenario(make_experiment({**WORK, **work}), make_machine())
     return [reason for reason in found if "is not installed" not in reason]

@@ -37,7 +37,7 @@ NO_COUNTS: dict[str, Any] = {
 }
 
 PLANTED_SECONDS = 0.02
-"""What each step of vLLM's model sleeps where a sleep is planted."""
+"""Planted sleep in seconds of each step of vLLM's model."""
 
 SCENARIO = """
 mode: inference
@@ -89,7 +89,7 @@ def test_the_cache_and_the_weights_are_what_arithmetic_says(results: dict[str, R
 
 
 class Laps:
-    """Stands where the stopwatch does: takes a given number of laps."""
+    """A stopwatch that takes a given number of laps."""
 
     def __init__(self, laps: int) -> None:
         self.running, self.batches = True, list[Any]()
@@ -101,7 +101,7 @@ class Laps:
 
 
 def engine_with_a_sleep(folder: Path, laps: int, **inference: Any) -> dict[str, float]:
-    """Return the metrics of requests of which each step of the model sleeps."""
+    """Return the metrics of requests with a sleep in each of the model's steps."""
     asked = {"batch_size": 2, "prompt_tokens": 8, "new_tokens": 5, **inference}
     work = {"mode": "inference", "model": MODEL, "inference": asked}
     run = testing.make_run(folder, {**work, "resources": {"device": "cpu"}})

@@ -156,4 +156,4 @@ FLAT = (
     *columns_of(CostEstimate, "cost", names="usd_per_million_tokens usd"),
     *(Column(key, reader(f"{key}.value")) for key in LIMITS),
 )
-"""Columns of the CSV."""
+"""CSV columns of `estimate`."""

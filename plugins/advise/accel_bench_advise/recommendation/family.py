@@ -123,11 +123,11 @@ def _answer(
     """Return in sentences the number of models with stored runs and the first recommendations."""
     stored, every = models
     where = f" on {gpu}" if gpu else ""
-    told = [row for row in rows if row.recommended and row.fastest]
-    if not told:
+    recommended = [row for row in rows if row.recommended and row.fastest]
+    if not recommended:
         return f"Not tested: nothing that is stored of {family} models{where} answers this."
-    clauses = [_clause(row) for row in told[:SPELT_OUT]]
-    more = len(told) - SPELT_OUT
+    clauses = [_clause(row) for row in recommended[:SPELT_OUT]]
+    more = len(recommended) - SPELT_OUT
     clauses += [f"{count(more, 'more answer')} in the table"] if more > 0 else []
     have = f"{stored} of {count(every, 'model')} of the family {family}"
     return f"Runs are stored of {have}{where}: {'; '.join(clauses)}."

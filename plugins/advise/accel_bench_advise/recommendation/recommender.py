@@ -70,32 +70,34 @@ class Recommender:
     def answer(self) -> Recommendation:
         """Return the recommendation. Raises AccelBenchError for a request without an answer."""
         ranks, left_out = self.ranked()
-        told = [one for one in ranks if one.best]
+        usable = [one for one in ranks if one.best]
         measured = [
             measured_offer(one.best, self.request, self.tokens, self.prices)
-            for one in told
+            for one in usable
             if one.best
         ]
-        estimates = list(self._estimates({one.device.name for one in told}, left_out))
+        estimates = list(self._estimates({one.device.name for one in usable}, left_out))
         estimated = [estimated_offer(one, self.request) for one in estimates]
         offers = [*measured, *estimated]
-        taken = choose(offers, self.request)
-        ranked = next((one for one, own in zip(told, measured, strict=True) if own is taken), None)
-        found = next(
-            (one for one, own in zip(estimates, estimated, strict=True) if own is taken), None
+        chosen = choose(offers, self.request)
+        ranked = next(
+            (one for one, own in zip(usable, measured, strict=True) if own is chosen), None
         )
-        there = [one for one in ranks if taken is None or one.device.name == taken.device]
+        found = next(
+            (one for one, own in zip(estimates, estimated, strict=True) if own is chosen), None
+        )
+        there = [one for one in ranks if chosen is None or one.device.name == chosen.device]
         shown = ranked or min(there, key=lambda one: one.best is None, default=None)
-        next_runs = self._next_runs(taken, ranked, found or next(iter(estimates), None))
+        next_runs = self._next_runs(chosen, ranked, found or next(iter(estimates), None))
         return Recommendation(
             request=self.request,
-            offer=taken,
+            offer=chosen,
             offers=tuple(sorted(offers, key=price_key)),
             lengths=self.lengths,
             tokens=self.tokens,
             left_out=tuple(left_out),
             next_runs=tuple(next_runs),
-            **self._told(taken, shown, offers),
+            **self._answer_fields(chosen, shown, offers),
         )
 
     def ranked(self) -> tuple[list[Ranked], list[str]]:
@@ -140,10 +142,10 @@ class Recommender:
             return found, []
         needed = self.lengths.percentile_95
         every = {one.experiment.scenario.data.sequence_length for one in found}
-        taken = min((length for length in every if length >= needed), default=None)
-        return [one for one in found if one.experiment.scenario.data.sequence_length == taken], [
+        shortest = min((length for length in every if length >= needed), default=None)
+        return [one for one in found if one.experiment.scenario.data.sequence_length == shortest], [
             f"rows of {other:,} tokens: the job needs {needed:,}"
-            for other in sorted(every - {taken})
+            for other in sorted(every - {shortest})
         ]
 
     def _of_job(self, found: list[Candidate]) -> Narrowed:
@@ -171,7 +173,7 @@ class Recommender:
         return kept, notes
 
     def _estimates(self, measured: set[str], left_out: list[str]) -> Iterator[DeviceEstimate]:
-        """Yield estimates for devices without a stored recommendable stack.
+        """Yield estimates for devices without a stored usable stack.
 
         Devices for which the scenario cannot be planned are added to `left_out`.
         """
@@ -201,35 +203,35 @@ class Recommender:
         elif not measured:
             yield None
 
-    def _told(
-        self, taken: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
+    def _answer_fields(
+        self, chosen: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
     ) -> dict[str, Any]:
         """Return the fields of the answer, for the chosen device or the best rejected one."""
         best = ranked.best if ranked else None
         others = others_of(ranked, self.tokens) if ranked else ()
-        told: dict[str, Any] = {"certainty": "not tested", "others": others}
+        fields: dict[str, Any] = {"certainty": "not tested", "others": others}
         if ranked:
-            told |= {
+            fields |= {
                 "runner_up": next((one for one in others if one.fate == "runner-up"), None),
                 "break_even": tuple(break_evens(ranked, self.tokens)),
                 "advice": tuple(advice(ranked, self.lengths)),
             }
-        if taken is None:
-            told["answer"] = self._nothing(ranked, offers)
+        if chosen is None:
+            fields["answer"] = self._nothing(ranked, offers)
             if best:
-                told["others"] = (self._not_taken(best, offers), *others)
-        elif taken.kind == "estimated":
-            told |= {"answer": estimated_answer(taken), "certainty": "estimated"}
+                fields["others"] = (self._rejected_best(best, offers), *others)
+        elif chosen.kind == "estimated":
+            fields |= {"answer": estimated_answer(chosen), "certainty": "estimated"}
         elif ranked and best:
-            told |= {
-                "answer": answer_of(ranked, self.tokens) + limits_words(taken, hours=False),
+            fields |= {
+                "answer": answer_of(ranked, self.tokens) + limits_words(chosen, hours=False),
                 "certainty": ranked.certainty,
                 "recommended": candidate_row(best, self.tokens),
                 "kept": kept_settings(best),
             }
-        return told
+        return fields
 
-    def _not_taken(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
+    def _rejected_best(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
         """Return the row of the best stack, which exceeds the request's limits."""
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
@@ -255,11 +257,11 @@ class Recommender:
         return f"Not tested: nothing that is stored of {request.model} answers this."
 
     def _next_runs(
-        self, taken: Offer | None, ranked: Ranked | None, found: DeviceEstimate | None
+        self, chosen: Offer | None, ranked: Ranked | None, found: DeviceEstimate | None
     ) -> Iterator[NextRun]:
         """Yield commands that would measure the missing evidence."""
         if ranked:
-            hourly = taken.usd_per_hour if taken else None
+            hourly = chosen.usd_per_hour if chosen else None
             if more := more_rounds(ranked, self.tokens, self.stored, hourly):
                 yield more
         elif found and not found.estimate.problem:

@@ -1,4 +1,4 @@
-"""Valid runs on such a device calibrate the speed that is estimated for it."""
+"""Valid runs on a device calibrate the estimated speed of the device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER = make_experiment("other", scenario={"resources": {"device": "cpu"}})
 
 
 class Known(Simulator):
-    """A simulator whose every step is the same."""
+    """A simulator that returns the same step for every experiment."""
 
     def footprint(self, experiment: Experiment, device: str, **other: int) -> Footprint:
         """Return the step."""
@@ -40,7 +40,7 @@ class Known(Simulator):
 
 
 def measured(experiment: Experiment = LORA, seconds: float = 0.1, **changes: Any) -> Result:
-    """A run of this machine, whose steps take so long."""
+    """A run of this machine with the given step time."""
     result = make_result(experiment, seconds=seconds)
     return result.model_copy(update={"machine": MACHINE, **changes})
 
@@ -52,7 +52,7 @@ def known() -> Iterator[Known]:
 
 
 def speed_by(known: Known, experiment: Experiment, *stored: Result) -> SpeedEstimate:
-    """Return the speed on this machine's CPU, by what is stored."""
+    """Return the estimated speed on this machine's CPU, calibrated by stored runs."""
     target = target_of(MACHINE, None)._replace(kind="cpu")
     speed = SpeedEstimator(known, target, stored).speed(experiment, STEP)
     assert speed is not None
@@ -101,7 +101,7 @@ def test_a_run_that_does_not_compare_calibrates_nothing(
 
 
 class AcmeGPU(DeviceType):
-    """An H100 by the name that the table of devices has."""
+    """An H100, named as in the table of devices."""
 
     torch_type = "acme"
     label = "Acme"
@@ -112,7 +112,7 @@ class AcmeGPU(DeviceType):
 
 
 class AcmeHost(AcmeGPU):
-    """Computes in the host's memory under another name."""
+    """A device that computes in host memory under another type."""
 
     on_host = True
 

@@ -1,4 +1,4 @@
-"""What a device must have, and the search for the largest value that fits."""
+"""Memory that a device needs, and the search for the largest value that fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 LINES = st.tuples(st.integers(0, 10**6), st.integers(1, 10**4), st.floats(0, 1))
-"""Fixed bytes, bytes of each value, and of its square."""
+"""Coefficients of memory in bytes: fixed, per value, and per squared value."""
 
 
 @given(
@@ -48,7 +48,7 @@ def test_memory_on_a_straight_line_takes_three_trials() -> None:
 
 
 def step_of(parts: dict[Part, int]) -> Footprint:
-    """A step that has these bytes at its peak."""
+    """A simulated step with the given peak bytes."""
     return Footprint(parts=parts, phase="backward", operations=(), processed=1)
 
 

@@ -1,4 +1,4 @@
-"""The nearest change that fits: what it prints is what was simulated."""
+"""Search for the nearest change that fits: the printed change is the simulated one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MICRO, ACCUMULATION = "train.micro_batch_size", "train.gradient_accumulation"
 
 
 class InProcess(Simulator):
-    """Simulates in this process, which has torch."""
+    """A simulator in this process, which has torch."""
 
     def _ask(self, request: SimulationRequest) -> Simulation:
         from accel_bench_advise.simulation.__main__ import answer
@@ -107,7 +107,7 @@ def test_where_weights_and_states_alone_exceed_the_device_no_smaller_batch_is_si
 
 
 class Counting(InProcess):
-    """Notes what it is asked: dtype, checkpointing, micro-batch."""
+    """A simulator that records its requests: dtype, checkpointing, micro-batch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ WORK = (
     Operations(dtype="bfloat16", flops=989_400_000_000, moved_bytes=1, count=10),
     Operations(dtype="", flops=0, moved_bytes=3_352_000_000, count=5),
 )
-"""On an H100: ten times a millisecond of products, five times one of copies."""
+"""Operations on an H100: ten times a millisecond of products, five times one of copies."""
 
 
 def step_of(*operations: Operations) -> Footprint:

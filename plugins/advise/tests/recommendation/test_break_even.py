@@ -1,4 +1,4 @@
-"""Break-even: what a start costs against what steps save."""
+"""Break-even of additional start-up time against saved step time."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SESSIONS = {
 
 
 def trained() -> list[Result]:
-    """Two stacks on an L4 and on an H100."""
+    """Runs of two stacks on an L4 and on an H100."""
     return [
         *in_turn(runs(experiment("baseline")), runs(experiment("fast"), 1.25)),
         *in_turn(
@@ -42,14 +42,14 @@ def trained() -> list[Result]:
 
 
 def served() -> list[Result]:
-    """Two servers at a rate."""
+    """Runs of two servers at a rate."""
     return in_turn(serving("base", 100, session="friday"), serving("soon", 50, session="friday"))
 
 
 def ask(
     modes: tuple[Mode, ...] = ("train", "inference"), family: str = FAMILY, **request: Any
 ) -> FamilyRecommendation:
-    """Answer for a family of which runs of one model are stored."""
+    """Return the recommendation for a family with stored runs of one model."""
     results: dict[str, list[Result]] = {"train": trained(), "inference": served()}
 
     def stored(asked: RecommendRequest) -> Stored:

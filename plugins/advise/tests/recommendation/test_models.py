@@ -1,4 +1,4 @@
-"""Which models of the catalog fit on a device."""
+"""Models of the catalog that fit a device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_surely_does_not_fit_is_not_simulated_and_problems_stay_with_their_
 
 
 def unplannable(simulator: Simulator) -> Estimator:
-    """An estimator of a scenario that asks for a plugin which nobody has."""
+    """An estimator of a scenario with an unknown plugin."""
     draft = Draft("cannot be planned", {"name": "x", "optimizer": {"use": "no-such"}})
     return Estimator(simulator, draft, PlanRequest(), read_machine(), (), (), None)
 

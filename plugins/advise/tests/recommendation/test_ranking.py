@@ -1,4 +1,4 @@
-"""Which stack is recommended: fits, trains the same, then does the job soonest."""
+"""Ranking of stacks: they fit, train the same, and then finish the job soonest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ranking(results: Sequence[Result], tokens: float | None = None) -> Ranked:
 
 
 def names(ranked: Ranked) -> list[str]:
-    """Names of what may be recommended, the soonest first."""
+    """Names of the eligible candidates, the fastest first."""
     return [one.name for one in ranked.eligible]
 
 
@@ -150,7 +150,7 @@ def test_another_batch_layout_may_win_and_another_batch_may_not() -> None:
 
 
 def test_rounds_that_both_ran_side_by_side_are_preferred_to_those_that_they_did_not() -> None:
-    """Drift made the larger batch look faster where the two ran one after the other."""
+    """Drift made the larger batch look faster in runs one after another."""
     small, large = experiment("baseline", 2), experiment("baseline", 4)
     apart = [
         run.model_copy(update={"started_at": f"{run.started_at[:14]}{30 + run.round}:00Z"})
@@ -221,7 +221,7 @@ def test_few_or_noisy_rounds_are_not_sure() -> None:
 
 @pytest.mark.parametrize("torch_type", ["mps", "xpu"])
 def test_another_device_than_cuda_is_no_cpu(torch_type: str) -> None:
-    """Whether or not its type is installed here: its rows are not those of the host's processor."""
+    """Rows of a device type are not the host processor's, whether it is installed or not."""
     on_device = runs(experiment("baseline"), device={"type": torch_type, "name": "Acme GPU"})[0]
     on_host = runs(experiment("baseline"), device={"type": "cpu", "name": "cpu"})[0]
     found = device_of(on_device)

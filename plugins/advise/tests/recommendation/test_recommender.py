@@ -1,4 +1,4 @@
-"""Recommendations over devices: hours, money, limits, and what the store cannot answer."""
+"""Recommendations over devices: hours, dollars, limits, and missing evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench.store.sessions import SessionRecord
 
 H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-9"}
 TOKENS = 8e8
-"""A million steps: 22.2 hours with the L4's faster stack."""
+"""Tokens of a million steps: 22.2 hours with the L4's faster stack."""
 
 
 def price(device: str, usd: float) -> PriceEntry:
@@ -42,11 +42,11 @@ def price(device: str, usd: float) -> PriceEntry:
 
 
 PRICES = (price("l4", 1.0), price("h100-sxm", 4.0))
-"""The H100 is three times as fast and four times as dear."""
+"""Prices of an L4 and of an H100, which is three times as fast and four times as dear."""
 
 
 def sessions() -> dict[str, SessionRecord]:
-    """Two sessions, and the commands that they were started with."""
+    """Two sessions with their commands."""
     document: dict[str, Any] = {"scenario": {"stacks": {"baseline": {}, "fast": {}}}}
     return {
         name: SessionRecord(
@@ -74,7 +74,7 @@ def stored() -> list[Result]:
 
 
 def ask(results: Sequence[Result] = (), **request: Any) -> Recommendation:
-    """Answer a request from stored runs alone."""
+    """Return the recommendation from stored runs alone."""
     asked = RecommendRequest(model="tiny-llama-cpu", **request)
     check_request(asked)
     return Recommender(asked, Stored(results, sessions()), PRICES, None).answer()

@@ -1,4 +1,4 @@
-"""The error table of docs/estimate.md is what the simulation says."""
+"""The error table of docs/estimate.md equals the simulation's results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORK: dict[str, dict[str, Any]] = {
         "train": AGAIN,
     },
 }
-"""What each row's work is here."""
+"""Work of the table's rows, by name."""
 
 DEVICES = {"A100 80GB": "a100-sxm-80gb", "8 x A100 80GB": "a100-sxm-80gb", "H100": "h100-sxm"}
 

@@ -1,4 +1,4 @@
-"""Simulated steps take what torch's profiler counts in the allocator when they really run."""
+"""Simulated steps use as much memory as torch's profiler counts in real steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
 
 CLOSE = 0.001
-"""How far a simulated peak may be from the measured one; docs/estimate.md gives the largest."""
+"""Maximum deviation of a simulated peak from the measured one, as in docs/estimate.md."""
 
 SMALL = {
     "num_hidden_layers": 2,
@@ -73,7 +73,7 @@ DEFAULT = {
         "llama-3-8b", train={"gradient_accumulation": 2, "max_grad_norm": 1.0}
     ),
 }
-"""The fast ones that differ most."""
+"""Fast configurations that differ most."""
 
 MORE = {
     "mixtral, bfloat16": work("mixtral-8x7b", EXPERTS, dtype="bfloat16"),
@@ -107,7 +107,7 @@ MORE = {
     "gpt2, AdamW, length 128": work("gpt2", GPT2, batch=(8, 128)),
     "opt, full": work("opt-125m", OPT),
 }
-"""The rest of the thirty."""
+"""Remaining configurations of the thirty."""
 
 
 def simulated(experiment: Experiment, **other: int) -> Footprint:
@@ -119,7 +119,7 @@ def simulated(experiment: Experiment, **other: int) -> Footprint:
 
 
 def compare(settings: dict[str, Any], folder: Path) -> None:
-    """Hold a simulated peak against the measured one."""
+    """Compare a simulated peak with the measured one."""
     experiment = experiment_of(settings)
     peak = sum(simulated(experiment).parts.values())
     measured = measured_peak(experiment, folder)

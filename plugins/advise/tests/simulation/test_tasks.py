@@ -1,4 +1,4 @@
-"""Simulated steps of images, speech, pairs and preferences take what real ones do."""
+"""Simulated steps of images, speech, pairs and preferences use as much memory as real ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_bench.testing.tiny import shrunk
 pytestmark = pytest.mark.box
 
 CLOSE = 0.05
-"""How far a simulated peak may be from the measured one; docs/estimate.md gives the largest."""
+"""Maximum deviation of a simulated peak from the measured one, as in docs/estimate.md."""
 
 LLAMA = {
     "id": "llama-2-7b",
@@ -57,10 +57,10 @@ IMAGES = {"use": "images", "image_size": 32, "samples": 64}
 CAPTIONS = {"use": "captions", "source": "glyphs", "image_size": 32, "samples": 64}
 SPEECH = {"use": "speech", "max_audio_len": 8_000, "samples": 64, "padding": "max_length"}
 WIDE = {"conv_dim": [256, 128, 64]}
-"""Activations that make what is not seen small: real batches come from NumPy's memory."""
+"""Settings with large activations, beside which NumPy's memory of real batches is small."""
 
 RESNET = {"id": "tiny-resnet-cpu", "overrides": {"depths": [6, 6]}}
-"""Deep: on a CPU the backward pass of a convolution copies an activation, as no simulation sees."""
+"""Settings of a deep ResNet: a CPU's convolution backward copies an activation unseen."""
 
 
 def work(
@@ -83,7 +83,7 @@ DEFAULT = {
     "vit": work("image-classification", "tiny-vit-cpu", IMAGES),
     "ctc": work("ctc", {"id": "tiny-wav2vec2-cpu", "overrides": WIDE}, SPEECH),
 }
-"""The fast ones that differ most."""
+"""Fast configurations that differ most."""
 
 MORE = {
     "dpo, LoRA": {**DPO, "adapter": LORA},
@@ -104,7 +104,7 @@ MORE = {
         "masked-lm", BERT, {"use": "synthetic", "vocab_size": 1000, "sequence_length": 64}
     ),
 }
-"""The rest."""
+"""Remaining configurations."""
 
 
 def simulated(experiment: Experiment, **other: int) -> Footprint:
@@ -116,7 +116,7 @@ def simulated(experiment: Experiment, **other: int) -> Footprint:
 
 
 def compare(settings: dict[str, Any], folder: Path) -> None:
-    """Hold a simulated peak against the measured one."""
+    """Compare a simulated peak with the measured one."""
     experiment = experiment_of(settings)
     peak = sum(simulated(experiment).parts.values())
     measured = measured_peak(experiment, folder)
@@ -131,7 +131,7 @@ def test_a_simulated_peak_is_near_the_measured_one(name: str, tmp_path: Path) ->
 
 @pytest.mark.release
 def test_trained_convolutions_take_more_on_a_cpu(tmp_path: Path) -> None:
-    """The copies that kernels make for themselves are in no simulation."""
+    """Internal copies of kernels are not simulated."""
     model = {"id": "tiny-wav2vec2-cpu", "overrides": {**WIDE, "mask_time_prob": 0.05}}
     speech = {**SPEECH, "min_audio_len": 4_000}
     experiment = experiment_of(work("speech-pretraining", model, speech))
@@ -146,7 +146,7 @@ def test_so_is_that_of_the_other_tasks(name: str, tmp_path: Path) -> None:
 
 
 def compare_counts(name: str, folder: Path) -> None:
-    """Hold what a simulated micro-batch counts as processed against a real one."""
+    """Compare the processed count of a simulated micro-batch with a real one."""
     experiment = experiment_of({**DEFAULT, **MORE}[name])
     found = simulated(experiment)
     assert found.processed == first_batch(experiment, folder).tokens.processed
@@ -168,7 +168,7 @@ def test_whisper_processes_its_whole_length_whatever_is_said(tmp_path: Path) -> 
 @pytest.mark.release
 @pytest.mark.parametrize("name", sorted({*DEFAULT, *MORE} - {"whisper", "ctc"}))
 def test_all_other_works_process_what_is_simulated(name: str, tmp_path: Path) -> None:
-    """But `ctc`, whose batches are as long as the longest utterance that there happens to be."""
+    """Except `ctc`, whose batches are as long as their longest utterance."""
     compare_counts(name, tmp_path)
 
 

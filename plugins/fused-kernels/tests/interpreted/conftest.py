@@ -1,7 +1,7 @@
-"""Teach Triton's interpreter what Liger's kernels need; only where it is to be used.
+"""Extensions of Triton's interpreter for Liger's kernels.
 
-It passes a Python float to a kernel as it is, where a GPU gets a scalar tensor, and it knows no
-function of libdevice.
+The interpreter passes Python floats to kernels unchanged, where a GPU gets a scalar tensor, and
+lacks the functions of libdevice.
 """
 
 import os
@@ -19,7 +19,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     as_it_is = interpreter._implicit_cvt
 
     def converted(argument: object) -> object:
-        """A float as a tensor of float32, all else as the interpreter does it."""
+        """Return a float as a float32 tensor; others are converted by the interpreter."""
         if isinstance(argument, float):
             handle = interpreter.TensorHandle(numpy.array([argument], numpy.float32), tl.float32)
             return tl.tensor(handle, tl.float32)

@@ -1,4 +1,4 @@
-"""Each kernel against the same in float64, forward and backward, over sizes that fill no block."""
+"""Each kernel against float64, forward and backward, at sizes that do not fill a block."""
 
 import math
 from types import SimpleNamespace
@@ -12,11 +12,11 @@ from torch.nn import functional
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 CLOSE = 2e-5
-"""Relative to the largest value; everything is computed in float32."""
+"""Maximum distance relative to the largest value, in float32."""
 
 
 def agree(function: Any, reference: Any, *inputs: torch.Tensor) -> None:
-    """Values and gradients of all inputs are those of a reference in float64."""
+    """Check values and gradients of all inputs against a float64 reference."""
     ours = [tensor.clone().requires_grad_() for tensor in inputs]
     theirs = [tensor.double().requires_grad_() for tensor in inputs]
     # Outputs of other operations, since some kernels write into what they are given.
@@ -30,7 +30,7 @@ def agree(function: Any, reference: Any, *inputs: torch.Tensor) -> None:
 
 
 def near(found: list[Any], expected: list[Any]) -> None:
-    """Each tensor is equal to a reference, but for rounding."""
+    """Check that each tensor equals a reference up to rounding."""
     for ours, theirs in zip(found, expected, strict=True):
         error = (ours.double() - theirs).abs().max() / theirs.abs().max().clamp_min(1e-3)
         assert error.item() < CLOSE

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 BENCHMARKS = find_benchmarks()
 SLOW = {"llama", "mistral", "mixtral", FusedKernels}
-"""Whole blocks; and the same kernels again, which test_executors.py calls without Triton."""
+"""Benchmarks of whole blocks, and of kernels that test_executors.py covers without Triton."""
 
 NEEDS_A_GPU = {("liger", "mixtral")}
-"""Liger's kernel of experts times its own variants first, which the interpreter cannot."""
+"""Benchmarks of experts, whose kernel autotunes, which the interpreter cannot."""
 
 CELLS = [
     pytest.param(kind, name, marks=[pytest.mark.release] if kind in SLOW or name in SLOW else [])

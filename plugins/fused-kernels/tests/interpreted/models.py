@@ -23,8 +23,8 @@ FAMILIES = (
 )
 
 DIFFERENT = ("GPTBigCode", "Gemma2", "Mixtral", "Qwen3")
-"""Those that others are like: without RMSNorm, with two more and an offset, with experts, the usual
-one with norms of queries and keys."""
+"""Representative architectures: without RMSNorm, with two more and an offset, with experts, and the
+usual one with norms of queries and keys."""
 
 
 def each(families: Iterable[str], always: Sequence[str] = DIFFERENT) -> list[Any]:
@@ -34,14 +34,14 @@ def each(families: Iterable[str], always: Sequence[str] = DIFFERENT) -> list[Any
 
 
 WITHOUT_PATCH = ("GPTBigCode", "GraniteMoe")
-"""Those that Liger has no patch for."""
+"""Architectures without a patch in Liger."""
 
 LOSSES = ("linear_cross_entropy", "cross_entropy")
 
 LENGTH = 3
 
 CLOSE = 2e-5
-"""Of gradients in float32, relative to each tensor's norm."""
+"""Maximum distance of float32 gradients, relative to each tensor's norm."""
 
 
 def small(bench: Any, family: str, dtype: torch.dtype = torch.float32) -> Any:
@@ -94,7 +94,7 @@ def test_gradients_are_right_under_checkpointing(family: str, bench: Any) -> Non
 
 
 def test_gradients_are_right_where_selective_checkpointing_keeps_products(bench: Any) -> None:
-    """The kernel that rotates writes over the product that was kept."""
+    """The rotary kernel overwrites the kept product."""
     model = small(bench, "Llama")
     expected = bench.step(model, LENGTH)
     bench.fuse(model)

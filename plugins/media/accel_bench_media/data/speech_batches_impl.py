@@ -129,7 +129,7 @@ class SpeechCollator:
         return batch_of(tensors, self.plan, counts, in_step)
 
     def _mask(self, index: int, place: int, frames: int | None = None) -> Mask:
-        """Return the mask of an utterance at its index, padded to some frames.
+        """Return the mask of an utterance's frames at its index, padded to a number of frames.
 
         The number of spans follows from `mask_time_prob`; spans may overlap.
         """

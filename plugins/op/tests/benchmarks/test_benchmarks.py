@@ -1,4 +1,4 @@
-"""Every benchmark of the core at its tiny size on a CPU: against float64, and its arithmetic."""
+"""Every included benchmark at its tiny size on a CPU: against float64, with FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ BENCHMARKS = {
 }
 
 QUANTIZED = {"lora_nf4_linear", "lora_int8_linear", "lora_gptq_linear"}
-"""Tested where their libraries are installed: plugins/fused-kernels/tests/test_executors.py."""
+"""Benchmarks tested with their libraries: plugins/fused-kernels/tests/test_executors.py."""
 
 HERE = sorted(BENCHMARKS.keys() - QUANTIZED)
 
 COMPILED = "rms_norm"
-"""Compiled by default; `make release` compiles them all."""
+"""Benchmarks compiled by default; `make release` compiles all."""
 
 EAGER = find_executors()["eager"]
 INDUCTOR = find_executors()["inductor"]
@@ -149,14 +149,14 @@ def unmasked_half(one: Any) -> int:
 
 
 def multiplied_angles(one: Any) -> int:
-    """FLOPs of the angles of positions, which transformers 5.17 multiplies as matrices."""
+    """FLOPs of position angles, which transformers 5.17 computes as matrix products."""
     old = Version(version("transformers")) < Version("5.18")
     rotates = one.name in ("llama", "mistral", "mixtral")
     return one.shape.head * one.shape.length if rotates and old else 0
 
 
 ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""A CPU's flash kernel, which torch's counter does not know yet."""
+"""The CPU's flash operation, unknown to torch's counter."""
 
 
 def attention_count(query: Any, *others: Any) -> int:
@@ -183,7 +183,7 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
 
 
 def nbytes(value: Any) -> int:
-    """Bytes of the tensors in a value that are more than one number."""
+    """Bytes of the tensors in a value, without scalars."""
     if isinstance(value, torch.Tensor):
         return value.nbytes if value.dim() else 0
     return sum(map(nbytes, value)) if isinstance(value, list | tuple) else 0
@@ -296,7 +296,7 @@ def test_kernels_without_float32_on_a_gpu_are_refused_there() -> None:
 def without_groups(  # noqa: PLR0917 - as the kernel
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size
 ):
-    """The arguments that torch 2.11's kernel takes, of those that are given."""
+    """Subset of the arguments that torch 2.11's kernel supports."""
     assert (query.shape[1], window_size) == (key.shape[1], (-1, 0))
     lengths = cu_seq_q.diff().tolist()
     assert (cu_seq_k is cu_seq_q, max_q, max_k) == (True, max(lengths), max(lengths))

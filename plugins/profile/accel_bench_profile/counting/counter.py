@@ -60,7 +60,7 @@ class OperationCounter:
         self._modes.close()
 
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """Return the counted entries, in the order of first occurrence."""
+        """Return the ledger entries of counted operations, in the order of first occurrence."""
         return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:

@@ -27,7 +27,7 @@ UNEXPLAINED = StepPart(OUTSIDE, "idle", "other")
 """Part outside of modules and operations."""
 
 Seconds: TypeAlias = Mapping[StepPart, float]
-"""Seconds per unit by part."""
+"""Seconds per unit of work, by part of a step."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ProfiledRun:
     """One run of a stack: its measured window, and its ranks' profiles."""
 
     seconds: float
-    """Seconds per unit in the measured window."""
+    """Seconds per unit of work in the measured window."""
 
     window_step_seconds: float
     """Mean seconds of a step in the measured window."""
@@ -45,7 +45,7 @@ class ProfiledRun:
     plain_seconds: float | None = None
     """Median seconds of the steps before the recorded ones, averaged over ranks, or None."""
 
-    taken_seconds: float = 0.0
+    preempted_seconds: float = 0.0
     """Seconds that other processes took from a recorded step, averaged over ranks."""
 
     @property

@@ -115,7 +115,7 @@ class Cycle:
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
-        """Innermost modules on the steps' thread by time interval, in order."""
+        """Innermost module at each time of the steps' thread, as intervals in order."""
         calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
@@ -125,7 +125,7 @@ class Cycle:
         return sorted((one.start, one.name.removeprefix(PHASE)) for one in self.ranges(PHASE))
 
     @cached_property
-    def taken(self) -> list[Interval]:
+    def preempted(self) -> list[Interval]:
         """Times of marks, with the nanoseconds of preemption since the previous one; empty if the
         system does not report it."""
         marks = self.ranges(PREEMPTED)
@@ -137,14 +137,14 @@ class Cycle:
         found = self.ranges(MODULE, PHASE)
         return sorted(moment for one in found for moment in (one.start, one.end))
 
-    def taken_from(self, start: int, end: int) -> int:
+    def preempted_within(self, start: int, end: int) -> int:
         """Return the nanoseconds of possible preemption within an interval.
 
         All marks from its start to the first boundary after its end count.
         """
         number = bisect_left(self.boundaries, end)
         until = self.boundaries[number] if number < len(self.boundaries) else end
-        return sum(spent for moment, spent in self.taken if start <= moment <= until)
+        return sum(spent for moment, spent in self.preempted if start <= moment <= until)
 
     @cached_property
     def nodes(self) -> list[tuple[Interval, str]]:

@@ -189,7 +189,7 @@ def _step_seconds(cycles: Sequence[Cycle]) -> float:
 def host_time(cycles: Sequence[Cycle]) -> HostTime:
     """Return the idle time of the recorded steps."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
-    known = [one for cycle in cycles for _, one in cycle.taken]
+    known = [one for cycle in cycles for _, one in cycle.preempted]
     on_device = any(cycle.device for cycle in cycles)
     idle = _device_idle if on_device else _no_operation
     gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
@@ -251,7 +251,7 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
             if end - start >= LONG:
                 place = cycle.place_at((start + end) // 2)
                 sums[place] += end - start
-                left[place] += max(0, end - start - cycle.taken_from(start, end))
+                left[place] += max(0, end - start - cycle.preempted_within(start, end))
         whole.append(sums)
         less_taken.append(left)
     names = {place for sums in whole for place in sums}

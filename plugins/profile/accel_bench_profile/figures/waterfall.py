@@ -40,7 +40,7 @@ WORTH_NAMING = 0.01
 LESS = 0.97
 """Ratio of recorded to measured seconds below which a note suspects other processes."""
 
-TAKEN = 0.02
+PREEMPTED = 0.02
 """Fraction of recorded steps that other processes may take without a note."""
 
 MOSTLY = 0.6
@@ -237,14 +237,14 @@ def _notes(
 def _disturbed(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> Iterable[str]:
     """Yield notes on preemption of a stack's steps by other processes."""
     inflation = _inflation(stack, rounds)
-    taken = fmean(stack.runs[key].taken_seconds for key in rounds)
+    preempted = fmean(stack.runs[key].preempted_seconds for key in rounds)
     if inflation < LESS:
         yield (
             f"recorded steps of {stack.name} took {inflation:.2f} times as long as measured ones: "
             "other work on the machine slowed its measured windows"
         )
-    if taken > TAKEN * fmean(stack.runs[key].step_seconds for key in rounds):
+    if preempted > PREEMPTED * fmean(stack.runs[key].step_seconds for key in rounds):
         yield (
-            f"other work on the machine took {1000 * taken:.2f} ms of each recorded step of "
+            f"other work on the machine took {1000 * preempted:.2f} ms of each recorded step of "
             f"{stack.name}"
         )

@@ -163,7 +163,7 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 def _covered(
     segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPlace | None = None
 ) -> Iterator[Segment]:
-    """Change idle time within the intervals to `by`, or to communication."""
+    """Attribute idle time within the intervals to `by`, or to communication."""
     spans = union(intervals)
     starts = [start for start, _ in spans]
     for one in segments:

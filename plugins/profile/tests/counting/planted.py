@@ -239,7 +239,7 @@ def copied_gradients(run: Run) -> None:
 
 
 class Loop(torch.optim.SGD):
-    """Decays each weight by an operation of its own."""
+    """Optimizer that decays each weight by an operation of its own."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -249,7 +249,7 @@ class Loop(torch.optim.SGD):
 
 
 def slow_optimizer(run: Run) -> None:
-    """Take another optimizer."""
+    """Replace the optimizer by a slower one."""
     run.optimizer = Loop(run.model.parameters(), lr=0.1, foreach=True)
 
 
@@ -283,11 +283,11 @@ class PlantedOptions(Options):
     """Options of `Planted`."""
 
     regression: str = ""
-    """Which one; empty for none."""
+    """Name of the regression; empty for none."""
 
 
 class Planted(Plugin[PlantedOptions]):
-    """Plants a regression."""
+    """Plugin that plants a regression."""
 
     Options = PlantedOptions
 
@@ -354,7 +354,7 @@ def breaking(self: Mlp, x: torch.Tensor) -> torch.Tensor:
 
 
 def compiled(regression: Callable[..., Any] | None, backend: str) -> Callable[[Run], None]:
-    """Return what compiles the second MLP, with another forward function where one is given."""
+    """Return a function that compiles the second MLP, optionally with another forward."""
 
     def prepare(run: Run) -> None:
         torch._dynamo.reset()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # the compiler reads gradien
 
 @pytest.fixture(autouse=True)
 def uncompiled() -> Iterator[None]:
-    """Nothing was compiled before, and nothing is afterwards."""
+    """Reset the compiler before and after a test."""
     from torch._inductor import config
 
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""A step's ledger is the same in every run, and names the line of whatever is added to it."""
+"""A step's ledger is equal in every run, and differences name the changed line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single operations move, and which of them the host waits for."""
+"""Bytes moved by single operations, and operations that synchronize."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 4 * FLOATS
 
 
 def counted(work: Callable[[], Any], phase: Phase = "forward") -> tuple[LedgerEntry, ...]:
-    """Return what a function does in a phase of a step."""
+    """Return the counts of a function in a phase of a step."""
     counter = OperationCounter(Sites(None), (), ())
     counter.sites.phase = phase
     counter.start(host_calls=True)

@@ -1,6 +1,6 @@
-"""Why a ledger is counted on real tensors: what a fake GPU does where torch is built for CPUs.
+"""Limits of fake GPU tensors in a CPU build of torch, for which ledgers use real tensors.
 
-When one of these fails, docs/count.md is to be read again: a fake device may have become possible.
+If a test fails, docs/count.md must be revised: a fake device may have become possible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with FakeTensorMode():
 
 
 class Names(TorchDispatchMode):
-    """Collects the names of operations."""
+    """Dispatch mode that collects the names of operations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from accel_bench_profile.figures.spans import KINDS, Cycle, Span, in_order
 HOST, STREAM, OTHER_STREAM = 4711, 7, 20
 
 STEP = 10_000
-"""Microseconds of a step."""
+"""Duration of a step in microseconds."""
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
 FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>"

@@ -17,7 +17,7 @@ LAYER = ModulePhase(module="layers.0", phase="forward")
 
 @pytest.fixture
 def profile(tmp_path: Path) -> RankProfile:
-    """The profile that the trace gives."""
+    """The profile made from the trace."""
     figures = figures_of([read_trace(write_trace(tmp_path / "made.json"))], 3)
     return RankProfile(rank=0, device="cuda", window_step_seconds=None, **figures)
 
@@ -89,7 +89,7 @@ def test_the_answer_is_what_takes_longest_and_the_rest_follows(profile: RankProf
 
 
 def edged(step: int, *edge: Span) -> Cycle:
-    """Two steps of 10 ms, of which the host is done with the first after 1 ms; one kernel."""
+    """Two steps of 10 ms with one kernel, of which the host finishes the first after 1 ms."""
     steps = [
         Span(name="ProfilerStep#1", kind="range", start=0, end=step),
         Span(name="ProfilerStep#2", kind="range", start=step, end=20_000_000),

@@ -1,4 +1,4 @@
-"""What comes first of what ranks have recorded, and how it is shown."""
+"""Order of the findings of all ranks, and their wording."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def host(held_up: float = 0.0, own: float | None = None, reads: float = 0) -> Ho
 
 
 def exposed(seconds: float) -> CommunicationTime:
-    """Communication of a step of 100 ms that nothing hides."""
+    """Exposed communication in a step of 100 ms."""
     return CommunicationTime(
         seconds=seconds,
         exposed_seconds=seconds,
@@ -75,7 +75,7 @@ def rank(number: int = 0, **fields: object) -> RankProfile:
 
 
 def kinds(*ranks: RankProfile) -> list[str]:
-    """Kinds of what is found, in order."""
+    """Kinds of the findings, in order."""
     return [one.kind for one in findings_of(ranks)]
 
 

@@ -1,4 +1,4 @@
-"""What names of operations and kernels say, on names that torch and its libraries really use."""
+"""Kinds by names of operations and kernels, with real names of torch and its libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From one stack's step to another's: it adds up, by kind and by module, and says what is sure."""
+"""Difference between the steps of two stacks: sums by kind and module, and certainty."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PARTS: tuple[tuple[str, StepKind, float], ...] = (
     (OUTSIDE, "optimizer", 0.005),
     (OUTSIDE, "idle", 0.003),
 )
-"""Seconds of a step of 50 ms."""
+"""Seconds by part of a step of 50 ms."""
 
 
 def times(scale: float = 1.0, compiled: tuple[str, ...] = (), **more: float) -> ModuleTimes:
-    """Return a profiled step, slower by `scale`; `more` adds seconds by the end of a module."""
+    """Return a profiled step, slower by `scale`; `more` adds seconds by suffix of a module."""
     parts = tuple(
         ModuleTime(
             module=module,
@@ -46,7 +46,7 @@ def times(scale: float = 1.0, compiled: tuple[str, ...] = (), **more: float) -> 
 
 
 def stack(name: str, *windows: float, scale: float = 1.2, **more: float) -> ProfiledStack:
-    """Return a stack with a round for each window, whose profile took `scale` times as long."""
+    """Return a stack with a round for each window, profiled `scale` times as slowly."""
     compiled = ("model.layers.*",) if name == "compiled" else ()
     runs = {
         ("session", number): ProfiledRun(
@@ -69,7 +69,7 @@ def fall(a: ProfiledStack, b: ProfiledStack) -> ProfileWaterfall:
 PLAIN = stack("plain", 0.050, 0.051, 0.049)
 
 SLOWER = stack("slower", 0.060, 0.061, 0.0592, act_fn=0.010)
-"""10 ms more in one module."""
+"""A stack with 10 ms more in one module."""
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_is_not_explained_is_said() -> None:
 
 
 def outside(one: ModuleTimes) -> ModuleTimes:
-    """Return a profiled step with 10 ms more in no module."""
+    """Return a profiled step with 10 ms more outside of modules."""
     more = [
         part.model_copy(update={"seconds": part.seconds + 0.012})
         if (part.module, part.kind) == (OUTSIDE, "idle")
@@ -173,7 +173,7 @@ def recorded(window: float, *parts: tuple[str, float, float], rounds: int = 3) -
 
 
 def change(found: ProfileWaterfall, module: str) -> float:
-    """Return by how many seconds a module changed."""
+    """Return the change of a module in seconds."""
     return next(one.change for one in found.modules if one.module == module)
 
 
@@ -229,7 +229,7 @@ def test_steps_that_recording_seems_to_make_shorter_are_blamed_on_other_work() -
 
 
 def test_other_work_within_recorded_steps_is_noted() -> None:
-    runs = {key: replace(run, taken_seconds=0.004) for key, run in SLOWER.runs.items()}
+    runs = {key: replace(run, preempted_seconds=0.004) for key, run in SLOWER.runs.items()}
     found = fall(PLAIN, ProfiledStack("slower", runs))
     assert found.notes == (
         "other work on the machine took 4.00 ms of each recorded step of slower",

@@ -1,4 +1,4 @@
-"""Intervals and nested spans, on examples that can be counted by hand."""
+"""Intervals and nested spans, in examples counted by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)).map(lambda
 
 
 def moments(intervals: list[Interval]) -> set[int]:
-    """The whole moments that intervals cover."""
+    """The integer times that intervals cover."""
     return {moment for start, end in intervals for moment in range(start, end)}
 
 

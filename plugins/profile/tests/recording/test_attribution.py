@@ -1,4 +1,4 @@
-"""Where the time of a step goes: to which module, kind and direction, and that it adds up."""
+"""Time of a step by module, kind and direction, which adds up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torch.utils.checkpoint import (
 WIDTH = 64
 
 NAP = 0.02
-"""Seconds that a planted module sleeps: many times what the others take."""
+"""Seconds that a planted module sleeps, many times those of the others."""
 
 
 class RMSNorm(nn.Module):
@@ -124,7 +124,7 @@ def profiled(model: nn.Module, steps: int = 2, warmup: int = 1, **more: Any) -> 
 
 
 def seconds(times: ModuleTimes, **wanted: str) -> float:
-    """Return the seconds of all parts that have these values."""
+    """Return the seconds of all parts with the given values."""
     return sum(
         one.seconds
         for one in times.times
@@ -134,7 +134,7 @@ def seconds(times: ModuleTimes, **wanted: str) -> float:
 
 @pytest.fixture(scope="module")
 def plain() -> ModuleTimes:
-    """Profile the model as it is."""
+    """Profile the unchanged model."""
     return profiled(Model())
 
 
@@ -183,7 +183,7 @@ def test_checkpointing_computes_the_modules_again() -> None:
 
 
 def keep_all(*_: Any, **__: Any) -> CheckpointPolicy:
-    """Return that an operation is not computed again."""
+    """Return the policy that recomputes no operation."""
     return CheckpointPolicy.MUST_SAVE
 
 

@@ -1,4 +1,4 @@
-"""Memory over a few steps by category, and what a forward pass keeps by module."""
+"""Memory by category over a few steps, and saved tensors by module."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from accel_bench.testing import close_run
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls that reach CUDA."""
+    """Recorded calls of CUDA functions."""
     noted: list[str] = []
 
     def noting(what: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Torch's profiler around real steps: its schedule, its traces, and what they are worth."""
+"""Torch's profiler around real steps: its schedule, its traces, and their validity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window of a profile: its parts take their steps in turn, and lose nothing by an error."""
+"""The window of a profile: parts take steps in turn, and errors lose no results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = Batch({}, 1, TokenCounts(8, 8, 7), 7)
 
 
 class Noting:
-    """A part that notes its calls, and raises in the one that it is told to."""
+    """A part that records its calls, and raises in a chosen one."""
 
     def __init__(self, name: str, steps: int, calls: list[str], fails: str = "") -> None:
         self.name, self.steps, self._calls, self._fails = name, steps, calls, fails
@@ -135,7 +135,7 @@ def test_a_step_that_raises_leaves_nothing_of_the_part_behind(tmp_path: Path) ->
 
 
 def calls_in_window(folder: Path, profile: ProfileWindow | None) -> Counter[str]:
-    """Every call that the stopwatch makes, of Python or of C, while a window is open."""
+    """Every call of the stopwatch, in Python or C, while a window is open."""
     found: Counter[str] = Counter()
     stopwatch = stopwatch_of(folder, profile, steps=20)
     inner = stopwatch.after_window
