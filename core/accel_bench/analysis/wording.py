@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.documents.base import JsonValue
-from accel_bench.result import EARLIEST
+from accel_bench.result import EARLIEST, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.tags import is_chosen
@@ -20,6 +20,20 @@ JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
 
 WITHIN = "within what"
 """Beginning of the words for a declared difference by design."""
+
+Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
+
+TONES: Mapping[str, Tone] = {
+    **dict.fromkeys(("faster", "passed", "equivalent"), "good"),
+    **dict.fromkeys(("inconclusive", "not tested", "not comparable", WITHIN), "warn"),
+    **dict.fromkeys(("degraded", "unfinished"), "warn"),
+    **dict.fromkeys(("slower", "regression", "different", "by design", "corrupt"), "bad"),
+    **dict.fromkeys(("different training", "different output"), "bad"),
+    **{status.value: "bad" for status in Status if not status.completed},
+    "skipped": "quiet",
+    **dict.fromkeys(("baseline", "same"), ""),
+}
+"""Tone of the words of verdicts, outcomes and statuses, in terminals and on pages."""
 
 
 def percent(fraction: float) -> str:

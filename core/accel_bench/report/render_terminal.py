@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -16,9 +16,9 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
+from accel_bench.analysis.wording import TONES
 from accel_bench.documents.escaping import plain
 from accel_bench.report.table import EMPTY, Column, Section, Table
-from accel_bench.result import Status
 
 UNBROKEN = 100_000
 """Width at which nothing is wrapped, in columns of the terminal."""
@@ -66,15 +66,13 @@ BREAKS = re.compile(r"(?<=[-_+/=])|(?<=\.)(?!\d)")
 HEADER_WIDTH = 13
 """Width after which the title of a column may continue on the next line."""
 
-STYLES = {
-    **{status.value: "red" for status in Status if not status.completed},
-    **dict.fromkeys(("slower", "different", "regression", "corrupt", "by design"), "red"),
-    **dict.fromkeys(("inconclusive", "inconclusive", "degraded"), "yellow"),
-    "skipped": "bright_black",
-    **dict.fromkeys(("unfinished", "within what"), "yellow"),
-    **dict.fromkeys(("faster", "passed"), "green"),
+COLOURS: Mapping[str, str] = {
+    "good": "green",
+    "warn": "yellow",
+    "bad": "red",
+    "quiet": "bright_black",
 }
-"""Colours of verdicts, outcomes and statuses."""
+"""Colours of tones."""
 
 
 def render_terminal(
@@ -283,7 +281,8 @@ def _pieces(word: str, width: int) -> Sequence[str]:
 
 
 def _style(word: str) -> Style | None:
-    return Style.parse(STYLES[word]) if word in STYLES else None
+    tone = TONES.get(word)
+    return Style.parse(COLOURS[tone]) if tone else None
 
 
 def _width(cell: str) -> int:

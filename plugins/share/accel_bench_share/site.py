@@ -14,6 +14,7 @@ from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.reproduction import MARGIN, StackReproduction, reproduce_stacks, row_key
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import (
+    TONES,
     count,
     label,
     mebibytes,
@@ -27,7 +28,7 @@ from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.page_file import write_page
 from accel_bench.report.table import EMPTY, STACKED
-from accel_bench.result import Result, Status
+from accel_bench.result import Result
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench_share.bundle_reader import Manifest, read_bundle
 from accel_bench_share.permissions import evaluated, naming_the_bundle
@@ -169,15 +170,6 @@ def _versions(results: Sequence[Result]) -> list[str]:
 
 FOLDER = Path(__file__).with_name("templates")
 
-TONES = {
-    "faster": "good",
-    "slower": "bad",
-    "different training": "bad",
-    "different output": "bad",
-    "inconclusive": "open",
-}
-"""Colour classes of verdicts; runs not completed are `bad`, skipped ones `quiet`."""
-
 Repetitions = Mapping[tuple[str, str], Counter[str]]
 """Verdicts of reproductions by stack and sweep point."""
 
@@ -301,8 +293,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
 def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
     """Return the verdict of a row, its colour class, and its reason."""
     if not row.status.completed:
-        tone = "quiet" if row.status is Status.SKIPPED else "bad"
-        return row.status.value, tone, "; ".join(row.reasons)
+        return row.status.value, TONES[row.status.value], "; ".join(row.reasons)
     if row.disowned:
         return "disowned by its self-audit", "bad", "; ".join(row.disowned)
     if row.stack == summary.baseline:

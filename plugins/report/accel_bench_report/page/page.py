@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from accel_bench.analysis.conclusion import conclusions
 from accel_bench.analysis.session_command import command_for_stack
 from accel_bench.analysis.wording import (
-    WITHIN,
+    TONES,
     count,
     duration,
     join_names,
@@ -57,15 +57,6 @@ from accel_bench_report.page.tables import (
 )
 from accel_bench_report.page.waterfall import waterfalls
 from accel_bench_report.tables.overview import OverviewRow
-
-TONES = {
-    **dict.fromkeys(("baseline", "same", EMPTY), ""),
-    **dict.fromkeys(("faster", "equivalent"), "good"),
-    **dict.fromkeys(("inconclusive", "inconclusive", "degraded", "not tested"), "warn"),
-    **dict.fromkeys(("not comparable", WITHIN), "warn"),
-    "skipped": "quiet",
-}
-"""Colours of the words of verdicts; all others are bad."""
 
 UNFINISHED = re.compile(r"^no experiment completed$| ended as interrupted$")
 """Clauses that are not true while a session still runs."""
@@ -269,7 +260,8 @@ def _row(
 def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
     parts = column.parts(row.summary)
     judges = column.key in ("loss", "update", "output", "verdict")
-    return column, parts, TONES.get(parts[0], "bad") if judges else ""
+    known = {EMPTY: "", **TONES}
+    return column, parts, known.get(parts[0], "bad") if judges else ""
 
 
 def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
