@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.analysis.checks.rules import RULES
+from accel_bench.analysis.checks.verdict_rules import RULES
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.documents.canonical import digest

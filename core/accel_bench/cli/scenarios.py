@@ -140,9 +140,9 @@ def new_scenario(
 def schema() -> None:
     """Print the JSON schema of scenario files, for editors."""
     from accel_bench.cli.output import print_json
-    from accel_bench.scenario.file_schema import file_schema
+    from accel_bench.scenario.editor_schema import editor_schema
 
-    print_json(file_schema())
+    print_json(editor_schema())
 
 
 @app.command("keys")
@@ -154,7 +154,7 @@ def keys(output: AnyFormat = "table") -> None:
     Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
     """
     from accel_bench.report.table import Report, Section, Table, paths
-    from accel_bench.scenario.file_schema import ScenarioKey, scenario_keys
+    from accel_bench.scenario.editor_schema import ScenarioKey, scenario_keys
 
     rows = scenario_keys()
     table = Table(paths("", " ".join(ScenarioKey._fields)), rows)

@@ -17,8 +17,8 @@ from task_works import ALL, BY_MICRO_BATCH
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.rules import gradient_norms
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.verdict_rules import gradient_norms
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.runner.outcome import steps_of
 

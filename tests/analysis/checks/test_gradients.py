@@ -12,7 +12,7 @@ from accel_bench import Result, Status
 from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.checks import gradients
 from accel_bench.analysis.checks.gradients import gradient_reasons
-from accel_bench.analysis.checks.rules import gradient_norms, limit_of
+from accel_bench.analysis.checks.verdict_rules import gradient_norms, limit_of
 from accel_bench.analysis.summary import summarize
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.scenario.uses import Use

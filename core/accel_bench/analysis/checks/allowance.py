@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from accel_bench.analysis.checks.declared import declared_tolerances, other_training
-from accel_bench.analysis.checks.rules import Pair, limit_of
+from accel_bench.analysis.checks.verdict_rules import Pair, limit_of
 from accel_bench.analysis.wording import join_names, percent
 
 

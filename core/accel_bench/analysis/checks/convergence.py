@@ -10,7 +10,7 @@ from statistics import fmean, linear_regression
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.allowance import Allowance, allowance, allowed_words
-from accel_bench.analysis.checks.rules import Pair, explanation
+from accel_bench.analysis.checks.verdict_rules import Pair, explanation
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.statistics.verdict import RoundKey

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.distance import ONE_EXPERT
-from accel_bench.analysis.checks.rules import Pair, computes_exactly, gradient_norms, limit_of
+from accel_bench.analysis.checks.verdict_rules import (
+    Pair,
+    computes_exactly,
+    gradient_norms,
+    limit_of,
+)
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result

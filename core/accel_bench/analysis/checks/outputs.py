@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
 from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.declared import in_letters
-from accel_bench.analysis.checks.rules import Pair, explanation, limit_of
+from accel_bench.analysis.checks.verdict_rules import Pair, explanation, limit_of
 from accel_bench.analysis.wording import count, percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result

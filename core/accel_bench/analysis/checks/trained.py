@@ -10,7 +10,7 @@ from math import isclose
 from typing import Any
 
 from accel_bench.analysis.checks.declared import SAME_TRAINING, other_optimizers
-from accel_bench.analysis.checks.rules import Pair, gradient_norms, limit_of
+from accel_bench.analysis.checks.verdict_rules import Pair, gradient_norms, limit_of
 from accel_bench.analysis.wording import join_names, percent
 from accel_bench.flops.formulas import forward_flops, model_flops
 from accel_bench.flops.workload import Workload

@@ -9,7 +9,6 @@ from accel_bench.analysis.checks.convergence import TrainingWord, compare_losses
 from accel_bench.analysis.checks.distance import PARTS, Changes, Distance, exact_differences
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.outputs import compare_outputs
-from accel_bench.analysis.checks.rules import Pair, explanation, left_out_share, limit_of
 from accel_bench.analysis.checks.trained import (
     optimizer_by_design,
     token_differences,
@@ -20,6 +19,7 @@ from accel_bench.analysis.checks.training_verdict import (
     ONLY_GENERATED,
     TrainingComparison,
 )
+from accel_bench.analysis.checks.verdict_rules import Pair, explanation, left_out_share, limit_of
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result

@@ -10,7 +10,7 @@ import pytest
 from analysis_factory import limit, make_experiment, make_result
 
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
-from accel_bench.analysis.checks.rules import RULES, Rule, limit_of
+from accel_bench.analysis.checks.verdict_rules import RULES, Rule, limit_of
 from accel_bench.analysis.wording import percent
 from accel_bench.plugins.active import MOST_BY_SENSITIVITY
 from accel_bench.result import Result

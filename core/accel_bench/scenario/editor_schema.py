@@ -12,7 +12,7 @@ KINDS = {"integer": "whole number", "string": "text", "boolean": "true, false", 
 """Readable names of JSON types."""
 
 
-def file_schema() -> dict[str, Any]:
+def editor_schema() -> dict[str, Any]:
     """Return the JSON schema of scenario files, including the short spellings."""
     schema = ScenarioFile.model_json_schema()
     properties = schema["properties"]
@@ -70,7 +70,7 @@ class ScenarioKey(NamedTuple):
 
 def scenario_keys() -> list[ScenarioKey]:
     """Return all keys of a scenario file, in the order of the models."""
-    schema = file_schema()
+    schema = editor_schema()
     return list(_keys("", schema, schema["$defs"]))
 
 
