@@ -116,7 +116,7 @@ def _refuse_tracker(plugin: ActivePlugin) -> None:
 def with_observers(active: ActivePlugins, uses: Sequence[Use]) -> ActivePlugins:
     """Return active plugins with some more that observe steps after the window.
 
-    Raises PluginError as `activate` does, and for a plugin that has another part in a run.
+    Raises PluginError as `activate` does, and for a plugin that does more than observe.
     """
 
     def observer(use: Use) -> ActivePlugin:

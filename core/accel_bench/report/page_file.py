@@ -16,7 +16,10 @@ BEGINNING_BYTES = 4096
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write an HTML page that contains the mark. Raises AccelBenchError for a foreign file."""
+    """Write an HTML page with our mark over nothing, or over an older page with that mark.
+
+    Raises AccelBenchError for any other file.
+    """
     _check(path, HTML_MARK)
     write_atomically(path, text)
 

@@ -173,7 +173,7 @@ class MeetingPoint(NamedTuple):
     """Rendezvous address of a launcher's nodes."""
 
     endpoint: tuple[str, int] | None
-    """Host and port, and agents use the next port; None for one node."""
+    """Host and port at which ranks meet; agents meet at the next port. None for one node."""
 
     is_parent: bool
     """True if the parent runs on this machine."""

@@ -86,7 +86,7 @@ class Selected:
     """The newest, with all their runs."""
 
     lines: list[RunLine]
-    """Columns of all runs."""
+    """One line for each selected run, with the columns of its table."""
 
     notes: tuple[str, ...] = ()
     """What was left out."""

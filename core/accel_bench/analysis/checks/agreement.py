@@ -64,8 +64,8 @@ class Agreement(NamedTuple):
     """Requests with another answer for which they are not."""
 
     tokens: Mapping[int, tuple[int, int]]
-    """By position from 0: tokens that differ, and tokens before which all others of the request are
-    equal."""
+    """Counts by position in an answer, from 0: differing tokens, and compared ones, whose earlier
+    tokens all agree."""
 
     @property
     def compared(self) -> int:

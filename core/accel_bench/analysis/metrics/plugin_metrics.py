@@ -106,7 +106,7 @@ def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
 
 
 def _metrics(run: Result) -> Iterator[Metric]:
-    """Yield the named metrics of a run's ranks and observers."""
+    """Yield a run's metrics of its engine and of plugins that its scenario names as metrics."""
     usual = {*slot_defaults().metrics, *slot_defaults().gpu_metrics}
     named = {use.use for use in run.experiment.scenario.metrics} - usual | {engine_of(run)}
     for metric in (*(one for rank in run.ranks for one in rank.metrics), *run.metrics):

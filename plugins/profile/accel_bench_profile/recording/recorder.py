@@ -110,7 +110,7 @@ class Recorder(WindowRecorder):
                 self._profiler.step()
 
     def stop(self) -> None:
-        """Stop the profiler, and remove the ranges."""
+        """Stop the profiler, and remove the named ranges around modules."""
         if self._ranges is not None:
             self._ranges.remove()
         if self._preemption is not None:

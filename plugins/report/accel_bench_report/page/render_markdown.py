@@ -53,7 +53,7 @@ def render_page_markdown(page: Page) -> str:
 
 
 def _blocks(page: Page) -> Iterator[str]:
-    """Yield the answers of all scenarios with their tables, then what is folded."""
+    """Yield Markdown blocks: answers and tables of all scenarios, then the collapsed details."""
     for part in page.scenarios:
         yield from _shown(part)
     for table in page.both_modes:
