@@ -17,7 +17,7 @@ COLOURS = 256
 
 def take_pictures(results: str, selection: str, folder: Path) -> None:
     """Write `report-light.png` and `report-dark.png`: the first screen, and the plots below it."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         page = Path(place, "page.html")
         command = [sys.executable, "-m", "accel_bench", "report", selection, "--results", results]
         subprocess.run([*command, "--html", str(page)], check=True)

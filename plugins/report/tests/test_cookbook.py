@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pytest
 from analysis_factory import make_experiment, make_result
-from pivot_factory import pivot
 
 from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
 from accel_bench.analysis.metrics.utilization import utilization
@@ -23,6 +22,8 @@ from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.machine.info import Device
 from accel_bench.result import RankResult, Result, Sample, Status, Window
+
+from .pivot_factory import pivot
 
 DEVICES = 8
 USD_PER_HOUR = 40.77

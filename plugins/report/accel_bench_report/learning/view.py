@@ -112,7 +112,7 @@ def rate_sentence(best: BestLearningRate) -> str:
         return f"the best learning rate of {name} is {best.best:g} ({seeds}){end}"
     more = "; it takes three seeds or more (--seeds 5)" if found.seeds < MINIMUM_SEEDS else ""
     return (
-        f"the best learning rate of {name} is open: {best.best:g} has the lowest loss "
+        f"the best learning rate of {name} is inconclusive: {best.best:g} has the lowest loss "
         f"({seeds}){more}{end}"
     )
 

@@ -12,11 +12,12 @@ from accel_bench_report.tables.pivot import MAIN_KEYS
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pivot_factory import BATCH, campaigns, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.report.formats import render_report
 from accel_bench.result import Result, Status
+
+from ..pivot_factory import BATCH, campaigns, point, rounds
 
 RATE = "train.learning_rate"
 

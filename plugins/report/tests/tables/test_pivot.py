@@ -13,7 +13,6 @@ from accel_bench_report.tables.pivot_schema import Pivot
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pivot_factory import BATCH, LENGTH, campaigns, pivot, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.device_kinds import device_models
@@ -22,6 +21,8 @@ from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.result import Provenance, Result, Status
+
+from ..pivot_factory import BATCH, LENGTH, campaigns, pivot, point, rounds
 
 KEYS = ["stack", LENGTH, BATCH, "train.learning_rate", "device"]
 
