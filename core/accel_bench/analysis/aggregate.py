@@ -17,14 +17,16 @@ from accel_bench.analysis.metrics.offered_load import (
     compared_seconds,
     is_saturated,
     largest_metric,
+    load_obstacle,
     offered_rate,
 )
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
+from accel_bench.analysis.quantity import Quantity, compared_quantity, quantity_obstacle
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     geometric_interval,
 )
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
 from accel_bench.analysis.wording import join_names, label_of
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import RankResult, Result, Status
@@ -82,6 +84,9 @@ class ExperimentRuns:
     speeds: Mapping[RoundKey, RunThroughput]
     """What the completed ones measured."""
 
+    quantity: Quantity = field(default_factory=Quantity)
+    """What it is compared by, with its values by round."""
+
     disowned: tuple[str, ...] = ()
     """Invariants that completed runs break: no verdict rests on figures that contradict them."""
 
@@ -134,6 +139,12 @@ class ExperimentRuns:
             (key, compared_seconds(self.completed[key], one)) for key, one in self.speeds.items()
         )
         return {key: seconds for key, seconds in found if seconds is not None}
+
+    def not_comparable_with(self, other: ExperimentRuns) -> str:
+        """Return why the two quantities, or loads of requests, are not compared; empty if they
+        are."""
+        by_load = load_obstacle(other.load, self.load)
+        return by_load or quantity_obstacle(other.quantity, self.quantity)
 
     @property
     def rate(self) -> float | None:
@@ -239,7 +250,15 @@ def collect_runs(
     )
     again = frozenset(number for _, number in replaced)
     return ExperimentRuns(
-        planned, end, counted, completed, speeds, tuple(disowned), imported, again
+        planned,
+        end,
+        counted,
+        completed,
+        speeds,
+        compared_quantity(experiment.scenario, completed, speeds),
+        tuple(disowned),
+        imported,
+        again,
     )
 
 
@@ -370,6 +389,14 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
         return row
     ending = StopReason(Status.DEGRADED, (*row.ending.reasons, *reasons))
     return replace(row, ending=ending, gradient_reasons=reasons)
+
+
+def of_quantity(found: Comparison, base: ExperimentRuns, row: ExperimentRuns) -> Comparison:
+    """Return the comparison, without ratio and verdict if the compared quantities forbid them."""
+    reason = row.not_comparable_with(base)
+    if not reason:
+        return found
+    return Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
 
 
 def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:

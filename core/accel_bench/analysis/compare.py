@@ -10,6 +10,7 @@ from accel_bench.analysis.aggregate import (
     PlannedSummary,
     beside_baseline,
     collect_runs,
+    of_quantity,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import (
@@ -26,7 +27,7 @@ from accel_bench.analysis.checks.training_verdict import (
     training_not_compared,
 )
 from accel_bench.analysis.experiment_figures import figures
-from accel_bench.analysis.metrics.offered_load import of_offered_load
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import Document, ExperimentFigures
 from accel_bench.analysis.statistics.estimators import unpaired_ratio
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare
@@ -73,8 +74,15 @@ class ExperimentComparison(TrainingComparison, Comparison, Document):
     """True if rounds of one session hold both."""
 
 
-def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentComparison:
-    """Compare the runs of one experiment with those of another; at least one run each."""
+def compare_stored(
+    a: Sequence[Result], b: Sequence[Result], quantity: str | None = None
+) -> ExperimentComparison:
+    """Compare the runs of one experiment with those of another; at least one run each.
+
+    `quantity` names what is compared; by default the scenarios do.
+    """
+    if quantity is not None:
+        a, b = ([compared_by(run, quantity) for run in runs] for runs in (a, b))
     # All stored rounds count, however many were planned.
     left, right = (collect_runs(PlannedSummary(experiment=s[0].experiment), s, 0) for s in (a, b))
     allowed = comparability(list(left.counted.values()), list(right.counted.values()))
@@ -83,7 +91,7 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
     training = _training(left, right, allowed, paired)
     speed = of_same_training(_speed(left, right, allowed, paired), training)
     return ExperimentComparison(
-        **dict(of_offered_load(speed, left.load, right.load)),
+        **dict(of_quantity(speed, left, right)),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),
@@ -98,7 +106,7 @@ def _speed(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> Comparison:
     """Return a verdict on comparable pairs, else the ratio and why there is no more."""
-    before, after = left.compared_seconds, right.compared_seconds
+    before, after = left.quantity.costs, right.quantity.costs
     if unused := _disowned(left, right):
         return Comparison(verdict_reason=unused)
     if not paired:

@@ -185,7 +185,7 @@ def _range(row: ExperimentSummary) -> str:
     """Return `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
-    return f"{label(row)} ({' to '.join(ends or [median])} times as fast)"
+    return f"{label(row)} ({' to '.join(ends or [median])} {row.quantity.words.times})"
 
 
 def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
@@ -193,7 +193,9 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     if not rows:
         return []
     names = [
-        f"{label(row)} ({ratio_texts(row.ratio)[0]} times as fast)" for row in rows if row.ratio
+        f"{label(row)} ({ratio_texts(row.ratio)[0]} {row.quantity.words.times})"
+        for row in rows
+        if row.ratio
     ]
     fewest = min(row.rounds for row in rows)
     return [
@@ -205,8 +207,8 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that ran under other conditions than the baseline, each with what differs."""
     return [
-        f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} times as "
-        f"fast), which is {row.verdict_reason}"
+        f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} "
+        f"{row.quantity.words.times}), which is {row.verdict_reason}"
         for row in rows
         if row.ratio
     ]
@@ -290,9 +292,8 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
     """Return `1.32 times as fast as lora [1.30, 1.34]`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
-    what = "" if row.offered_rate is None else ", by the latency of the median request"
     interval = f" [{', '.join(ends)}]" if ends else ""
-    return f"{median} times as fast as {baseline}{interval}{what}"
+    return f"{median} {row.quantity.words.times} as {baseline}{interval}{row.quantity.by}"
 
 
 def _speed(row: ExperimentSummary) -> str:

@@ -31,6 +31,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         mode=scenario.mode,
         counts=scenario.counts,
         tokens_per_second=row.tokens_per_second,
+        quantity=row.quantity.model_copy(update={"costs": {}}),
         reasons=row.ending.reasons,
         disowned=row.disowned,
         step_seconds=_step_seconds(row.speeds),
@@ -38,9 +39,6 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
         offered_rate=row.rate,
-        request_seconds=None
-        if row.rate is None
-        else positive_interval(list(row.compared_seconds.values())),
         saturated=row.saturated,
         loss=_loss_ends(trained, steps),
         losses=next((speed.loss_statistics for speed in trained.values()), None),

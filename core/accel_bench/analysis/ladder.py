@@ -13,7 +13,6 @@ from accel_bench.analysis.aggregate import ExperimentRuns, by_point
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.memory import largest, peak_memory
-from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
 from accel_bench.analysis.statistics.verdict import paired_logs
 from accel_bench.documents.base import Frozen, JsonValue
@@ -130,7 +129,7 @@ def _figure(
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
         return LadderFigure(stack=stack, against=against, reason=reason)
-    logs = paired_logs(old.compared_seconds, new.compared_seconds)
+    logs = paired_logs(old.quantity.costs, new.quantity.costs)
     # The stack with the item comes second: its plugins declare what is allowed.
     fewer, more = (new, old) if reverse_loss else (old, new)
     return LadderFigure(
@@ -154,7 +153,7 @@ def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
             return f"{_name(row)} {row.how_it_ended}"
     if not set(new.speeds) & set(old.speeds):
         return "no round in which both completed"
-    return load_obstacle(old.load, new.load)
+    return new.not_comparable_with(old)
 
 
 def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:

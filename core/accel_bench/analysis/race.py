@@ -19,8 +19,9 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
-from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
+from accel_bench.analysis.metrics.offered_load import is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.quantity import compared_quantity
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
 from accel_bench.analysis.statistics.verdict import (
@@ -40,7 +41,7 @@ ENDS_A_STACK = frozenset(
 """Statuses after which a stack is not run again in its session: it would likely fail again."""
 
 Times = Mapping[RoundKey, float]
-"""Compared seconds of the runs of a stack: of a token, or at a rate of the median request."""
+"""Compared costs of the runs of a stack: less is better, such as seconds per token."""
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
 """Returns True if a stack may drop others, by what these rounds show of its training."""
@@ -212,15 +213,16 @@ def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
-    """Return each run that counts by itself, whatever came after it, and its compared seconds."""
+    """Return each run that counts by itself, whatever came after it, and its compared cost."""
     kept = {
         key: run
         for key, run in row.counted.items()
         if run.status.completed and not run.imported and not disowning(run)
     }
-    speeds = ((key, run, run_throughput(run)) for key, run in kept.items())
-    times = ((key, run, compared_seconds(run, speed)) for key, run, speed in speeds if speed)
-    return {key: (run, seconds) for key, run, seconds in times if seconds is not None}
+    found = {key: run_throughput(run) for key, run in kept.items()}
+    speeds = {key: speed for key, speed in found.items() if speed}
+    costs = compared_quantity(row.planned.experiment.scenario, kept, speeds).costs
+    return {key: (kept[key], cost) for key, cost in costs.items() if key in speeds}
 
 
 def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:

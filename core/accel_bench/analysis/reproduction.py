@@ -203,7 +203,7 @@ def _usable(
     if not found:
         return {}
     runs: ExperimentRuns = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
-    return runs.compared_seconds if runs.usable else {}
+    return runs.quantity.costs if runs.usable else {}
 
 
 def _judge(

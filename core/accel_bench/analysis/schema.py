@@ -11,10 +11,12 @@ from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp, UpdateCost
 from accel_bench.analysis.metrics.memory import MemoryFigures
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.metrics.plugin_metrics import MetricFigure
 from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
+from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
@@ -133,6 +135,10 @@ class ExperimentFigures(ExperimentRow):
     disowned: tuple[str, ...] = ()
     """Broken invariants of the self-audit for which no verdict rests on the figures."""
 
+    quantity: Quantity = Field(default_factory=Quantity)
+    """What is compared: the speed, unless `measure.compare` names something else, or requests
+    arrive at a rate."""
+
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""
 
@@ -149,10 +155,6 @@ class ExperimentFigures(ExperimentRow):
     """Requests that arrived per second on each device; null where the next ones are asked for when
     the last are answered."""
 
-    request_seconds: Interval | None = None
-    """Latency of the median request, from its arrival to its last token: what is compared where
-    requests arrive at a rate."""
-
     saturated: bool = False
     """True if requests piled up in a run, so that latencies say how long was measured."""
 
@@ -167,6 +169,13 @@ class ExperimentFigures(ExperimentRow):
 
     metrics: tuple[MetricFigure, ...] = ()
     """Metrics of the plugins that the scenario names."""
+
+    @property
+    def request_seconds(self) -> Interval | None:
+        """Latency of the median request, from its arrival to its last token, if it is compared."""
+        if self.quantity.name != MEDIAN_LATENCY or self.quantity.value is None:
+            return None
+        return self.quantity.value.mapped(lambda milliseconds: milliseconds / 1000)
 
     @property
     def metric_values(self) -> list[str]:

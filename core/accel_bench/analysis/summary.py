@@ -17,6 +17,7 @@ from accel_bench.analysis.aggregate import (
     by_point,
     collect_runs,
     obstacle,
+    of_quantity,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
@@ -31,7 +32,6 @@ from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
 from accel_bench.analysis.metrics.memory import memory_figures
-from accel_bench.analysis.metrics.offered_load import of_offered_load
 from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
@@ -166,8 +166,10 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Sett
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
     outcome = "inconclusive" if row.untested else judge_comparison(row, floor)
-    found = f"{ratio_interval(row.ratio)} times as fast" if row.ratio else row.ratio_reason
-    slower = f"{name} is slower than {baseline}"
+    words = row.quantity.words
+    times = f"{words.times}{row.quantity.by}"
+    found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.ratio_reason
+    slower = f"{name} is {words.worse} than {baseline}"
     if outcome == "regression":
         return outcome, f"{slower} by more than {allowed}: {found}"
     if outcome == "passed":
@@ -193,7 +195,7 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             both = comparability_of_rounds(base.completed, row.completed)
             judged = of_same_training(comparison, training)
             judged = of_same_load(judged, base.completed, row.completed)
-            judged = of_offered_load(judged, base.load, row.load)
+            judged = of_quantity(judged, base, row)
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)
@@ -201,8 +203,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             found = slow_runs(base.compared_seconds, row.compared_seconds, names)
             slow = tuple(one for one in found if one.round not in row.repeated)
             other = tuple(one for one in shown.other_work if one not in base.other_work)
+            is_open = speed.verdict == "inconclusive" and row.quantity.of_speed
             more = {
-                "slow_runs": slow if speed.verdict == "inconclusive" else (),
+                "slow_runs": slow if is_open else (),
                 "other_work": other,
             }
             summaries.append(summary.model_copy(update=more))
@@ -254,15 +257,15 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:
-    """Compare speeds; code identical to the baseline's shows the noise, where any ran beside it."""
-    times = {key: row.compared_seconds for key, row in open_rows.items()}
+    """Compare quantities; code identical to the baseline's shows the noise, if it ran too."""
+    costs = {key: row.quantity.costs for key, row in open_rows.items()}
     identical = [
         math.expm1(abs(fmean(logs)))
         for key, row in open_rows.items()
         if row.planned.experiment.id == base.planned.experiment.id
-        and (logs := paired_logs(base.compared_seconds, times[key]))
+        and (logs := paired_logs(base.quantity.costs, costs[key]))
     ]
-    return compare(base.compared_seconds, times, max(identical, default=None))
+    return compare(base.quantity.costs, costs, max(identical, default=None))
 
 
 def _row(

@@ -177,6 +177,11 @@ def significant(value: float, digits: int) -> str:
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
+def figure_text(value: float) -> str:
+    """Return a figure as text with four significant digits, or as a large integer."""
+    return significant(value, 4) if abs(value) < 1e4 else f"{value:,.0f}"
+
+
 def ratio(value: float) -> str:
     """Return a speed-up with enough digits to see half a percent."""
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}"

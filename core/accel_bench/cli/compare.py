@@ -24,6 +24,7 @@ class CompareOptions:
     results_b: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
     ] = None
+    compare: options.CompareOption = None
     output: AnyFormat = "table"
 
 
@@ -50,6 +51,6 @@ def compare(asked: CompareOptions) -> int:
         elsewhere = asked.results_b
         other = stack.enter_context(open_results(elsewhere)) if elsewhere else None
         selected = select_pairs(asked.a, asked.b, store, other)
-    compared = [compare_stored(left, right) for left, right in selected]
+    compared = [compare_stored(left, right, asked.compare) for left, right in selected]
     print_report(compare_report(compared), asked.output)
     return 0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_RESULTS",
+    "CompareOption",
     "MeasureOptions",
     "Names",
     "PlanOptions",
@@ -51,6 +52,10 @@ TrustRemoteCode: TypeAlias = Annotated[
     typer.Option(
         "--trust-remote-code", help="Let models bring code of their own.", rich_help_panel=LIMITS
     ),
+]
+CompareOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="METRIC", help="Judge this figure or metric instead of the speed."),
 ]
 Names: TypeAlias = list[str] | None
 Where: TypeAlias = Annotated[

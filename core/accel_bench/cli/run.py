@@ -16,7 +16,14 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code, judge_row
-from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, parse_seconds, takes
+from accel_bench.cli.options import (
+    CompareOption,
+    MeasureOptions,
+    Names,
+    parse_fraction,
+    parse_seconds,
+    takes,
+)
 from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.escaping import plain
@@ -73,6 +80,7 @@ class RunCommandOptions(MeasureOptions):
         bool,
         typer.Option("--race", help="Drop stacks that are surely not the best after 5, 10, 20 ..."),
     ] = False
+    compare: CompareOption = None
     fail_if_slower: Annotated[
         str | None,
         typer.Option(metavar="FRACTION", help="Exit with 4 for a stack slower by more, 5 if open."),
@@ -95,8 +103,7 @@ def run(options: RunCommandOptions) -> int:
     """Measure acceleration stacks side by side and compare them.
 
     Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
-
-    Unless --no-baseline is given, the baseline always runs too.
+    The baseline always runs too, unless --no-baseline is given.
     """
     if options.repeat_round and not options.resume:
         raise ScenarioError(
@@ -126,7 +133,7 @@ def run_request(options: RunCommandOptions) -> PlanRequest:
     added, _ = split_trackers(options.plugin or ())
     return plan_request(
         options,
-        {"measure.rounds": _rounds(options.rounds)},
+        {"measure.rounds": _rounds(options.rounds), "measure.compare": options.compare},
         # Who names a plugin and no file wants that one beside the baseline of the quickstart.
         only=(*(options.only or ()), *(() if options.files else added)),
         seeds=options.seeds or 0,

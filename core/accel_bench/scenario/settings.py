@@ -242,6 +242,10 @@ class Measure(Described):
     """Largest file for the change of a run's trained weights, 4 bytes each, which is kept until it
     is compared with the baseline's; for larger changes, and with 0, only sketches are compared."""
 
+    compare: str | None = Field(None, min_length=1)
+    """Quantity that stacks are judged by: a figure of a run such as `peak_memory_bytes`, or a
+    plugin's metric as NAME or PLUGIN.NAME; null for the speed, or at a rate the latency."""
+
     sync: Literal["window", "each"] = "window"
     """Device synchronizations by the harness: one for the window, or one each step (for parity)."""
 

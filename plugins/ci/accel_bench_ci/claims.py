@@ -19,6 +19,7 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.metrics.offered_load import rate_obstacle, saturation
+from accel_bench.analysis.quantity import OF_BUSY_TIME
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, RoundKey
@@ -30,7 +31,6 @@ from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench_ci.figures import (
     METRICS,
-    OF_BUSY_TIME,
     REQUEST_LATENCY,
     figure_interval,
     figure_named,

@@ -11,11 +11,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_metric
+from accel_bench.analysis.quantity import QUANTITIES, SPEED, Better, compared_name
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.tables.figures import FIGURES, SHORT_NAMES
+from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.tables.listing import flat_figures, metrics_by_name
-from accel_bench.analysis.tables.points import Better
-from accel_bench.analysis.wording import significant
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 
@@ -36,37 +35,13 @@ class TrackedFigure(NamedTuple):
         return "better" if (log_ratio > 0) == (self.better == "higher") else "worse"
 
 
-COLUMNS = (
-    *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour"),
-    *("samples_per_second", "steps_per_second", "median_step_seconds", "mfu"),
-    *("peak_memory_bytes", "first_loss", "last_loss", MEDIAN_LATENCY),
-)
-"""Figures of a pivot that derive from stored columns, and the request latency."""
-
-UNITS = {
-    "median_step_seconds": "seconds",
-    "peak_memory_bytes": "bytes",
-    "first_loss": "nats/token",
-    "last_loss": "nats/token",
-}
-"""Units of figures, if no table states the unit with its scope."""
-
-COLUMN_FIGURES = {
-    name: TrackedFigure(name, UNITS.get(name, FIGURES[name].unit), FIGURES[name].better)
-    for name in COLUMNS
-}
+COLUMN_FIGURES = {name: TrackedFigure(name, *known) for name, known in QUANTITIES.items()}
 """Figures of stored columns by name."""
 
-TOKENS_PER_SECOND = COLUMN_FIGURES["tokens_per_second"]
+TOKENS_PER_SECOND = COLUMN_FIGURES[SPEED]
 
 REQUEST_LATENCY = COLUMN_FIGURES[MEDIAN_LATENCY]
 """Median request latency of the slowest rank."""
-
-OF_BUSY_TIME = {
-    *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour", "mfu"),
-    *("samples_per_second", "steps_per_second", "median_step_seconds"),
-}
-"""Figures of busy time, which do not describe the latency of requests that arrive at a rate."""
 
 METRICS = "metrics."
 """Prefix of plugins' metrics in conditions on stored runs."""
@@ -75,7 +50,7 @@ METRICS = "metrics."
 def compared_figure(figure: TrackedFigure, rate: float | None) -> TrackedFigure:
     """Return the figure to compare: for requests that arrive at a rate, latency replaces figures of
     busy time."""
-    return REQUEST_LATENCY if rate is not None and figure.name in OF_BUSY_TIME else figure
+    return COLUMN_FIGURES.get(compared_name(figure.name, rate), figure)
 
 
 def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
@@ -121,8 +96,3 @@ def figure_interval(values: Sequence[float]) -> Interval | None:
     if not values or min(values) > 0:
         return geometric_interval(values)
     return Interval(median=median(values), low=None, high=None)
-
-
-def figure_text(value: float) -> str:
-    """Return a figure as text with four significant digits, or as a large integer."""
-    return significant(value, 4) if abs(value) < 1e4 else f"{value:,.0f}"

@@ -22,7 +22,7 @@ from accel_bench.analysis.wording import (
     ratio,
     ratio_interval,
 )
-from accel_bench.cli.options import MeasureOptions, parse_fraction, takes
+from accel_bench.cli.options import CompareOption, MeasureOptions, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_text
 from accel_bench.cli.request import Invocation, plan_request, print_failures, single_draft
 from accel_bench.documents.escaping import plain
@@ -50,6 +50,7 @@ class GateOptions(MeasureOptions):
     tolerance: Annotated[
         str, typer.Option(metavar="FRACTION", help="Slow-down that is allowed: 1% or 0.01.")
     ] = "1%"
+    compare: CompareOption = None
     rounds: Annotated[
         int | None,
         typer.Option(min=1, help="Rounds at the first look; else the scenario's, at least 5."),
@@ -120,7 +121,11 @@ def _plan(draft: Draft, invoked: Invocation, options: GateOptions, rounds: int |
 
 
 def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
-    short = {"baseline": options.against, "measure.rounds": rounds}
+    short = {
+        "baseline": options.against,
+        "measure.rounds": rounds,
+        "measure.compare": options.compare,
+    }
     return plan_request(options, short, only=(options.stack,))
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import count, label, percent, significant
+from accel_bench.analysis.wording import count, figure_text, label, percent, significant
 from accel_bench.cli.options import MeasureOptions, Names, Where, takes
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Invocation, plan_request, single_draft
@@ -26,7 +26,7 @@ from accel_bench.store.database import Store
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import IMPORTED, RUNS
 from accel_bench.store.selection import CONDITION_SIGNS
-from accel_bench_ci.figures import TrackedFigure, figure_named, figure_text
+from accel_bench_ci.figures import TrackedFigure, figure_named
 from accel_bench_ci.series import (
     History,
     HistoryPoint,

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from accel_bench.analysis.wording import count, percent, ratio_interval, settings
+from accel_bench.analysis.wording import count, figure_text, percent, ratio_interval, settings
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import load_file
@@ -23,7 +23,7 @@ from accel_bench.result import Result
 from accel_bench.runner.interrupted import open_results
 from accel_bench.store.database import Store
 from accel_bench.store.selection import select_runs
-from accel_bench_ci.figures import figure_named, figure_text
+from accel_bench_ci.figures import figure_named
 from accel_bench_ci.reference import (
     DEFAULT_FIGURES,
     ComparisonRule,

@@ -24,12 +24,12 @@ from accel_bench.analysis.metrics.offered_load import (
     offered_rate,
     saturation,
 )
+from accel_bench.analysis.quantity import Better
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.listing import differing_keys
-from accel_bench.analysis.tables.points import Better
 from accel_bench.analysis.wording import join_names, label_of, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status

@@ -15,7 +15,6 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_not_compared
-from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, judge_rounds
@@ -204,7 +203,7 @@ def _judge_point(
         if disowned
         else compare_training(against.completed, stack.completed)
     )
-    logs = paired_logs(against.compared_seconds, stack.compared_seconds)
+    logs = paired_logs(against.quantity.costs, stack.quantity.costs)
     looks = count_looks(against.speeds, stack.speeds)
     enough = len(logs) >= MINIMUM_ROUNDS and not disowned
     judged = judge_rounds(logs, floor, looks, points) if enough else None
@@ -269,8 +268,9 @@ def _sentence(
 ) -> str:
     rounds, speed = len(set(stack.speeds) & set(against.speeds)), judged.ratio
     interval = interval_text(speed, ratio)
-    times = f"{ratio(speed.median)} times as fast ({interval}, {rounds} rounds)"
-    names = f"{stack.name} is slower than {against.name}"
+    words = stack.quantity.words
+    times = f"{ratio(speed.median)} {words.times} ({interval}, {rounds} rounds){stack.quantity.by}"
+    names = f"{stack.name} is {words.worse} than {against.name}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
@@ -295,7 +295,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
     if training.untested:
         what = "what it answers" if training.generated else f"how {stack.name} trained"
         return f"{training.untested}, so that nothing shows {what}"
-    return load_obstacle(against.load, stack.load)
+    return stack.not_comparable_with(against)
 
 
 def _failure(side: ExperimentRuns) -> str:

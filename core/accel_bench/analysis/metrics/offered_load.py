@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from accel_bench.analysis.metrics.throughput import RunThroughput
-from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario
@@ -134,11 +133,3 @@ def saturation(*loads: OfferedLoad) -> str:
     """Return in a sentence that requests pile up, with the consequence."""
     names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"
-
-
-def of_offered_load(speed: Comparison, base: OfferedLoad, row: OfferedLoad) -> Comparison:
-    """Return the comparison, without ratio and verdict if the load forbids them."""
-    reason = load_obstacle(base, row)
-    if not reason:
-        return speed
-    return Comparison(rounds=speed.rounds, looks=speed.looks, verdict_reason=reason)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Literal
 
 from pydantic import Field
 
-from accel_bench.analysis.learning.curves import learning_metrics
+from accel_bench.analysis.learning.curves import CORE, learning_metrics
 from accel_bench.analysis.metrics.offered_load import engine_of
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, Result
@@ -88,12 +88,20 @@ def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
 
     Metrics with a known `figure` are excluded, since they are shown elsewhere.
     """
-    found: dict[tuple[str, ...], dict[tuple[str, int], list[Metric]]] = {}
-    for run in runs:
-        for one in _metrics(run):
-            rounds = found.setdefault((one.plugin, one.name, one.kind, one.unit), {})
-            rounds.setdefault((run.session, run.round), []).append(one)
-    return tuple(map(_figure, found.values()))
+    return _figures(runs, _metrics)
+
+
+def every_metric(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
+    """Return the metrics of all plugins, whether a scenario names them or not."""
+    return _figures(runs, _all_metrics)
+
+
+def _all_metrics(run: Result) -> Iterator[Metric]:
+    """Yield the metrics of a run's ranks, of the run, and of its learning curve."""
+    for rank in run.ranks:
+        yield from rank.metrics
+    yield from run.metrics
+    yield from learning_metrics(run)
 
 
 def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
@@ -108,11 +116,22 @@ def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
 def _metrics(run: Result) -> Iterator[Metric]:
     """Yield a run's metrics of its engine and of plugins that its scenario names as metrics."""
     usual = {*slot_defaults().metrics, *slot_defaults().gpu_metrics}
-    named = {use.use for use in run.experiment.scenario.metrics} - usual | {engine_of(run)}
-    for metric in (*(one for rank in run.ranks for one in rank.metrics), *run.metrics):
+    named = {use.use for use in run.experiment.scenario.metrics} - usual | {engine_of(run), CORE}
+    for metric in _all_metrics(run):
         if metric.figure is None and metric.plugin in named:
             yield metric
-    yield from learning_metrics(run)
+
+
+def _figures(
+    runs: Sequence[Result], metrics: Callable[[Result], Iterable[Metric]]
+) -> tuple[MetricFigure, ...]:
+    """Return each metric of the runs, reduced over ranks and then over runs."""
+    found: dict[tuple[str, ...], dict[tuple[str, int], list[Metric]]] = {}
+    for run in runs:
+        for one in metrics(run):
+            rounds = found.setdefault((one.plugin, one.name, one.kind, one.unit), {})
+            rounds.setdefault((run.session, run.round), []).append(one)
+    return tuple(map(_figure, found.values()))
 
 
 def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:

@@ -17,12 +17,12 @@ from accel_bench.analysis.metrics.utilization import (
     peak_flops_of,
     utilization,
 )
+from accel_bench.analysis.quantity import QUANTITIES, Better
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     median_of_known,
     positive_interval,
 )
-from accel_bench.analysis.tables.points import Better
 from accel_bench.errors import StoreError, did_you_mean
 
 TIMES_AS_FAST = "times_as_fast"
@@ -151,38 +151,34 @@ def _of_metric(name: str) -> Compute:
     return compute
 
 
+def _of_run(name: str, compute: Compute) -> Figure:
+    """Return a figure that single runs have too, in the same unit."""
+    unit, better = QUANTITIES[name]
+    return Figure(name, unit, compute, better)
+
+
 FIGURES = {
     figure.name: figure
     for figure in (
-        Figure("tokens_per_second", "tokens/s", _of_runs(lambda s: s.tokens_per_second), "higher"),
-        Figure(
-            "tokens_per_second_per_device",
-            "tokens/s per device",
-            _of_runs(lambda s: s.tokens_per_second_per_device),
-            "higher",
-        ),
-        Figure("tokens_per_hour", "tokens/h", _of_runs(lambda s: s.tokens_per_hour), "higher"),
-        Figure(
-            "samples_per_second", "samples/s", _of_runs(lambda s: s.samples_per_second), "higher"
-        ),
-        Figure("steps_per_second", "steps/s", _of_runs(lambda s: s.steps_per_second), "higher"),
-        Figure("median_step_seconds", "s", _of_runs(lambda s: median(s.step_seconds)), "lower"),
+        _of_run("tokens_per_second", _of_runs(lambda s: s.tokens_per_second)),
+        _of_run("tokens_per_second_per_device", _of_runs(lambda s: s.tokens_per_second_per_device)),
+        _of_run("tokens_per_hour", _of_runs(lambda s: s.tokens_per_hour)),
+        _of_run("samples_per_second", _of_runs(lambda s: s.samples_per_second)),
+        _of_run("steps_per_second", _of_runs(lambda s: s.steps_per_second)),
+        _of_run("median_step_seconds", _of_runs(lambda s: median(s.step_seconds))),
         Figure(TIMES_AS_FAST, "times", _one(lambda row: None), "higher"),
-        Figure("mfu", "of peak", _used("mfu"), "higher"),
+        _of_run("mfu", _used("mfu")),
         Figure("mfu_6n", "of peak, 6N", _one(_mfu_6n), "higher"),
         Figure("hfu", "of peak", _used("hfu"), "higher"),
-        Figure(
-            "peak_memory_bytes",
-            "bytes per device",
-            _one(lambda row: peak_memory(list(row.completed.values()))[0]),
-            "lower",
+        _of_run(
+            "peak_memory_bytes", _one(lambda row: peak_memory(list(row.completed.values()))[0])
         ),
         Figure("peak_memory_run", "bytes per device", _memory("allocated", "run_bytes")),
         Figure("peak_reserved", "bytes per device", _memory("reserved")),
         Figure("peak_nvml_bytes", "bytes per device", _memory("nvml")),
         Figure("peak_rss", "bytes per process", _memory("rss")),
-        Figure("first_loss", "", _of_losses(lambda s: s.losses[0])),
-        Figure("last_loss", "", _of_losses(lambda s: s.losses[-1]), "lower"),
+        _of_run("first_loss", _of_losses(lambda s: s.losses[0])),
+        _of_run("last_loss", _of_losses(lambda s: s.losses[-1])),
         Figure("mean_loss", "", _statistic("mean"), "lower"),
         Figure("minimum_loss", "", _statistic("minimum"), "lower"),
         Figure("maximum_loss", "", _statistic("maximum"), "lower"),

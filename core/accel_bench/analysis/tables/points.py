@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, by_point, obstacle
 from accel_bench.analysis.metrics.offered_load import load_obstacle
@@ -20,9 +19,6 @@ from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result
 from accel_bench.scenario.uses import TOKENS
-
-Better: TypeAlias = Literal["higher", "lower", "neither"]
-"""The better one of two values of a figure."""
 
 
 class PointFigure(Frozen):

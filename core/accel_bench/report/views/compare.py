@@ -93,7 +93,8 @@ def _answer(one: ExperimentComparison) -> str:
     )
     median, *ends = ratio_texts(one.ratio)
     interval = f"[{', '.join(ends)}] " if ends else ""
-    speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
+    words = one.b.quantity.words
+    speed = f"B, {b}, is {median} {words.times} as A, {a} {interval}({runs}){one.b.quantity.by}"
     verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
     if one.verdict == "inconclusive":
         verdict = with_reason(one.verdict, one.verdict_reason)

@@ -21,6 +21,7 @@ from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
     JUDGED,
     count,
+    figure_text,
     flops,
     group_label,
     grouped_by_reason,
@@ -37,6 +38,7 @@ from accel_bench.analysis.wording import (
     significant,
     size,
     training_word,
+    with_spread,
 )
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError
@@ -73,6 +75,9 @@ PHASE_TOLERANCE = 0.05
 
 SUMMARY_CHARACTERS = 200
 """Largest length of a plugin's summary of its evidence, in characters."""
+
+BYTES = "bytes per device"
+"""Unit of peaks of memory, which people read as MiB."""
 
 MORE = ("step", "last loss", "status")
 """Columns for thorough readers."""
@@ -195,6 +200,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
     def compared(row: ExperimentSummary) -> ExperimentSummary | None:
         return None if row.stack == base or row.ratio is None else row
 
+    times = summary.experiments[0].quantity.words.times if summary.experiments else ""
     training = (
         number_column("loss.last", "last loss", "", partial(significant, digits=4)),
         verdict_column("loss", compared),
@@ -202,7 +208,8 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
     )
     return names, [
         number_column("tokens_per_second", "speed", speed_unit(summary), rate_interval),
-        Column("times as fast", lambda row: compared(row) and row.ratio, unit=JUDGED,
+        *_quantity_columns(summary),
+        Column(times, lambda row: compared(row) and row.ratio, unit=JUDGED,
                form=ratio_interval, kind="number"),
         number_column("step_seconds", "step", "ms p50/p95", _step),
         number_column("peak_memory_bytes", "memory", "MiB", mebibytes),
@@ -210,6 +217,17 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]  # fmt: skip
+
+
+def _quantity_columns(summary: Summary) -> list[Column]:
+    """Return the column of the compared quantity; none for a speed, which has one already."""
+    found = {row.quantity.name: row.quantity for row in summary.experiments}
+    return [
+        number_column("quantity.value", name, unit, partial(with_spread, form=form))
+        for name, one in found.items()
+        if not one.of_speed
+        for unit, form in [("per device", size) if one.unit == BYTES else (one.unit, figure_text)]
+    ]
 
 
 def speed_unit(summary: Summary) -> str:
@@ -299,7 +317,8 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
     if row.dropped:
         yield row.dropped
     if row.verdict_reason and not row.ratio:
-        yield f"speed not tested: {row.verdict_reason}"
+        what = "speed" if row.quantity.of_speed else row.quantity.name
+        yield f"{what} not tested: {row.verdict_reason}"
     if row.repeated_rounds:
         numbers = join_names([str(number + 1) for number in row.repeated_rounds])
         yield f"round {numbers}: measured again, and counted as it came out then"

@@ -13,6 +13,7 @@ from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.device_kinds import DeviceKind, devices_of
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, rate_obstacle, saturation
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
@@ -127,7 +128,7 @@ def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) 
     `baselines` are names by session. Sessions with the same baseline experiment on one kind of
     device are compared together.
     """
-    measured = [result for result in results if not result.imported]
+    measured = [compared_by(result, None) for result in results if not result.imported]
     found = [
         candidate
         for (device, *_), block in _blocks(measured, baselines).items()

@@ -124,16 +124,18 @@ def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
         base = bases.get(runs.planned.experiment.point)
         if base is None or row.stack == baseline or ratio is None:
             continue
-        seconds, others = base.compared_seconds, runs.compared_seconds
+        seconds, others = base.quantity.costs, runs.quantity.costs
         values = [seconds[key] / others[key] for key in others if key in seconds]
         dots = [(value, 0.0) for value in values]
         series.append(Series(row.name, row.number, dots, _band(ratio), shape=row.shape))
     if series:
+        times = rows[0].row.summary.quantity.words.times
+        by = rows[0].row.summary.quantity.by
         caption = (
-            f"Times as fast as {baseline}: each dot is a round, the bar the verdict's interval."
-            f"{_too_wide(row.row.summary.ratio for row in rows)}{end}"
+            f"{times.capitalize()} as {baseline}{by}: each dot is a round, the bar the verdict's "
+            f"interval.{_too_wide(row.row.summary.ratio for row in rows)}{end}"
         )
-        yield strips("Times as fast", caption, series, f"times as fast as {baseline}", line=1.0)
+        yield strips(times.capitalize(), caption, series, f"{times} as {baseline}", line=1.0)
 
 
 def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:

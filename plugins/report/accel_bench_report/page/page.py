@@ -61,11 +61,8 @@ from accel_bench_report.tables.overview import OverviewRow
 UNFINISHED = re.compile(r"^no experiment completed$| ended as interrupted$")
 """Clauses that are not true while a session still runs."""
 
-SHOWN_COLUMNS = (
-    *("speed", "times as fast", "step", "memory", "loss", "update"),
-    *("first token", "token gap", "output", "verdict"),
-)
-"""Columns of figures in the table of stacks."""
+LEFT_OUT = ("last loss", "status")
+"""Columns of figures that the table of stacks does without: they stand elsewhere on the page."""
 
 
 def page(
@@ -121,7 +118,7 @@ def _scenario(
     columns = [
         _with_kind(column, one)
         for column in stack_columns(one.summary)
-        if column.header in SHOWN_COLUMNS
+        if column.header not in LEFT_OUT
     ]
     key = _unused(slug(one.summary.scenario), used)
     groups = list(_groups(one, numbers, key, used, columns))

@@ -1,0 +1,194 @@
+"""Compared quantity of an experiment: its name, unit and better direction, and its values by round.
+
+It is the speed; for requests that arrive at a rate, the latency of the median request; or what
+`measure.compare` names: a figure of a run, or a metric of a plugin that states which value is the
+better one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_metric, offered_rate
+from accel_bench.analysis.metrics.plugin_metrics import every_metric
+from accel_bench.analysis.metrics.throughput import RunThroughput
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.listing import flat_figures, flat_speed
+from accel_bench.analysis.wording import join_names
+from accel_bench.documents.base import Frozen
+from accel_bench.errors import did_you_mean
+from accel_bench.result import Result
+from accel_bench.scenario.models import Scenario
+
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+"""The better one of two values of a figure."""
+
+SPEED = "tokens_per_second"
+"""Name of the quantity that is compared unless another is named."""
+
+QUANTITIES: Mapping[str, tuple[str, Better]] = {
+    SPEED: ("tokens/s", "higher"),
+    "tokens_per_second_per_device": ("tokens/s per device", "higher"),
+    "tokens_per_hour": ("tokens/h", "higher"),
+    "samples_per_second": ("samples/s", "higher"),
+    "steps_per_second": ("steps/s", "higher"),
+    "median_step_seconds": ("s", "lower"),
+    "mfu": ("of peak", "higher"),
+    "peak_memory_bytes": ("bytes per device", "lower"),
+    "first_loss": ("nats/token", "neither"),
+    "last_loss": ("nats/token", "lower"),
+    MEDIAN_LATENCY: ("ms", "lower"),
+}
+"""Unit and better direction of the figures of one run, by name."""
+
+OF_BUSY_TIME = frozenset(
+    {"mfu", "median_step_seconds", *(name for name in QUANTITIES if "_per_" in name)}
+)
+"""Figures of busy time, which do not describe the latency of requests that arrive at a rate."""
+
+
+class QuantityWords(NamedTuple):
+    """Words for the ratio of a quantity, and for its verdicts."""
+
+    times: str
+    better: str
+    worse: str
+    same: str
+
+
+OF_SPEED = QuantityWords("times as fast", "faster", "slower", "equally fast")
+OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
+
+
+class Quantity(Frozen):
+    """What an experiment is compared by."""
+
+    name: str = SPEED
+    """Name of the figure or metric."""
+
+    unit: str = "tokens/s"
+
+    better: Better = "higher"
+    """The better one of two values."""
+
+    value: Interval | None = None
+    """Median over runs with its 95 % interval; null without a positive value."""
+
+    obstacle: str = ""
+    """Why it forbids every comparison; empty where it does not."""
+
+    costs: dict[RoundKey, float] = Field(default_factory=dict, exclude=True)
+    """What each completed run cost, by round: the value where less is better, else its inverse."""
+
+    @property
+    def of_speed(self) -> bool:
+        """True for a speed or a latency, of which one is faster than another."""
+        return self.name in OF_BUSY_TIME or self.name == MEDIAN_LATENCY
+
+    @property
+    def words(self) -> QuantityWords:
+        """How its ratio and verdicts are worded."""
+        return OF_SPEED if self.of_speed else OF_ANY
+
+    @property
+    def by(self) -> str:
+        """Words that name it behind a ratio: `, by NAME (less is better)`; empty for a speed."""
+        if self.name == MEDIAN_LATENCY:
+            return ", by the latency of the median request"
+        more = "less" if self.better == "lower" else "more"
+        return "" if self.of_speed else f", by {self.name} ({more} is better)"
+
+
+def compared_name(name: str, rate: float | None) -> str:
+    """Return the figure to compare: at a rate, latency replaces figures of busy time."""
+    return MEDIAN_LATENCY if rate is not None and name in OF_BUSY_TIME else name
+
+
+def compared_quantity(
+    scenario: Scenario, runs: Mapping[RoundKey, Result], speeds: Mapping[RoundKey, RunThroughput]
+) -> Quantity:
+    """Return the quantity that an experiment is compared by, of its completed runs."""
+    name = compared_name(scenario.measure.compare or SPEED, offered_rate(scenario))
+    if name not in QUANTITIES:
+        return _of_metric(name, runs)
+    unit, better = QUANTITIES[name]
+    if name == SPEED:
+        values = {key: speed.tokens_per_second for key, speed in speeds.items()}
+        costs = {key: speed.seconds_per_token for key, speed in speeds.items()}
+        value = geometric_interval(list(values.values()))
+        return Quantity(name=name, unit=unit, better=better, value=value, costs=costs)
+    found = {key: _figure(name, runs[key], speed) for key, speed in speeds.items()}
+    return _quantity(name, unit, better, {k: v for k, v in found.items() if v is not None})
+
+
+def compared_by(run: Result, name: str | None) -> Result:
+    """Return a run whose scenario names another quantity; None for the usual one."""
+    scenario = run.experiment.scenario
+    if scenario.measure.compare == name:
+        return run
+    measure = scenario.measure.model_copy(update={"compare": name})
+    scenario = scenario.model_copy(update={"measure": measure})
+    experiment = run.experiment.model_copy(update={"scenario": scenario})
+    return run.model_copy(update={"experiment": experiment})
+
+
+def _figure(name: str, run: Result, speed: RunThroughput) -> float | None:
+    """Return a figure of a completed run; None if it was not measured."""
+    if name == MEDIAN_LATENCY:
+        return largest_metric(run, name)
+    if name == "peak_memory_bytes":
+        return peak_memory([run])[0]
+    # A run that is read for tables lacks its window; its speed is known all the same.
+    known = flat_speed(speed)
+    return known[name] if name in known else flat_figures(run).get(name)
+
+
+def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
+    """Return the quantity of a plugin's metric, of the worst rank."""
+    known = {f"{one.plugin}.{one.name}": one for one in every_metric(list(runs.values()))}
+    found = {full: one for full, one in known.items() if name in (full, one.name)}
+    if len(found) == 1:
+        (one,) = found.values()
+        return _quantity(name, one.unit, one.better, one.by_round, one.reason)
+    if found:
+        obstacle = f"{name} is {join_names([*found])}: name one of them"
+    else:
+        names = {*QUANTITIES, *known, *(one.name for one in known.values())}
+        obstacle = f"no completed run has {name}{did_you_mean(name, names)}"
+    return Quantity(name=name, unit="", better="neither", obstacle=obstacle)
+
+
+def _quantity(
+    name: str, unit: str, better: Better, values: Mapping[RoundKey, float], reason: str = ""
+) -> Quantity:
+    """Return a quantity, with what stands in the way of a ratio: it needs positive values."""
+    positive = {k: v for k, v in values.items() if v > 0 and math.isfinite(v)}
+    whole = len(positive) == len(values)
+    obstacles = {
+        f"no completed run has {name}{f': {reason}' if reason else ''}": not values,
+        f"{name} states no better direction": better == "neither",
+        f"{name} is not positive in every run, so that it has no ratio": not whole,
+    }
+    return Quantity(
+        name=name,
+        unit=unit,
+        better=better,
+        value=geometric_interval(list(positive.values())) if whole else None,
+        obstacle=next((text for text, holds in obstacles.items() if holds), ""),
+        costs={key: v if better == "lower" else 1 / v for key, v in positive.items()},
+    )
+
+
+def quantity_obstacle(base: Quantity, row: Quantity) -> str:
+    """Return why two quantities are not compared; empty where they may be."""
+    if base.name != row.name:
+        return f"one is compared by {base.name}, the other one by {row.name} (measure.compare)"
+    if base.unit != row.unit and not base.obstacle and not row.obstacle:
+        return f"{row.name} has the units {base.unit} and {row.unit}"
+    return base.obstacle or row.obstacle
