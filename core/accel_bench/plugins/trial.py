@@ -15,10 +15,11 @@ from typing import NamedTuple
 from accel_bench.plugins.shipped import is_shipped
 
 PROGRAM = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import pickle; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from accel_bench.plugins.trial import serve; serve()"
 )
-"""What the process runs."""
+"""What the process runs; of the working folder it imports nothing but what its parent may."""
 
 
 class Ending(NamedTuple):
