@@ -80,6 +80,7 @@ def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
 def serve() -> None:
     """Do the work that standard input holds, say that it returned or raised, and end."""
     _Trial.notes = os.dup(1)
+    os.register_at_fork(after_in_child=_leave_notes)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     with contextlib.suppress(BaseException):
@@ -88,5 +89,13 @@ def serve() -> None:
         signal.alarm(math.ceil(seconds) + 1)
         os.write(_Trial.notes, b"\n")
         work()
-    os.write(_Trial.notes, b"\nreturned")
+    if _Trial.notes is not None:
+        os.write(_Trial.notes, b"\nreturned")
     os._exit(0)
+
+
+def _leave_notes() -> None:
+    """Close the pipe in a process that plugins fork: the trial's end is that of its own process."""
+    if _Trial.notes is not None:
+        os.close(_Trial.notes)
+        _Trial.notes = None
