@@ -19,7 +19,7 @@ TRAP = "raise SystemExit('imported from the working folder')\n"
 @pytest.fixture
 def trapped(program: Program) -> Program:
     """A program in whose working folder modules have the names of others."""
-    for name in ("json", "random", "yaml"):
+    for name in ("json", "pickle", "random", "yaml"):
         (program.folder / f"{name}.py").write_text(TRAP, encoding="utf8")
     return program
 

@@ -30,6 +30,13 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def detach() -> None:
+    """End while a plugin's code is called, and leave the rest to another process."""
+    note_call("mine", "bench-mine", "claims")
+    if os.fork():
+        os._exit(0)
+
+
 def fail() -> None:
     """Raise what nothing but the program itself reports."""
     raise SystemExit(1)
@@ -47,6 +54,7 @@ def test_the_ending_and_the_last_call_are_returned(monkeypatch: pytest.MonkeyPat
     ends: dict[Callable[[], None], Ending | None] = {
         leave: Ending("exit code 3", ("mine", "bench-mine", "fingerprint")),
         crash: Ending("SIGKILL", NO_CALL),
+        detach: Ending("exit code 0", ("mine", "bench-mine", "claims")),
         fail: None,
         print: None,
     }

@@ -15,10 +15,11 @@ from typing import NamedTuple
 from accel_bench.plugins.shipped import is_shipped
 
 PROGRAM = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import pickle; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from accel_bench.plugins.trial import serve; serve()"
 )
-"""What the process runs."""
+"""What the process runs; of the working folder it imports nothing but what its parent may."""
 
 
 class Ending(NamedTuple):
@@ -79,6 +80,7 @@ def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
 def serve() -> None:
     """Do the work that standard input holds, say that it returned or raised, and end."""
     _Trial.notes = os.dup(1)
+    os.register_at_fork(after_in_child=_leave_notes)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     with contextlib.suppress(BaseException):
@@ -87,5 +89,13 @@ def serve() -> None:
         signal.alarm(math.ceil(seconds) + 1)
         os.write(_Trial.notes, b"\n")
         work()
-    os.write(_Trial.notes, b"\nreturned")
+    if _Trial.notes is not None:
+        os.write(_Trial.notes, b"\nreturned")
     os._exit(0)
+
+
+def _leave_notes() -> None:
+    """Close the pipe in a process that plugins fork: the trial's end is that of its own process."""
+    if _Trial.notes is not None:
+        os.close(_Trial.notes)
+        _Trial.notes = None

@@ -73,7 +73,7 @@ class SweepPointRun:
     def run_point(self) -> None:
         """Prepare every stack, then run the missing rounds.
 
-        Raises PlaceLostError if the point can continue elsewhere, with the whole round again, so
+        Raises PartLostError if the point can continue elsewhere, with the whole round again, so
         that no round compares two places.
         """
         self.prepare()
@@ -226,7 +226,7 @@ class SweepPointRun:
         return run_folder(self._session.store.folder, self._session.id, name, tag)
 
     def _check_place(self) -> None:
-        """Raise PlaceLostError for lost processes, KeyboardInterrupt at the end of the session.
+        """Raise PartLostError for lost processes, KeyboardInterrupt at the end of the session.
 
         Raises NodesChangedError for replaced nodes. A point in the main thread has no other place.
         """

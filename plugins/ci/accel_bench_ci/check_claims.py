@@ -36,10 +36,10 @@ def check_claims(
     results: options.ResultsOption = options.DEFAULT_RESULTS,
     output: AnyFormat = "table",
 ) -> None:
-    """Check each claim of a file: it holds, does not hold, or cannot be told.
+    """Check each claim of a file: it holds, does not hold, or is inconclusive.
 
     A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
-    0 when all hold, 1 when one does not, 5 when one cannot be told.
+    0 when all hold, 1 when one does not, 5 when one is inconclusive.
     """
     if file.suffix not in SUFFIXES:
         raise ScenarioError(f"{file}: a file of claims ends in {', '.join(SUFFIXES)}")

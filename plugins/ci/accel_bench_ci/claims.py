@@ -2,7 +2,7 @@
 
 Numbers are computed as in every comparison: ratios over paired rounds with their 95 % interval. A
 claim holds if the whole interval is within the claimed limits, does not hold if it is all outside,
-and is undecided otherwise.
+and is inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ClaimsReport(Document):
     file: str
     claims: tuple[CheckedClaim, ...]
     exit_code: int
-    """Exit code: 0 if all claims hold, 1 if one does not, 5 if one is undecided."""
+    """Exit code: 0 if all claims hold, 1 if one does not, 5 if one is inconclusive."""
 
     error_rate: float = ERROR_RATE
     """Maximum probability that a single claim is wrongly found to hold."""

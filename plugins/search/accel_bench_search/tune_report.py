@@ -144,7 +144,7 @@ class TuneCheck(Frozen):
     """Number of rounds, or seeds, that both completed."""
 
     ratio: Interval | None
-    """Ratio of the winner's speed, or loss, to the baseline's, with a 95 % interval."""
+    """Ratio of the winner's speed, or loss, to the baseline's, with the verdict's interval."""
 
     session: str
     """Session that ran both winner and baseline."""

@@ -14,6 +14,7 @@ from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.reproduction import MARGIN, StackReproduction, reproduce_stacks, row_key
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import (
+    JUDGED,
     TONES,
     count,
     label,
@@ -214,6 +215,7 @@ def render_site(
         filters=[(name, _words(rows, name)) for name in ("model", "stack", "device", "version")],
         refused=refused,
         margin=percent(MARGIN),
+        judged=JUDGED,
         version=__version__,
         **inline_files(FOLDER / "site.css", FOLDER / "site.js"),
     )

@@ -116,7 +116,7 @@ def test_a_row_has_its_figures_and_a_failed_one_its_status_alone() -> None:
         re.search(r'data-stack="([^"]+)"', row)[1]: re.sub(r"<[^>]+>", "", row)  # type: ignore[index]
         for row in text.split("<tr ")[1:]
     }
-    assert "1.250 [1.248, 1.252]" in rows["fast"]
+    assert "1.250 [1.248, 1.252]" in rows["fast"] and "[99 % interval]" in text
     assert "3 times: 1 inconclusive, 2 reproduced" in rows["fast"]
     assert "1.000" not in rows["lora"]
     assert "oom" in rows["bad"] and "±" not in rows["bad"]

@@ -159,7 +159,7 @@ class CandidateRow(StackRow):
     """Hours for the job's tokens, start included; null without a number of tokens."""
 
     ratio: Interval | None = None
-    """Speed ratio to the baseline of its sweep point, with a 95 % interval."""
+    """Speed ratio to the baseline of its sweep point, with its verdict's interval."""
 
     loss: str
     """Verdict on the loss, with the reason."""

@@ -70,7 +70,8 @@ class ToLoss(Frozen):
     """Dollars; null without a price."""
 
     ratio: Interval | None = None
-    """Times as soon as the baseline, in seconds, over pairs of runs."""
+    """Times as soon as the baseline, in seconds, over pairs of runs, with the interval of the
+    verdict."""
 
     verdict: LossRace = "inconclusive"
     """Verdict on the seconds until it is reached, beside the baseline's."""

@@ -247,7 +247,7 @@ def test_an_interval_that_tells_nothing_does_not_stretch_a_plot() -> None:
     (made,) = page([scenario_page("monday", plan, runs)], []).scenarios
     (speed,) = [plot for plot in made.figures if plot.title == "Speed"]
     assert "Intervals that reach to twice the estimate are left out." in speed.caption
-    assert "95 % interval" not in speed.wide and "lora: " in speed.wide
+    assert "interval " not in speed.wide and "lora: " in speed.wide
 
 
 def test_bars_of_memory_begin_after_the_imports() -> None:
