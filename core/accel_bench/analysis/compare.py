@@ -21,6 +21,7 @@ from accel_bench.analysis.checks.comparability import (
 from accel_bench.analysis.checks.noise import of_same_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
+    StackComparison,
     TrainingComparison,
     of_same_training,
     training_not_compared,
@@ -51,7 +52,7 @@ class Operand(ExperimentFigures):
     """Machines on which it ran."""
 
 
-class ExperimentComparison(TrainingComparison, Comparison, Document):
+class ExperimentComparison(StackComparison, Document):
     """The document of `accel-bench compare`: B against A."""
 
     a: Operand
@@ -81,9 +82,9 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
     paired = bool(set(left.speeds) & set(right.speeds))
     steps = shared_steps([left, right])
     training = _training(left, right, allowed, paired)
-    speed = of_same_training(_speed(left, right, allowed, paired), training)
+    speed = of_offered_load(_speed(left, right, allowed, paired), left.load, right.load)
     return ExperimentComparison(
-        **dict(of_offered_load(speed, left.load, right.load)),
+        **dict(of_same_training(speed, training)),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),

@@ -80,13 +80,13 @@ def _compared(summary: Summary) -> list[str]:
 
 def _kind(row: ExperimentSummary) -> str:
     if row.training_difference:
-        faster = row.verdict in ("different training", "different output")
+        faster = row.verdict == "better"
         if row.generated:
             return "faster with another output" if faster else "different in their output"
         return "faster with another training" if faster else "different in their training"
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return NOT_COMPARABLE
-    return "equally fast" if row.verdict == "same" else row.verdict
+    return "equally fast" if row.verdict == "same" else row.verdict_word
 
 
 def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
@@ -99,20 +99,21 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
     """Return speed and loss of a row; a speed that comes with another loss is called that."""
     name, as_fast = label(row), _as_fast(row, baseline)
     if row.training_difference:
-        clear = row.verdict in ("different training", "different output", "slower")
+        sure = row.verdict in ("better", "worse")
         what = "output" if row.generated else "training"
+        speed = "" if sure else f" (speed: {row.verdict_word})"
         return (
             f"the {what} of {name} is different ({row.training_difference}), so that being "
-            f"{as_fast} is not for the same {what}{'' if clear else f' (speed: {row.verdict})'}"
+            f"{as_fast} is not for the same {what}{speed}"
         )
-    verb = {"slower": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
+    verb = {"worse": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
     return f"{name} {verb} {as_fast}, {_trained(row)}"
 
 
 def _trained(row: ExperimentSummary) -> str:
     """Return `with an equivalent loss and update`, or what else is known of them."""
     if row.generated:
-        if row.output_verdict == "same":
+        if row.output_verdict == "bitwise equal":
             return "with the same output, token for token"
         return f"with an output that is {with_reason(row.output_word, row.output_reason)}"
     parts = {

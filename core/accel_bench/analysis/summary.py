@@ -191,9 +191,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         if base and comparison:
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
-            judged = of_same_training(comparison, training)
+            judged = of_offered_load(comparison, base.load, row.load)
+            judged = of_same_training(judged, training)
             judged = of_same_load(judged, base.completed, row.completed)
-            judged = of_offered_load(judged, base.load, row.load)
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)

@@ -94,7 +94,9 @@ def _answer(one: ExperimentComparison) -> str:
     median, *ends = ratio_texts(one.ratio)
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
-    verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
+    verdict = (
+        one.verdict_word if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
+    )
     if one.verdict == "inconclusive":
         verdict = with_reason(one.verdict, one.verdict_reason)
     parts = [f"{speed}: {verdict}"]
@@ -189,7 +191,7 @@ POINTS = (
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
     number_column("ratio", "times as fast", ESTIMATED, ratio_interval),
     Column("loss", reader("loss_word"), kind="word"),
-    Column("verdict", reader("verdict"), kind="word"),
+    Column("verdict", reader("verdict_word"), kind="word"),
 )
 """Columns of the table over sweep points."""
 
