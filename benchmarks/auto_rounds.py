@@ -16,7 +16,7 @@ from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     MOST_ROUNDS,
-    Verdict,
+    Direction,
     compare_logs,
 )
 from accel_bench.documents.base import JsonValue
@@ -38,7 +38,7 @@ def measure_auto_rounds(counts: Counts) -> list[Entry]:
     machine = this_machine()
     alike = dict.fromkeys("abc", 0.0)
     found = [simulate(alike, SEED + number)[0] for number in range(sessions)]
-    wrong = [float(bool({"faster", "slower"} & {*one.values()})) for one in found]
+    wrong = [float(bool({"better", "worse"} & {*one.values()})) for one in found]
     alarms = Entry(
         name="auto-rounds-alarms",
         value=fmean(wrong),
@@ -53,7 +53,7 @@ def measure_auto_rounds(counts: Counts) -> list[Entry]:
 
 def simulate(
     speed_ups: Mapping[str, float], seed: int
-) -> tuple[dict[str, Verdict], dict[str, int]]:
+) -> tuple[dict[str, Direction], dict[str, int]]:
     """Return the verdict on each stack of a session, and how many rounds it ran."""
     noise, order = Noise(seed), random.Random(seed)
     logs: dict[str, list[float]] = {name: [] for name in speed_ups}
@@ -77,7 +77,7 @@ def _settled(faster: float, sessions: int, machine: dict[str, JsonValue]) -> Ent
     """Return the mean rounds of a stack that is faster by so much, and how often it is found."""
     speed_ups = {"a": faster, "b": -faster / (1 + faster), "c": 0.0}
     found = [simulate(speed_ups, SEED + number) for number in range(sessions)]
-    right = fmean(verdicts["a"] == "faster" for verdicts, _ in found)
+    right = fmean(verdicts["a"] == "better" for verdicts, _ in found)
     rounds = tuple(float(ran["a"]) for _, ran in found)
     return Entry(
         name=f"auto-rounds-{100 * faster:g}",

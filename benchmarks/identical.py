@@ -58,7 +58,7 @@ def measure_identical_sessions(counts: Counts) -> Entry:
     for _ in range(counts.identical_pairs):
         compared = run_comparison(("quickstart", *words, *settings(*TINIER), *few))
         rows = [one for one in compared.document["experiments"] if one["stack"] in names]
-        alarms.append(float(any(one["verdict"] in ("faster", "slower") for one in rows)))
+        alarms.append(float(any(one["verdict"] in ("better", "worse") for one in rows)))
         rounds += [float(one["rounds"]) for one in rows]
     return Entry(
         name="identical-sessions",
@@ -75,7 +75,7 @@ def measure_identical_sessions(counts: Counts) -> Entry:
 def measure_slowdown(counts: Counts, percent: int) -> Entry:
     """Compare a step that sleeps 5 or 10 % longer with the baseline's, each in a process."""
     name = f"slower-by-{percent}"
-    return _measure(f"slowdown-{percent}", (str(SLOWDOWN),), name, counts, ("slower",))
+    return _measure(f"slowdown-{percent}", (str(SLOWDOWN),), name, counts, ("worse",))
 
 
 def _measure(

@@ -72,6 +72,6 @@ def test_repeating_the_named_rounds_of_identical_code_raises_no_more_false_alarm
             for one in (baseline, stack):
                 del one[slow.session, slow.round]
                 one["again", slow.round] = seconds()
-        alarms += compare(baseline, {"stack": stack})["stack"].verdict in ("faster", "slower")
+        alarms += compare(baseline, {"stack": stack})["stack"].verdict in ("better", "worse")
     assert repeated > 300
     assert alarms / 1000 <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 1000)

@@ -140,7 +140,7 @@ def test_a_longer_step_is_compared_by_the_program_itself_process_by_process() ->
     from benchmarks.identical import measure_slowdown
 
     entry = measure_slowdown(Counts(process_rounds=2, steps=3), 10)
-    assert entry.right_verdicts == ("slower",)
+    assert entry.right_verdicts == ("worse",)
     assert entry.comparison is not None
     assert entry.comparison.verdict == "not tested"
     assert entry.met is None

@@ -85,7 +85,7 @@ def test_a_reference_in_another_folder_is_history(folder: Path, tmp_path: Path) 
 def test_csv_has_one_row_with_the_names_of_the_document() -> None:
     (row,) = csv.DictReader(io.StringIO(compare("lora", "fast", "--format", "csv").out))
     assert (row["verdict"], row["comparable"], row["a_stack"], row["b_stack"]) == (
-        "faster",
+        "better",
         "True",
         "lora",
         "fast",

@@ -217,7 +217,7 @@ def test_a_slower_stack_ends_with_4_and_one_of_too_few_rounds_with_5(
     }
     (folder / "slow.json").write_text(json.dumps(slow), encoding="utf8")
     done = call("run", "slow.json", "--rounds", "5", "--fail-if-slower", "1%", "--format", "json")
-    assert (done.code, json.loads(done.out)["experiments"][1]["verdict"]) == (4, "slower")
+    assert (done.code, json.loads(done.out)["experiments"][1]["verdict"]) == (4, "worse")
     assert "slow is slower than baseline by more than 1 %" in done.err
 
 

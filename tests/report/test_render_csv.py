@@ -37,7 +37,7 @@ def test_each_experiment_is_a_row_with_units_in_the_names_of_columns():
     assert float(fast["tokens_per_second_median"]) == pytest.approx(2000, rel=1e-3)
     assert float(fast["step_seconds_p50"]) == pytest.approx(0.05, rel=1e-2)
     assert fast["peak_memory_bytes"] == "1000"
-    assert fast["verdict"] == "faster"
+    assert fast["verdict"] == "better"
 
 
 def test_a_missing_number_is_an_empty_cell_and_not_0():

@@ -100,7 +100,7 @@ def test_open_stacks_alone_run_more_rounds_beside_the_baseline(
 ) -> None:
     folder, summary = looked
     _, slower, noisy = summary.experiments
-    assert (slower.verdict, slower.rounds, slower.looks) == ("slower", 5, 1)
+    assert (slower.verdict, slower.rounds, slower.looks) == ("worse", 5, 1)
     assert (noisy.verdict, noisy.rounds, noisy.looks) == ("inconclusive", 12, 3)
     assert {row.status for row in summary.experiments} == {Status.OK}
 
@@ -111,7 +111,7 @@ def test_open_stacks_alone_run_more_rounds_beside_the_baseline(
     again, runs, sessions = measured(here, plan, resume=True)
     assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
     assert sessions == 4
-    assert [row.verdict for row in again.experiments] == ["not tested", "slower", "inconclusive"]
+    assert [row.verdict for row in again.experiments] == ["not tested", "worse", "inconclusive"]
 
 
 def test_a_job_that_runs_again_keeps_the_looks_that_are_stored(

@@ -22,6 +22,7 @@ from accel_bench.analysis.checks.comparability import (
 from accel_bench.analysis.checks.noise import of_same_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
+    StackComparison,
     TrainingComparison,
     of_same_training,
     training_not_compared,
@@ -31,6 +32,7 @@ from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import Document, ExperimentFigures
 from accel_bench.analysis.statistics.estimators import unpaired_ratio
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare
+from accel_bench.analysis.wording import QuantityWords
 from accel_bench.result import Result
 
 Value = TypeVar("Value")
@@ -52,7 +54,7 @@ class Operand(ExperimentFigures):
     """Machines on which it ran."""
 
 
-class ExperimentComparison(TrainingComparison, Comparison, Document):
+class ExperimentComparison(StackComparison, Document):
     """The document of `accel-bench compare`: B against A."""
 
     a: Operand
@@ -73,6 +75,11 @@ class ExperimentComparison(TrainingComparison, Comparison, Document):
     paired: bool
     """True if rounds of one session hold both."""
 
+    @property
+    def words(self) -> QuantityWords:
+        """Words for what is compared."""
+        return self.b.quantity.words
+
 
 def compare_stored(
     a: Sequence[Result], b: Sequence[Result], quantity: str | None = None
@@ -89,9 +96,9 @@ def compare_stored(
     paired = bool(set(left.speeds) & set(right.speeds))
     steps = shared_steps([left, right])
     training = _training(left, right, allowed, paired)
-    speed = of_same_training(_speed(left, right, allowed, paired), training)
+    speed = of_quantity(_speed(left, right, allowed, paired), left, right)
     return ExperimentComparison(
-        **dict(of_quantity(speed, left, right)),
+        **dict(of_same_training(speed, training)),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),

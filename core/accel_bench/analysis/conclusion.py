@@ -8,6 +8,7 @@ from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
+    OF_SPEED,
     StackAtPoint,
     count,
     join_names,
@@ -80,39 +81,47 @@ def _compared(summary: Summary) -> list[str]:
 
 def _kind(row: ExperimentSummary) -> str:
     if row.training_difference:
-        faster = row.verdict in ("different training", "different output")
+        faster = row.verdict == "better"
         if row.generated:
             return "faster with another output" if faster else "different in their output"
         return "faster with another training" if faster else "different in their training"
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return NOT_COMPARABLE
-    return "equally fast" if row.verdict == "same" else row.verdict
+    named = {"better": "faster", "worse": "slower", "same": "equally fast"}
+    return named.get(row.verdict, row.verdict)
 
 
 def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     clauses = [_clause(row, baseline) for row in rows[:SPELT_OUT]]
     more = len(rows) - SPELT_OUT
-    return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {kind}"] if more > 0 else clauses
+    if more <= 0:
+        return clauses
+    words = rows[0].words
+    for usual, word in zip(OF_SPEED[1:], words[1:], strict=True):
+        kind = kind.replace(usual, word)
+    return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {kind}"]
 
 
 def _clause(row: ExperimentSummary, baseline: str) -> str:
     """Return speed and loss of a row; a speed that comes with another loss is called that."""
     name, as_fast = label(row), _as_fast(row, baseline)
     if row.training_difference:
-        clear = row.verdict in ("different training", "different output", "slower")
+        sure = row.verdict in ("better", "worse")
         what = "output" if row.generated else "training"
+        speed = "" if sure else f" (speed: {row.verdict_word})"
         return (
             f"the {what} of {name} is different ({row.training_difference}), so that being "
-            f"{as_fast} is not for the same {what}{'' if clear else f' (speed: {row.verdict})'}"
+            f"{as_fast} is not for the same {what}{speed}"
         )
-    verb = {"slower": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
+    verbs = {"worse": f"is {row.words.worse},", "same": f"is {row.words.same},"}
+    verb = verbs.get(row.verdict, "is")
     return f"{name} {verb} {as_fast}, {_trained(row)}"
 
 
 def _trained(row: ExperimentSummary) -> str:
     """Return `with an equivalent loss and update`, or what else is known of them."""
     if row.generated:
-        if row.output_verdict == "same":
+        if row.output_verdict == "bitwise equal":
             return "with the same output, token for token"
         return f"with an output that is {with_reason(row.output_word, row.output_reason)}"
     parts = {
@@ -175,9 +184,9 @@ def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
 def _leaning(row: ExperimentSummary) -> str:
     """Return which way the interval points, where something else keeps the verdict open."""
     if row.ratio and row.ratio.low is not None and row.ratio.low > 1:
-        return "may be faster than"
+        return f"may be {row.words.better} than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
-        return "may be slower than"
+        return f"may be {row.words.worse} than"
     return ALIKE
 
 
@@ -185,7 +194,7 @@ def _range(row: ExperimentSummary) -> str:
     """Return `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
-    return f"{label(row)} ({' to '.join(ends or [median])} {row.quantity.words.times})"
+    return f"{label(row)} ({' to '.join(ends or [median])} {row.words.times})"
 
 
 def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
@@ -193,9 +202,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     if not rows:
         return []
     names = [
-        f"{label(row)} ({ratio_texts(row.ratio)[0]} {row.quantity.words.times})"
-        for row in rows
-        if row.ratio
+        f"{label(row)} ({ratio_texts(row.ratio)[0]} {row.words.times})" for row in rows if row.ratio
     ]
     fewest = min(row.rounds for row in rows)
     return [
@@ -208,7 +215,7 @@ def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     """Return rows that ran under other conditions than the baseline, each with what differs."""
     return [
         f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} "
-        f"{row.quantity.words.times}), which is {row.verdict_reason}"
+        f"{row.words.times}), which is {row.verdict_reason}"
         for row in rows
         if row.ratio
     ]
@@ -293,7 +300,7 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
     interval = f" [{', '.join(ends)}]" if ends else ""
-    return f"{median} {row.quantity.words.times} as {baseline}{interval}{row.quantity.by}"
+    return f"{median} {row.words.times} as {baseline}{interval}{row.quantity.by}"
 
 
 def _speed(row: ExperimentSummary) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.tables.listing import flat_figures, flat_speed
-from accel_bench.analysis.wording import join_names
+from accel_bench.analysis.wording import OF_ANY, OF_SPEED, QuantityWords, join_names
 from accel_bench.documents.base import Frozen
 from accel_bench.errors import did_you_mean
 from accel_bench.result import Result
@@ -51,19 +51,6 @@ OF_BUSY_TIME = frozenset(
     {"mfu", "median_step_seconds", *(name for name in QUANTITIES if "_per_" in name)}
 )
 """Figures of busy time, which do not describe the latency of requests that arrive at a rate."""
-
-
-class QuantityWords(NamedTuple):
-    """Words for the ratio of a quantity, and for its verdicts."""
-
-    times: str
-    better: str
-    worse: str
-    same: str
-
-
-OF_SPEED = QuantityWords("times as fast", "faster", "slower", "equally fast")
-OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
 
 
 class Quantity(Frozen):

@@ -10,7 +10,7 @@ from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval, unpaired_ratio
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import Direction, RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import percent, ratio_interval
@@ -26,12 +26,7 @@ ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "inconc
 MARGIN = 0.05
 """Relative distance within which two ratios are the same figure."""
 
-DIRECTIONS: Mapping[str, int] = {
-    "faster": 1,
-    "different training": 1,
-    "different output": 1,
-    "slower": -1,
-}
+DIRECTIONS: Mapping[Direction, int] = {"better": 1, "worse": -1}
 """Verdicts that claim a direction."""
 
 
@@ -55,7 +50,7 @@ class StackReproduction(Frozen):
     """True if the others are compared with it; it has no ratio, and so no verdict."""
 
     claim: str
-    """Verdict of the bundle's own runs on its speed."""
+    """Verdict of the bundle's own runs on its speed, as people read it."""
 
     status_here: Status | None
     """How it ended; null where it was not planned here."""
@@ -138,7 +133,7 @@ def _compare(
         sweep=there.sweep,
         tag=there.tag,
         is_baseline=is_baseline,
-        claim=there.verdict,
+        claim=there.verdict_word,
         status_here=here.status if here else None,
         ratio_there=there.ratio,
         ratio_here=here.ratio if here else None,
@@ -222,19 +217,22 @@ def _judge(
     if bool(there.training_difference) != bool(here.training_difference):
         where, what = ("here", here) if here.training_difference else ("there", there)
         return "not reproduced", f"{where} alone it trains differently: {what.training_difference}"
-    return _judge_ratio(there.verdict, here.ratio, change)
+    return _judge_ratio(there, here.ratio, change)
 
 
-def _judge_ratio(claim: str, ratio: Interval, change: Interval) -> tuple[ReproductionVerdict, str]:
+def _judge_ratio(
+    there: ExperimentSummary, ratio: Interval, change: Interval
+) -> tuple[ReproductionVerdict, str]:
     """Compare two ratios: the same figure, the same direction, or surely neither."""
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
         return "inconclusive", "one round has no interval; --rounds 5 measures more"
     low, high = 1 / (1 + MARGIN), 1 + MARGIN
     if change.high < low or change.low > high:
         return "not reproduced", f"its ratio is {_distance(change)}"
-    direction = DIRECTIONS.get(claim, 0)
+    direction = DIRECTIONS.get(there.verdict, 0)
     if (direction > 0 and ratio.high < 1) or (direction < 0 and ratio.low > 1):
-        return "not reproduced", f"the bundle calls it {claim}, and here it is the opposite"
+        word = there.verdict_word
+        return "not reproduced", f"the bundle calls it {word}, and here it is the opposite"
     if low <= change.low and change.high <= high:
         return "reproduced", f"its ratio is within {percent(MARGIN)} of the bundle's"
     same_side = (direction > 0 and ratio.low > 1) or (direction < 0 and ratio.high < 1)

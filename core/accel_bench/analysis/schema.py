@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from accel_bench.analysis.checks.training_verdict import TrainingComparison
+from accel_bench.analysis.checks.training_verdict import StackComparison
 from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp, UpdateCost
 from accel_bench.analysis.metrics.memory import MemoryFigures
@@ -20,8 +20,8 @@ from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
-from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.tables.points import PointFigure
+from accel_bench.analysis.wording import QuantityWords
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
@@ -205,10 +205,15 @@ class SlowRun(Frozen):
     """Its seconds per token over the median of its stack's runs."""
 
 
-class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
+class ExperimentSummary(StackComparison, ExperimentFigures):
     """One row: an experiment, and its comparison with the baseline of the same sweep point."""
 
     # Fields stand in the document in the order of the bases, the last one first.
+
+    @property
+    def words(self) -> QuantityWords:
+        """Words for what is compared."""
+        return self.quantity.words
 
     tokens_per_second_per_device: float | None
     """Real tokens per second, per device."""

@@ -166,7 +166,7 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Sett
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
     outcome = "inconclusive" if row.untested else judge_comparison(row, floor)
-    words = row.quantity.words
+    words = row.words
     times = f"{words.times}{row.quantity.by}"
     found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.ratio_reason
     slower = f"{name} is {words.worse} than {baseline}"
@@ -193,9 +193,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         if base and comparison:
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
-            judged = of_same_training(comparison, training)
+            judged = of_quantity(comparison, base, row)
+            judged = of_same_training(judged, training)
             judged = of_same_load(judged, base.completed, row.completed)
-            judged = of_quantity(judged, base, row)
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)

@@ -37,6 +37,7 @@ OF_THE_COMPARISON = frozenset(
         "description",
         "launcher",
         "measure",
+        "measure.compare",
         "measure.rounds",
         "measure.seed",
         "measure.timeout_seconds",

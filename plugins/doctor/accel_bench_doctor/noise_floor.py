@@ -105,9 +105,9 @@ def _words(again: ExperimentSummary) -> str:
         f"({interval_text(again.ratio, ratio)}). "
         f"{_visible(again.rounds, again.minimum_detectable_effect)}"
     )
-    if again.verdict in ("faster", "slower"):
+    if again.wins or again.verdict == "worse":
         text += (
-            f" Identical code was even called {again.verdict}: something else that runs here "
+            f" Identical code was even called {again.verdict_word}: something else that runs here "
             "favours one of the two, so believe no verdict before it is gone."
         )
     return text

@@ -71,10 +71,10 @@ def test_a_machine_that_is_too_noisy_is_called_so() -> None:
     assert "8.1 times as fast" in found.words
 
 
-@pytest.mark.parametrize("verdict", ["faster", "slower"])
-def test_identical_code_that_is_told_apart_is_a_warning(verdict: str) -> None:
+@pytest.mark.parametrize(("verdict", "word"), [("better", "faster"), ("worse", "slower")])
+def test_identical_code_that_is_told_apart_is_a_warning(verdict: str, word: str) -> None:
     found = noise_of(row("baseline"), row(AGAIN, verdict=verdict), ())
-    assert f"Identical code was even called {verdict}" in found.words
+    assert f"Identical code was even called {word}" in found.words
 
 
 def test_where_a_run_failed_the_reason_stands_there() -> None:

@@ -193,7 +193,7 @@ def _cell(summary: Summary, row: ExperimentSummary, scenario: Scenario) -> Opera
         calls_per_second=speed,
         seconds_per_call=speed and speed.mapped(lambda calls: 1 / calls),
         ratio=None if is_base else row.ratio,
-        verdict="baseline" if is_base else row.verdict,
+        verdict="baseline" if is_base else row.verdict_word,
         verdict_reason="" if is_base else row.verdict_reason,
         flops_per_second=metrics.get("flops_per_second"),
         bytes_per_second=metrics.get("bytes_per_second"),

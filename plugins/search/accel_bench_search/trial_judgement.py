@@ -42,8 +42,8 @@ from accel_bench_search.tune_report import (
 GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 """Keys whose larger values never need less memory."""
 
-VERDICTS: Mapping[str, CheckVerdict] = {"faster": "better", "slower": "worse"}
-"""Verdict on a winner by the comparison's verdict, for which less is `faster`."""
+VERDICTS: Mapping[str, CheckVerdict] = {"better": "better", "worse": "worse"}
+"""Verdict on a winner by the comparison's verdict."""
 
 
 def loss_at(run: Result, objective: Objective) -> float | None:

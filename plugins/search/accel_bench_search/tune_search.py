@@ -26,7 +26,6 @@ from accel_bench.store.schema import RUNS
 from accel_bench_search.study import CUT_OFF, Axis, State, Study
 from accel_bench_search.trial import TUNED, StackPlans, TrialRunner
 from accel_bench_search.trial_judgement import (
-    VERDICTS,
     beats,
     best_of,
     check_losses,
@@ -35,7 +34,14 @@ from accel_bench_search.trial_judgement import (
     loss_at,
     steps_to_reach,
 )
-from accel_bench_search.tune_report import Objective, TrialOutcome, TuneCheck, TuneReport, TuneTrial
+from accel_bench_search.tune_report import (
+    CheckVerdict,
+    Objective,
+    TrialOutcome,
+    TuneCheck,
+    TuneReport,
+    TuneTrial,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -255,7 +261,9 @@ def check_speed(summary: Summary, session: str) -> TuneCheck:
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
     keeps_up = row.status.completed and not row.saturated
-    verdict, ratio = VERDICTS.get(row.verdict, "inconclusive"), row.ratio
+    worse: CheckVerdict = "worse" if row.verdict == "worse" else "inconclusive"
+    verdict: CheckVerdict = "better" if row.wins else worse
+    ratio = row.ratio
     reason = conclusion(summary).rstrip(".")
     if base.saturated and keeps_up and not training_obstacle(row):
         verdict, ratio = "better", None

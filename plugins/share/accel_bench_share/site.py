@@ -300,7 +300,7 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
         return "disowned by its self-audit", "bad", "; ".join(row.disowned)
     if row.stack == summary.baseline:
         return "baseline", "", ""
-    return row.verdict, TONES.get(row.verdict, ""), row.verdict_reason
+    return row.verdict_word, TONES.get(row.verdict_word, ""), row.verdict_reason
 
 
 def _repeated(verdicts: Counter[str]) -> str:

@@ -109,5 +109,5 @@ def verdict_texts(summary: Summary) -> dict[str, str]:
 
 
 def _words(row: ExperimentSummary) -> str:
-    words = [row.status.value, row.verdict or row.verdict_reason, row.loss_word]
+    words = [row.status.value, row.verdict_word or row.verdict_reason, row.loss_word]
     return "; ".join(word for word in words if word)

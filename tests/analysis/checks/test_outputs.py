@@ -44,7 +44,7 @@ def verdict(baseline: Result, stack: Result) -> Any:
 
 def test_equal_tokens_are_the_same_output() -> None:
     found = verdict(answered(TEXT, TEXT), answered(TEXT, TEXT))
-    assert (found.output_verdict, found.output_difference) == ("same", 0.0)
+    assert (found.output_verdict, found.output_difference) == ("bitwise equal", 0.0)
     assert (found.output_requests, found.training_difference) == (2, "")
 
 
@@ -93,7 +93,7 @@ def test_sampling_that_drew_other_tokens_leaves_the_verdict_open() -> None:
     drawn = {"inference": {"decoding": "sampling"}}
     found = verdict(answered(TEXT, **drawn), answered(OTHER, **drawn))
     assert found.output_verdict == "not tested"
-    speed = Comparison(verdict="faster", ratio=Interval(median=2.0, low=1.9, high=2.1))
+    speed = Comparison(verdict="better", ratio=Interval(median=2.0, low=1.9, high=2.1))
     assert of_same_training(speed, found).verdict == "not tested"
 
 
@@ -104,9 +104,9 @@ def test_other_requests_are_not_compared() -> None:
 
 
 def test_a_faster_stack_that_answers_otherwise_is_not_faster() -> None:
-    speed = Comparison(verdict="faster", ratio=Interval(median=2.0, low=1.9, high=2.1))
+    speed = Comparison(verdict="better", ratio=Interval(median=2.0, low=1.9, high=2.1))
     found = verdict(answered(TEXT), answered(OTHER))
-    assert of_same_training(speed, found).verdict == "different output"
+    assert not of_same_training(speed, found).wins
 
 
 def test_beyond_what_is_kept_digests_tell_answers_apart() -> None:
@@ -116,7 +116,7 @@ def test_beyond_what_is_kept_digests_tell_answers_apart() -> None:
     assert kept.digests != stored_answers([long, OTHER]).digests
     found = verdict(answered(long, TEXT), answered(long, OTHER))
     assert found.output_verdict == "different"
-    assert verdict(answered(long, TEXT), answered(long, TEXT)).output_verdict == "same"
+    assert verdict(answered(long, TEXT), answered(long, TEXT)).output_verdict == "bitwise equal"
 
 
 HALF = {"model": {"dtype": "bfloat16"}}
@@ -236,7 +236,7 @@ def in_letters(*answers: tuple[int, ...], **work: Any) -> Result:
 
 
 def test_letters_get_no_tolerance_of_tokens() -> None:
-    assert verdict(in_letters(LONG), in_letters(LONG, **HALF)).output_verdict == "same"
+    assert verdict(in_letters(LONG), in_letters(LONG, **HALF)).output_verdict == "bitwise equal"
     found = verdict(in_letters(*[LONG] * 50), in_letters(*[LONG] * 49, LONG[:31], **HALF))
     assert (found.output_verdict, found.output_tolerance) == ("different", 0.0)
     assert "letter by letter" in found.output_reason
@@ -253,7 +253,7 @@ def test_ids_of_one_and_a_digest_of_the_other_decide() -> None:
     kept, digests = stored_answers([TEXT]), stored_answers([long, TEXT]).digests
     ours, theirs = answered(TEXT), answered(TEXT)
     (rank,) = theirs.ranks
-    for text, expected in ((TEXT, "same"), (OTHER, "different")):
+    for text, expected in ((TEXT, "bitwise equal"), (OTHER, "different")):
         only = Answers(digests=stored_answers([long, text]).digests)
         after = theirs.model_copy(update={"ranks": (rank.model_copy(update={"answers": only}),)})
         assert verdict(ours, after).output_verdict == expected
@@ -290,7 +290,7 @@ def test_the_table_has_an_output_in_the_place_of_losses() -> None:
     (section,) = stacks_report([summary]).sections
     titles = [column.key for column in section.tables[0].columns]
     assert "output" in titles and not {"loss", "update", "last loss"} & set(titles)
-    assert [row.verdict for row in summary.experiments][1] == "different output"
+    assert [row.verdict_word for row in summary.experiments][1] == "different output"
 
 
 def test_training_is_not_judged_by_answers() -> None:

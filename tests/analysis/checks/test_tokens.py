@@ -68,7 +68,7 @@ def test_a_stack_that_is_faster_by_counting_its_padding_trains_differently() -> 
     runs = [counting(run, 50) for run in make_rounds(LORA, STEADY)]
     runs += [counting(run, 100) for run in make_rounds(FAST, scaled(1.0))]
     row = make_summary([LORA, FAST], runs).experiments[1]
-    assert row.verdict == "different training"
+    assert row.verdict_word == "different training"
     said = "a step holds 2 times the baseline's real tokens (100 against 50)"
     assert said in row.verdict_reason
 

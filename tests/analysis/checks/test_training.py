@@ -122,7 +122,7 @@ def test_faster_does_not_survive_an_update_that_was_not_compared(missing: str):
     still = make_update(dict.fromkeys(NAMES, 0.0))
     found = verdict(make_update(steps=5)) if missing == "steps" else verdict(still, baseline=still)
     assert found.untested
-    speed = of_same_training(Comparison(verdict="faster"), found)
+    speed = of_same_training(Comparison(verdict="better"), found)
     assert (speed.verdict, speed.verdict_reason) == ("not tested", found.update_reason)
 
 
@@ -502,7 +502,7 @@ def test_faster_needs_an_equivalent_update():
         make_summary([BASE, FAST], results(update)).experiments[1]
         for update in (make_update(), make_update({"norm": 0.0}))
     )
-    assert (same.verdict, other.verdict) == ("faster", "different training")
+    assert (same.verdict_word, other.verdict_word) == ("faster", "different training")
     assert other.loss_verdict != "different"
     assert other.verdict_reason.startswith("1 of 4 tensors did not move (norm)")
 
@@ -514,7 +514,7 @@ def test_what_only_a_declaration_allows_is_never_called_equivalent():
     summary = make_summary([BASE, half], [*rounds(BASE, times(1.0), make_update()), *stack])
     row, word = summary.experiments[1], "within what half-backward declares"
     assert (row.verdict, row.update_verdict, row.update_excused) == (
-        *("faster", "different by design"),
+        *("better", "different by design"),
         True,
     )
     text = conclusion(summary)

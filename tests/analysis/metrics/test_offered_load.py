@@ -37,7 +37,7 @@ def test_a_slower_server_is_slower_although_its_larger_batches_make_more_tokens_
     base, late = summary.experiments
     assert base.tokens_per_second is not None and late.tokens_per_second is not None
     assert late.tokens_per_second.median > base.tokens_per_second.median
-    assert late.verdict == "slower"
+    assert late.verdict == "worse"
     assert late.ratio is not None and late.ratio.median == pytest.approx(850 / 4540)
     assert late.request_seconds is not None
     assert late.request_seconds.median == pytest.approx(4.54, rel=1e-3)
@@ -48,15 +48,15 @@ def test_a_slower_server_is_slower_although_its_larger_batches_make_more_tokens_
 
 def test_a_server_that_answers_sooner_with_other_text_is_no_faster() -> None:
     summary = summary_of(serving("base", 100), serving("other", 50, answer=(1, 2, 3)))
-    assert summary.experiments[1].verdict == "different output"
+    assert summary.experiments[1].verdict_word == "different output"
     same = summary_of(serving("base", 100), serving("other", 50))
-    assert same.experiments[1].verdict == "faster"
+    assert same.experiments[1].verdict == "better"
 
 
 def test_latencies_count_that_a_plugin_of_the_stack_measured_in_the_engines_place() -> None:
     summary = summary_of(serving("base", 100), serving("paged", 50, answered_by="paged"))
     row = summary.experiments[1]
-    assert row.verdict == "faster"
+    assert row.verdict == "better"
     assert row.ratio is not None and row.ratio.median == pytest.approx(2.0)
     assert {one.plugin for one in row.metrics if one.name == "request_latency_p50"} == {"paged"}
     # Of two that report latencies and are not the scenario's engine, neither is known to answer.
@@ -72,7 +72,7 @@ def test_nothing_is_compared_with_a_server_whose_queue_grows(full: str) -> None:
     runs = [serving(one, ms, saturated=one == full) for one, ms in (("base", 100), ("fast", 50))]
     summary = summary_of(*runs)
     row = summary.experiments[1]
-    assert (row.verdict, row.ratio, row.output_verdict) == ("not tested", None, "same")
+    assert (row.verdict, row.ratio, row.output_verdict) == ("not tested", None, "bitwise equal")
     assert row.verdict_reason.startswith(f"saturated: {full} at 4 requests/s")
     assert summary.experiments[full == "fast"].saturated
     assert "nothing was compared" in conclusion(summary)
@@ -116,7 +116,7 @@ def test_sweep_points_may_differ_in_the_rate() -> None:
 def test_without_a_rate_tokens_per_second_are_compared() -> None:
     slow, fast = serving("base", 100, rate=None), serving("fast", 900, seconds=0.05, rate=None)
     row = summary_of(slow, fast).experiments[1]
-    assert row.verdict == "faster"
+    assert row.verdict == "better"
     assert (row.offered_rate, row.request_seconds) == (None, None)
 
 
@@ -141,7 +141,7 @@ def test_latencies_that_were_not_measured_leave_the_speed_open() -> None:
     base, fast = (serving(name, None) for name in ("base", "fast"))
     row = summary_of(base, fast).experiments[1]
     assert (row.ratio, row.verdict_reason) == (None, "latencies of requests were not measured")
-    assert row.output_verdict == "same"
+    assert row.output_verdict == "bitwise equal"
 
 
 def test_a_metric_of_a_run_is_that_of_its_worst_rank_and_needs_all_ranks() -> None:

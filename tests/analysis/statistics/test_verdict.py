@@ -44,7 +44,7 @@ def simulate(factor, noise, runs_made=RUNS, stacks=1, seed=1):
         others = {str(n): runs(noisy(generator, 5, noise, factor)) for n in range(stacks)}
         found = [c.verdict for c in compare(baseline, others).values()]
         verdicts.append(found[0])
-        alarms += any(verdict in ("faster", "slower") for verdict in found)
+        alarms += any(verdict in ("better", "worse") for verdict in found)
     return verdicts, alarms
 
 
@@ -57,20 +57,20 @@ BASE = [1.000, 1.002, 0.998, 1.001, 0.999]
 
 def test_a_stack_that_surely_takes_less_time_is_faster_and_its_ratio_above_1():
     found = one(BASE, [0.8 * value for value in [1.001, 1.001, 0.999, 1.0, 1.0]])
-    assert found.verdict == "faster"
+    assert found.verdict == "better"
     assert found.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert found.ratio.low < 1.25 < found.ratio.high
     assert found.rounds == 5
 
 
 def test_a_stack_that_surely_takes_more_time_is_slower():
-    assert one(BASE, [1.05 * value for value in reversed(BASE)]).verdict == "slower"
+    assert one(BASE, [1.05 * value for value in reversed(BASE)]).verdict == "worse"
 
 
 def test_swapping_stack_and_baseline_turns_the_verdict_round():
     stack = [0.9, 0.91, 0.905, 0.902, 0.903]
     there, back = one(BASE, stack), one(stack, BASE)
-    assert (there.verdict, back.verdict) == ("faster", "slower")
+    assert (there.verdict, back.verdict) == ("better", "worse")
     assert there.ratio.median * back.ratio.median == pytest.approx(1.0)
 
 
@@ -80,14 +80,14 @@ def test_a_sure_effect_below_the_practical_floor_is_no_difference():
 
 
 def test_a_sure_effect_above_the_floor_is_a_difference_though_within_2_percent():
-    assert one(BASE, [value / 1.015 for value in BASE]).verdict == "faster"
+    assert one(BASE, [value / 1.015 for value in BASE]).verdict == "better"
 
 
 def test_the_floor_is_the_caller_s():
     stack = [value / 1.015 for value in BASE]
     assert one(BASE, stack, floor=0.02).verdict == "same"
     assert one(BASE, stack, floor=0.02).minimum_detectable_effect == 0.02
-    assert one(BASE, [value / 1.009 for value in BASE], floor=0.005).verdict == "faster"
+    assert one(BASE, [value / 1.009 for value in BASE], floor=0.005).verdict == "better"
 
 
 def test_the_same_needs_the_whole_interval_within_2_percent():
@@ -171,7 +171,7 @@ def test_the_more_stacks_are_compared_the_surer_each_must_be():
     alone = compare(runs([1.0] * 5), {"a": stack})
     other = runs([1.0, 1.02, 0.98, 1.01, 0.99])
     together = compare(runs([1.0] * 5), {"a": stack, "b": other, "c": other})
-    assert alone["a"].verdict == "faster"
+    assert alone["a"].verdict == "better"
     assert together["a"].verdict == "inconclusive"
     assert together["a"].minimum_detectable_effect > alone["a"].minimum_detectable_effect
 
@@ -206,7 +206,7 @@ def follow_advice(generator, noise, sessions=4):
 def test_following_the_advice_raises_a_false_alarm_in_at_most_1_percent(noise):
     generator = np.random.default_rng(4)
     found = [follow_advice(generator, noise) for _ in range(800)]
-    alarms = sum(verdict in ("faster", "slower") for verdict, _ in found)
+    alarms = sum(verdict in ("better", "worse") for verdict, _ in found)
     assert alarms / 800 <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 800)
     assert sum(looks > 1 for _, looks in found) / 800 > 0.25
 
@@ -227,7 +227,7 @@ def test_an_interval_leaves_out_1_exactly_if_the_verdict_sees_a_difference():
         for found in compare_logs(logs, looks, floor=0.0).values():
             low, high = found.ratio.low, found.ratio.high
             sees = not low <= 1 <= high
-            assert sees == (found.verdict in ("faster", "slower"))
+            assert sees == (found.verdict in ("better", "worse"))
             seen.add((sees, found.verdict, found.looks))
             assert 0.99 < found.ratio.confidence < 1
     assert len(seen) >= 6
@@ -247,12 +247,12 @@ def test_a_later_look_needs_more_certainty_and_says_what_it_could_have_seen():
 @pytest.mark.parametrize(("factor", "wanted"), [(1.05, 0.95), (1.03, 0.90)])
 def test_a_slow_down_is_found_by_five_rounds(factor, wanted):
     verdicts, _ = simulate(factor, 0.004, FEW_RUNS)
-    assert verdicts.count("slower") / FEW_RUNS >= wanted
+    assert verdicts.count("worse") / FEW_RUNS >= wanted
 
 
 def test_a_speed_up_is_found_as_surely_as_a_slow_down():
     verdicts, _ = simulate(1 / 1.03, 0.004, FEW_RUNS)
-    assert verdicts.count("faster") / FEW_RUNS >= 0.90
+    assert verdicts.count("better") / FEW_RUNS >= 0.90
 
 
 def test_identical_code_is_called_the_same_on_a_quiet_machine():

@@ -7,22 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from statistics import fmean, linear_regression
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from accel_bench.analysis.checks.allowance import Allowance, allowance, allowed_words
 from accel_bench.analysis.checks.verdict_rules import Pair, explanation
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.estimators import t_quantile
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import RoundKey, Training
 from accel_bench.analysis.wording import percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
-
-TrainingWord: TypeAlias = Literal[
-    "equivalent", "inconclusive", "different", "different by design", "not tested"
-]
-"""Verdicts on a loss and on an update. `inconclusive` is that of steps which hardly moved the loss,
-and of a distance that a rule explains."""
 
 SMOOTHING_STEPS = 5
 """Steps of the centred moving mean; fewer at the ends of the curve."""
@@ -37,7 +31,7 @@ POWER = 0.80
 class LossComparison(Frozen):
     """A stack's loss curve against the baseline's, or that of B against that of A."""
 
-    loss_verdict: TrainingWord = "not tested"
+    loss_verdict: Training = "not tested"
     """Verdict on the two curves."""
 
     loss_difference: float | None = None
@@ -192,7 +186,7 @@ def _compare_round(
     # What needs no excuse is judged by the usual tolerance, whatever is declared.
     excused = difference > allowed.usual
     tolerance = allowed.tolerance if excused else min(allowed.tolerance, allowed.usual)
-    verdict: TrainingWord = allowed.verdict(difference)
+    verdict: Training = allowed.verdict(difference)
     may_be_excused = allowed.excuses(difference)
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
@@ -200,7 +194,7 @@ def _compare_round(
     far = verdict == "different"
     if explained := explanation("explained loss", difference, pair) if far else "":
         verdict = "inconclusive"
-    why: dict[TrainingWord, str] = {
+    why: dict[Training, str] = {
         "equivalent": "",
         "inconclusive": f"{reason}; {explained}" if explained else _too_still(moved, tolerance),
         "different": reason,

@@ -101,7 +101,7 @@ def load_of(result: Result) -> Load | None:
 def of_same_load(
     speed: Comparison, baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparison:
-    """Return the speed, `inconclusive` in the place of `faster` where there was other work beside
+    """Return the speed, `inconclusive` in the place of `better` where there was other work beside
     one of the two: it may have slowed the baseline, or be work of the stack.
 
     A server that answers requests may be that other work.
@@ -117,7 +117,7 @@ def of_same_load(
         if before and after and before.others is not None and after.others is not None
     ]
     apart = median(after - before for before, after in both) if both else 0.0
-    if speed.verdict != "faster" or abs(apart) < LOADS["others"][1]:
+    if not speed.wins or abs(apart) < LOADS["others"][1]:
         return speed
     sides = (percent(round(median(side), 2)) for side in zip(*both, strict=True))
     reason = (

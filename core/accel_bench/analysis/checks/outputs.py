@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
 from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.declared import in_letters
 from accel_bench.analysis.checks.verdict_rules import Pair, explanation, limit_of
+from accel_bench.analysis.statistics.verdict import Training
 from accel_bench.analysis.wording import count, percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
-
-OutputWord: TypeAlias = Literal[
-    "same", "equivalent", "different", "different by design", "not tested"
-]
-"""Verdicts on what was generated; `same` is token for token."""
 
 LETTERS = (
     "texts without token ids are compared letter by letter, and none may differ; a server that "
@@ -28,7 +23,7 @@ LETTERS = (
 class OutputComparison(Frozen):
     """What a stack generated against what the baseline did, or B against A."""
 
-    output_verdict: OutputWord = "not tested"
+    output_verdict: Training = "not tested"
     """Verdict on the two texts."""
 
     output_difference: float | None = None
@@ -52,11 +47,13 @@ class OutputComparison(Frozen):
     """Requests that were compared, of all rounds; null where nothing was."""
 
     output_reason: str = ""
-    """Why the verdict is not `same`."""
+    """Why the verdict is not `bitwise equal`."""
 
     @property
     def output_word(self) -> str:
-        """The verdict as people read it."""
+        """The verdict as people read it; texts that agree token for token are the `same`."""
+        if self.output_verdict == "bitwise equal":
+            return "same"
         return training_word(self.output_verdict, self.output_tolerance_by)
 
 
@@ -87,7 +84,7 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
 def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> OutputComparison:
     """Return the verdict on the worst round."""
     found = OutputComparison(
-        output_verdict="same",
+        output_verdict="bitwise equal",
         output_difference=worst.difference,
         output_tolerance=allowed.tolerance,
         output_tolerance_by=allowed.plugins,
@@ -98,7 +95,7 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
     if drawn := explanation("explained output", worst.difference, pair):
         return found.model_copy(update={"output_verdict": "not tested", "output_reason": drawn})
     wrong = _wrong(worst, pair)
-    verdict: OutputWord = "different" if wrong else allowed.verdict(worst.difference)
+    verdict: Training = "different" if wrong else allowed.verdict(worst.difference)
     reason = (
         f"{worst.differing:,} of {count(worst.requests, 'request')} have another answer: "
         f"{_apart(worst)}, {allowed.words}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from accel_bench.analysis.checks.allowance import Allowance, allowance
-from accel_bench.analysis.checks.convergence import TrainingWord, compare_losses
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.checks.distance import PARTS, Changes, Distance, exact_differences
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.outputs import compare_outputs
@@ -20,7 +20,7 @@ from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
 )
 from accel_bench.analysis.checks.verdict_rules import Pair, explanation, left_out_share, limit_of
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import RoundKey, Training
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result
 
@@ -76,7 +76,7 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
         parts += _other_rest(changes, allowed.tolerance, pair)
         excuse = _explained_mixture(changes, pair)
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
-    reasons: dict[TrainingWord, str] = {
+    reasons: dict[Training, str] = {
         "equivalent": "",
         "inconclusive": f"{_apart(whole, allowed)}; {excuse}",
         "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
@@ -98,7 +98,7 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     )
 
 
-def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> TrainingWord:
+def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> Training:
     """Return the word for a distance, beside what is `wrong` at any; `excuse` says what else than a
     cheat may have made it."""
     verdict = allowed.verdict(whole.relative)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accel_bench.analysis.checks.convergence import LossComparison, TrainingWord
+from accel_bench.analysis.checks.convergence import LossComparison
 from accel_bench.analysis.checks.outputs import OutputComparison
-from accel_bench.analysis.statistics.verdict import Comparison
-from accel_bench.analysis.wording import training_word
+from accel_bench.analysis.statistics.verdict import Comparison, Training
+from accel_bench.analysis.wording import OF_SPEED, QuantityWords, training_word, verdict_word
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
 """Why nothing is compared where calls are counted in the place of tokens."""
@@ -16,10 +16,20 @@ ONLY_GENERATED = "nothing is trained: the model answers requests"
 """Why neither losses nor updates are compared in mode inference."""
 
 
+WORST_FIRST: tuple[Training, ...] = (
+    "different by design",
+    "inconclusive",
+    "equivalent",
+    "bitwise equal",
+)
+"""Verdicts of a training that is not different, of which the first one found is that on the whole.
+"""
+
+
 class Judged(NamedTuple):
     """One verdict of a comparison."""
 
-    verdict: str
+    verdict: Training
     excused: bool
     """True if it counts as that of the same training by a plugin's declaration alone."""
 
@@ -34,7 +44,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     training_reasons: tuple[str, ...] = ()
     """How what trains is not what trains in the baseline; empty where it is."""
 
-    update_verdict: TrainingWord = "not tested"
+    update_verdict: Training = "not tested"
     """Verdict on the change of the weights, from before the first step to the end of the window."""
 
     update_difference: float | None = None
@@ -135,6 +145,14 @@ class TrainingComparison(OutputComparison, LossComparison):
         return "; ".join([*self.training_reasons, *different])
 
     @property
+    def training_verdict(self) -> Training:
+        """The verdict on all of it: the worst one of loss, update and output."""
+        if self.training_difference:
+            return "different"
+        found = {one.verdict for one in self.judged}
+        return next((word for word in WORST_FIRST if word in found), "not tested")
+
+    @property
     def not_the_same(self) -> str:
         """What keeps the training from being the same, by design too; empty where nothing does, or
         only what a declaration excuses."""
@@ -148,17 +166,28 @@ class TrainingComparison(OutputComparison, LossComparison):
         return "; ".join(found)
 
 
+class StackComparison(TrainingComparison, Comparison):
+    """A stack's speed and training against the baseline's, or those of B against those of A."""
+
+    @property
+    def words(self) -> QuantityWords:
+        """Words for what is compared."""
+        return OF_SPEED
+
+    @property
+    def verdict_word(self) -> str:
+        """The verdict as people read it, such as `faster` or `different training`."""
+        return verdict_word(self, self.words, "output" if self.generated else "training")
+
+
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
-    """Return the speed, with `different training`, or `different output`, in the place of `faster`
-    where that is so, and without a verdict where a missing update leaves it open."""
-    different = training.training_difference
-    if speed.verdict != "faster" or not (different or training.untested):
-        return speed
-    if different:
-        word = "different output" if training.generated else "different training"
-        changes = {"verdict": word, "verdict_reason": different}
-    else:
-        changes = {"verdict": "not tested", "verdict_reason": training.untested}
+    """Return the speed with the verdict on the training behind it: a better one says why it is not
+    for the same training, and gets no verdict where a missing update leaves that open."""
+    changes: dict[str, str] = {"training": training.training_verdict}
+    if speed.verdict == "better" and (different := training.training_difference):
+        changes["verdict_reason"] = different
+    elif speed.verdict == "better" and training.untested:
+        changes |= {"verdict": "not tested", "verdict_reason": training.untested}
     return speed.model_copy(update=changes)
 
 
@@ -174,7 +203,7 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
     if training.untested:
         return training.untested
     verdicts = {one.verdict for one in training.judged}
-    shown = training.excused or bool(verdicts & {"equivalent", "same"})
+    shown = training.excused or bool(verdicts & {"equivalent", "bitwise equal"})
     if shown or training.loss_reason == NO_TRAINING:
         return ""
     why = training.loss_reason or training.update_reason or reason

@@ -14,8 +14,9 @@ from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.allowance import Allowance, allowance
-from accel_bench.analysis.checks.convergence import POWER, SMOOTHING_STEPS, TrainingWord
+from accel_bench.analysis.checks.convergence import POWER, SMOOTHING_STEPS
 from accel_bench.analysis.statistics.estimators import t_bound
+from accel_bench.analysis.statistics.verdict import Training
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Status
@@ -42,7 +43,7 @@ class SeedEquivalence(Frozen):
     lost: int = 0
     """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
 
-    verdict: TrainingWord
+    verdict: Training
     """Verdict on the loss beside the baseline's."""
 
     difference: float | None = None
@@ -84,7 +85,7 @@ def compare_over_seeds(
     )
 
 
-def judge_differences(differences: Sequence[float], tolerance: float) -> TrainingWord:
+def judge_differences(differences: Sequence[float], tolerance: float) -> Training:
     """Return `equivalent` surely within the tolerance, `different` surely beyond, else open."""
     if len(differences) < MINIMUM_SEEDS:
         return "not tested"
@@ -120,7 +121,7 @@ def _compare(
     lost = sum(_is_lost(before, after) for before, after in pairs)
     sweep = _without_seeds(next(iter(stack.values())).planned.experiment.sweep)
     if not differences:
-        verdict: TrainingWord = "different" if lost else "not tested"
+        verdict: Training = "different" if lost else "not tested"
         return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
     completed = next((b.last, a.last) for b, a in pairs if b.last and a.last)
     allowed = allowance("loss", completed)
@@ -140,7 +141,7 @@ def _compare(
     )
 
 
-def _verdict(differences: Sequence[float], allowed: Allowance) -> TrainingWord:
+def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
     """Return the verdict; `different by design` for what is beyond the usual tolerance."""
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"

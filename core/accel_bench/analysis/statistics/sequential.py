@@ -85,13 +85,13 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
 def judge_comparison(found: Comparison, floor: float) -> Settled:
     """Judge a comparison by the rules of `judge_rounds`; without a verdict it stays open.
 
-    Slower is what its verdict calls so, which is adjusted for all stacks that were compared.
+    Slower is what its verdict calls worse, which is adjusted for all stacks that were compared.
     """
     ratio = found.ratio
     if found.rounds < MINIMUM_ROUNDS or found.verdict == "not tested" or not (ratio and ratio.low):
         return "inconclusive"
     speed, allowed = math.log(ratio.median), -math.log1p(floor)
-    if found.verdict == "slower" and speed < allowed:
+    if found.verdict == "worse" and speed < allowed:
         return "regression"
     level, freedom = 1 - PASS_ALPHA * fraction_of_look(found.looks), found.rounds - 1
     error = (speed - math.log(ratio.low)) / t_quantile(freedom, (1 + ratio.confidence) / 2)

@@ -25,17 +25,22 @@ from accel_bench.documents.base import Frozen
 RoundKey: TypeAlias = tuple[str, int]
 """Session and round: runs that share both are a pair."""
 
-Verdict: TypeAlias = Literal[
-    "faster",
-    "different training",
-    "different output",
-    "slower",
-    "same",
+Direction: TypeAlias = Literal["better", "same", "worse", "inconclusive", "not tested"]
+"""Verdicts on a figure beside another one, such as a speed."""
+
+Training: TypeAlias = Literal[
+    "bitwise equal",
+    "equivalent",
+    "different by design",
+    "different",
     "inconclusive",
     "not tested",
 ]
-"""Verdicts on a stack's speed; `different training`, and in mode inference `different output`, is
-that of one that would be `faster`."""
+"""Verdicts on what was trained or generated beside the baseline's.
+
+`bitwise equal` is said of outputs that agree token for token; `inconclusive` of steps that hardly
+moved the loss, and of a distance that a rule explains.
+"""
 
 MINIMUM_ROUNDS = 5
 """Fewer rounds get no verdict."""
@@ -75,11 +80,15 @@ class Comparison(Frozen):
     difference. Unpaired runs, which get no verdict, have Welch's interval of 95 %.
     """
 
-    verdict: Verdict = "not tested"
+    verdict: Direction = "not tested"
     """Verdict on the speed, as far as the rounds show."""
 
+    training: Training = "not tested"
+    """Verdict on the training behind it, or on the output: better counts only where it does not
+    differ."""
+
     verdict_reason: str = ""
-    """Why there is no verdict, where there is none."""
+    """Why there is no verdict, or why a better one is not for the same training."""
 
     minimum_detectable_effect: float | None = None
     """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
@@ -89,6 +98,11 @@ class Comparison(Frozen):
 
     That is with the next look at them, which the session that adds the rounds is.
     """
+
+    @property
+    def wins(self) -> bool:
+        """True if it is better, and nothing shows that its training differs."""
+        return self.verdict == "better" and self.training != "different"
 
 
 def compare(
@@ -215,11 +229,11 @@ def _judge(logs: Sequence[float], chance: float, rule: _Rule, ratio: Interval | 
     )
 
 
-def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Verdict:
+def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Direction:
     """Return whether it is surely and clearly different, surely the same, or open."""
     mean = fmean(logs)
     if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.floor):
-        return "faster" if mean > 0 else "slower"
+        return "better" if mean > 0 else "worse"
     return "same" if abs(mean) + t_bound(logs, rule.same) <= rule.margin else "inconclusive"
 
 

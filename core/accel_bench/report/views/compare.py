@@ -93,9 +93,10 @@ def _answer(one: ExperimentComparison) -> str:
     )
     median, *ends = ratio_texts(one.ratio)
     interval = f"[{', '.join(ends)}] " if ends else ""
-    words = one.b.quantity.words
-    speed = f"B, {b}, is {median} {words.times} as A, {a} {interval}({runs}){one.b.quantity.by}"
-    verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
+    speed = f"B, {b}, is {median} {one.words.times} as A, {a} {interval}({runs}){one.b.quantity.by}"
+    verdict = (
+        one.verdict_word if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
+    )
     if one.verdict == "inconclusive":
         verdict = with_reason(one.verdict, one.verdict_reason)
     parts = [f"{speed}: {verdict}"]
@@ -190,7 +191,7 @@ POINTS = (
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
     number_column("ratio", "times as fast", ESTIMATED, ratio_interval),
     Column("loss", reader("loss_word"), kind="word"),
-    Column("verdict", reader("verdict"), kind="word"),
+    Column("verdict", reader("verdict_word"), kind="word"),
 )
 """Columns of the table over sweep points."""
 

@@ -200,7 +200,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
     def compared(row: ExperimentSummary) -> ExperimentSummary | None:
         return None if row.stack == base or row.ratio is None else row
 
-    times = summary.experiments[0].quantity.words.times if summary.experiments else ""
+    times = summary.experiments[0].words.times if summary.experiments else ""
     training = (
         number_column("loss.last", "last loss", "", partial(significant, digits=4)),
         verdict_column("loss", compared),
@@ -277,7 +277,7 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
     if row.stack == baseline:
         return "baseline"
     dropped = " (dropped)" if row.dropped else ""
-    return row.verdict + dropped if row.ratio or row.disowned else None
+    return row.verdict_word + dropped if row.ratio or row.disowned else None
 
 
 def _evidence(summary: Summary) -> list[str]:

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import RoundKey, Verdict, compare_logs
+from accel_bench.analysis.statistics.verdict import Direction, RoundKey, compare_logs
 from accel_bench_report.learning.bootstrap import bootstrap_ends
 from accel_bench_report.learning.curve_points import Amounts, amounts_to
 from accel_bench_report.learning.groups import LearningGroup
@@ -20,7 +20,7 @@ NEVER = Amounts(math.inf, math.inf, math.inf)
 Found = Mapping[str, Mapping[RoundKey, Amounts]]
 """What each run took, by seed and by session and round."""
 
-WORDS: Mapping[Verdict, LossRace] = {"faster": "sooner", "slower": "later"}
+WORDS: Mapping[Direction, LossRace] = {"better": "sooner", "worse": "later"}
 """What the verdicts on speeds are called here."""
 
 

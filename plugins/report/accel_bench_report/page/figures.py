@@ -129,7 +129,7 @@ def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
         dots = [(value, 0.0) for value in values]
         series.append(Series(row.name, row.number, dots, _band(ratio), shape=row.shape))
     if series:
-        times = rows[0].row.summary.quantity.words.times
+        times = rows[0].row.summary.words.times
         by = rows[0].row.summary.quantity.by
         caption = (
             f"{times.capitalize()} as {baseline}{by}: each dot is a round, the bar the verdict's "
