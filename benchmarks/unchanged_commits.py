@@ -17,9 +17,14 @@ from typing import TypeAlias
 
 from accel_bench_ci.looks import settle_gate, with_new_points
 from accel_bench_ci.step_confirmation import judge_new_runs
-from accel_bench_ci.verdict import EXIT_CODES, GatePoint, GateReport
+from accel_bench_ci.verdict import GatePoint, GateReport
 
-from accel_bench.analysis.statistics.sequential import PASS_ALPHA, judge_rounds, look_sizes
+from accel_bench.analysis.statistics.sequential import (
+    GATE_CODES,
+    PASS_ALPHA,
+    judge_rounds,
+    look_sizes,
+)
 from accel_bench.analysis.statistics.steps import find_steps
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Status
@@ -183,7 +188,7 @@ def _report(point: GatePoint) -> GateReport:
         against="before",
         floor=FLOOR,
         outcome=point.outcome,
-        exit_code=EXIT_CODES[point.outcome],
+        exit_code=GATE_CODES[point.outcome],
         points=(point,),
     )
 

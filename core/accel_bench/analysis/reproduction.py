@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval, unpaired_ratio
-from accel_bench.analysis.statistics.verdict import Direction, RoundKey
+from accel_bench.analysis.statistics.verdict import Direction, Finding, RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import percent, ratio_interval
@@ -20,8 +20,13 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
-ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "inconclusive"]
-"""Verdicts on a stack, or on a whole bundle."""
+REPRODUCED: Mapping[Finding, str] = {
+    "holds": "reproduced",
+    "inconclusive": "inconclusive",
+    "does not hold": "not reproduced",
+}
+"""Words for the verdicts on a stack, or on a whole bundle, in the order in which they are counted.
+"""
 
 MARGIN = 0.05
 """Relative distance within which two ratios are the same figure."""
@@ -80,8 +85,8 @@ class StackReproduction(Frozen):
     last_loss_here: float | None = None
     """The same here."""
 
-    verdict: ReproductionVerdict | None
-    """Null for the baseline."""
+    verdict: Finding | None
+    """Verdict on the statement that its ratio was reproduced; null for the baseline."""
 
     reason: str
     """Why that is the verdict."""
@@ -203,7 +208,7 @@ def _usable(
 
 def _judge(
     there: ExperimentSummary, here: ExperimentSummary | None, change: Interval | None
-) -> tuple[ReproductionVerdict, str]:
+) -> tuple[Finding, str]:
     """Return the verdict on a stack, and why."""
     if there.ratio is None:
         return "inconclusive", "the bundle has no ratio of it"
@@ -216,28 +221,28 @@ def _judge(
         return "inconclusive", refused[0].verdict_reason
     if bool(there.training_difference) != bool(here.training_difference):
         where, what = ("here", here) if here.training_difference else ("there", there)
-        return "not reproduced", f"{where} alone it trains differently: {what.training_difference}"
+        return "does not hold", f"{where} alone it trains differently: {what.training_difference}"
     return _judge_ratio(there, here.ratio, change)
 
 
 def _judge_ratio(
     there: ExperimentSummary, ratio: Interval, change: Interval
-) -> tuple[ReproductionVerdict, str]:
+) -> tuple[Finding, str]:
     """Compare two ratios: the same figure, the same direction, or surely neither."""
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
         return "inconclusive", "one round has no interval; --rounds 5 measures more"
     low, high = 1 / (1 + MARGIN), 1 + MARGIN
     if change.high < low or change.low > high:
-        return "not reproduced", f"its ratio is {_distance(change)}"
+        return "does not hold", f"its ratio is {_distance(change)}"
     direction = DIRECTIONS.get(there.verdict, 0)
     if (direction > 0 and ratio.high < 1) or (direction < 0 and ratio.low > 1):
         word = there.verdict_word
-        return "not reproduced", f"the bundle calls it {word}, and here it is the opposite"
+        return "does not hold", f"the bundle calls it {word}, and here it is the opposite"
     if low <= change.low and change.high <= high:
-        return "reproduced", f"its ratio is within {percent(MARGIN)} of the bundle's"
+        return "holds", f"its ratio is within {percent(MARGIN)} of the bundle's"
     same_side = (direction > 0 and ratio.low > 1) or (direction < 0 and ratio.high < 1)
     if same_side and change.low <= 1 <= change.high:
-        return "reproduced", "the same direction, and no difference between the ratios is sure"
+        return "holds", "the same direction, and no difference between the ratios is sure"
     return "inconclusive", f"its ratio is {_distance(change)}; more --rounds narrow that"
 
 

@@ -40,7 +40,7 @@ from accel_bench.analysis.schema import ExperimentSummary, SlowRun, Summary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
-from accel_bench.analysis.statistics.sequential import Settled, judge_comparison
+from accel_bench.analysis.statistics.sequential import Outcome, judge_comparison
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     Comparison,
@@ -160,12 +160,12 @@ def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) ->
     return 0 if all(status.completed or status in answers for status in statuses) else 1
 
 
-def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Settled, str]:
+def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outcome, str]:
     """Return whether a stack is no slower than its baseline by more than a floor, and why."""
     name, allowed = label(row), percent(floor)
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
-    outcome = "inconclusive" if row.untested else judge_comparison(row, floor)
+    outcome: Outcome = "inconclusive" if row.untested else judge_comparison(row, floor)
     words = row.words
     times = f"{words.times}{row.quantity.by}"
     found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.ratio_reason

@@ -119,5 +119,5 @@ def estimate(options: EstimateOptions) -> int:
         print_report(estimate_report(document), options.output)
     if found and all(one.problem for one in found):
         raise NothingToRunError(found[0].problem)
-    failing = any(one.memory and one.memory.fit == "does not fit" for one in found)
+    failing = any(one.memory and one.memory.fit == "does not hold" for one in found)
     return NOT_FITTING if options.fits and failing else 0

@@ -124,7 +124,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
         models = fitting_models(names, device, estimators)
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
-    return 0 if any(one.fit == "fits" for one in models) else NOTHING
+    return 0 if any(one.fit == "holds" for one in models) else NOTHING
 
 
 def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:

@@ -217,7 +217,7 @@ def test_without_stored_runs_it_estimates_and_names_the_command(
     kinds = {offer["device"]: offer["kind"] for offer in document["offers"]}
     assert kinds["l4"] == "measured" and kinds["h100-sxm"] == "estimated"
     taken = document["offer"]
-    assert taken["within_deadline"] == "yes"
+    assert taken["within_deadline"] == "holds"
     priced = [one["usd"]["high"] for one in document["offers"] if one["usd"]]
     assert taken["usd"]["high"] == min(priced)
     (run,) = document["next_runs"]

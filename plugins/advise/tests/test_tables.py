@@ -40,7 +40,7 @@ def estimated() -> Report:
                 phase="backward",
                 needed_bytes=span,
                 device_bytes=2**36,
-                fit="does not fit",
+                fit="does not hold",
             ),
             largest_micro_batch_size=Limit(value=128, bounded_by="model"),
             longest_sequence_length=Limit(value=131_072, bounded_by="search"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ from accel_bench.analysis.metrics.offered_load import rate_obstacle, saturation
 from accel_bench.analysis.quantity import OF_BUSY_TIME
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, RoundKey
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, Finding, RoundKey
 from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.wording import significant
 from accel_bench.documents.base import Frozen
@@ -37,7 +37,6 @@ from accel_bench_ci.figures import (
     figures_of,
 )
 
-ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "inconclusive"]
 ERROR_RATE = 0.025
 """Probability that an end of a 95 % interval is on the wrong side."""
 
@@ -127,7 +126,7 @@ class CheckedClaim(Frozen):
     text: str
     """Name or description of the claim."""
 
-    verdict: ClaimVerdict
+    verdict: Finding
     value: Interval | None
     """Measured figure or ratio, with a 95 % interval; null without runs."""
 
@@ -258,7 +257,7 @@ def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns
         yield saturation(*full)
 
 
-def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[ClaimVerdict, str]:
+def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[Finding, str]:
     """Compare an interval with the claimed limits."""
     low, high = claim.limits
     middle = significant(value.median, 4)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from accel_bench.analysis.aggregate import PlannedSummary
+from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.analysis.wording import percent, ratio_interval
 from accel_bench.planning.plan import Plan
@@ -19,7 +20,6 @@ from accel_bench.result import Result
 from accel_bench.runner.session import Session
 from accel_bench.store.database import Store
 from accel_bench_ci.verdict import (
-    EXIT_CODES,
     GatePoint,
     GateReport,
     judge_gate,
@@ -153,7 +153,7 @@ def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
     points = tuple(_confirmed(one, by_id[one.stack_id]) if one.slower else one
                    for one in report.points)  # fmt: skip
     outcome = worst_outcome(points)
-    changes = {"points": points, "outcome": outcome, "exit_code": EXIT_CODES[outcome]}
+    changes = {"points": points, "outcome": outcome, "exit_code": GATE_CODES[outcome]}
     return report.model_copy(update=changes)
 
 

@@ -30,6 +30,7 @@ from accel_bench.analysis.statistics.estimators import (
     unpaired_ratio,
 )
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
+from accel_bench.analysis.statistics.verdict import Direction
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.errors import StoreError
@@ -65,9 +66,6 @@ NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
 State: TypeAlias = Literal[
     "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
 ]
-FigureVerdict: TypeAlias = Literal[
-    "better", "worse", "different", "same", "inconclusive", "not tested"
-]
 
 
 class ReferenceFigure(Frozen):
@@ -86,10 +84,10 @@ class ReferenceFigure(Frozen):
     """p-value of the ratio by Welch's t test, adjusted by Holm's method for all rows and figures;
     null with fewer than two runs on a side."""
 
-    verdict: FigureVerdict
-    """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
-    0.05; `worse` also for the latency of requests that saturate only the current runs at the same
-    rate."""
+    verdict: Direction | Literal["different"]
+    """`same` within the tolerance; `different` beyond it for a figure without a better side;
+    `inconclusive` with a single run on a side, or a p-value above 0.05; `worse` also for the
+    latency of requests that saturate only the current runs at the same rate."""
 
     reason: str = ""
     """Reason not to compare requests that arrive at a rate; empty otherwise."""
@@ -333,7 +331,7 @@ def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[Referenc
             return one
         p_value = None if one.p_value is None else next(adjusted)
         (low, high), change = limits[one.name], math.log(one.ratio.median)
-        verdict: FigureVerdict = "inconclusive"
+        verdict: Direction | Literal["different"] = "inconclusive"
         if p_value is not None and abs(change) <= math.log1p(rule.tolerance):
             verdict = "same"
         elif p_value is not None and p_value <= ERROR_RATE:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from accel_bench.analysis.aggregate import (
     ExperimentRuns,
@@ -17,7 +17,7 @@ from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_not_compared
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, judge_rounds
+from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, Outcome, judge_rounds
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
     MINIMUM_ROUNDS,
@@ -28,12 +28,6 @@ from accel_bench.analysis.statistics.verdict import (
 from accel_bench.analysis.wording import interval_text, percent, ratio, with_reason
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
-
-Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
-"""Outcomes of the gate."""
-
-EXIT_CODES: Mapping[str, int] = {**GATE_CODES, "failed": 1, "skipped": 3}
-"""Exit codes by outcome."""
 
 WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "passed", "skipped")
 """Outcomes in the order in which they decide over several sweep points."""
@@ -161,7 +155,7 @@ def judge_gate(
         against=against,
         floor=floor,
         outcome=outcome,
-        exit_code=EXIT_CODES[outcome],
+        exit_code=GATE_CODES[outcome],
         points=points,
         noise=load_notes([run for pair in pairs for row in pair for run in row.completed.values()]),
     )

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 from accel_bench_ci.gate import gate_report, render_gate
-from accel_bench_ci.verdict import GatePoint, GateReport, Outcome
+from accel_bench_ci.verdict import GatePoint, GateReport
 
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.sequential import Outcome
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.result import Status

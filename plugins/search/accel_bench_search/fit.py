@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
 from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
@@ -147,7 +148,7 @@ class FitSearch:
         if need is not None and not need.fits and not self.options.force:
             has = size(need.available_bytes or 0)
             reason = f"it needs {need.describe()}, and there are {has} (not run; --force runs it)"
-            return FitPoint(value=value, outcome="does not fit", reason=reason)
+            return FitPoint(value=value, outcome="does not hold", reason=reason)
         run, stored = self.runner.run(plan)
         return fit_point(value, [run], stored)
 
@@ -208,6 +209,14 @@ def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any
         yield "train.gradient_accumulation", scenario.train.gradient_accumulation
 
 
+FITS: Mapping[Finding, str] = {
+    "holds": "fits",
+    "does not hold": "does not fit",
+    "not tested": "failed",
+}
+"""Words for the outcomes of a value."""
+
+
 def fit_view(report: FitReport) -> Report:
     """Return the answer, then a row for each value, the smallest first."""
     rows = sorted(report.points, key=lambda one: one.value)
@@ -226,7 +235,7 @@ def _columns(report: FitReport) -> list[Column]:
                      form=milliseconds, kind="number")  # fmt: skip
     return [
         Column(report.key, reader("value"), form="{:,}".format, kind="number"),
-        Column("outcome", reader("outcome"), kind="word"),
+        Column("outcome", reader("outcome"), form=FITS.__getitem__, kind="word"),
         *([latency] if at_a_rate else []),
         Column("speed", reader("tokens_per_second"), "", "tokens/s", rate_interval, "number"),
         Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number"),
@@ -241,7 +250,7 @@ def _source(point: FitPoint) -> str:
 
 
 def _reason(point: FitPoint) -> str:
-    return f"{point.value:,} {point.outcome}: {point.reason}"
+    return f"{point.value:,} {FITS[point.outcome]}: {point.reason}"
 
 
 FLAT = columns_of(FitPoint)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated, offered_rate
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import count, milliseconds, rate_interval, size
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result, Status
-
-Fits: TypeAlias = Literal["fits", "does not fit", "failed"]
-"""Outcome of a value; `failed` is any end unrelated to memory."""
 
 
 class FitPoint(Frozen):
@@ -24,8 +21,9 @@ class FitPoint(Frozen):
     value: int
     """Value of the key."""
 
-    outcome: Fits
-    """Outcome of the value: fits, does not fit, or failed."""
+    outcome: Finding
+    """Verdict on the statement that the value fits; `not tested` where a run failed for another
+    reason than memory."""
 
     status: Status | None = None
     """Status of its run; null if it was not run."""
@@ -115,8 +113,8 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
     full = [run for run in results if run.status is Status.OOM]
     last = full[-1] if full else results[-1]
     completed = [run for run in results if run.status.completed]
-    outcomes: dict[bool, Fits] = {True: "fits", False: "failed"}
-    outcome = "does not fit" if full else outcomes[last.status.completed]
+    outcome: Finding = "holds" if last.status.completed else "not tested"
+    outcome = "does not hold" if full else outcome
     speeds = [(run, speed) for run in completed if (speed := run_throughput(run))]
     requests_per_second = offered_rate(last.experiment.scenario)
     latencies = [compared_seconds(*one) for one in speeds] if requests_per_second else []
@@ -124,7 +122,7 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
         value=value,
         outcome=outcome,
         status=last.status,
-        reason="" if outcome == "fits" else _why(last, len(completed), len(results)),
+        reason="" if outcome == "holds" else _why(last, len(completed), len(results)),
         run_id=last.run_id,
         stored=stored,
         tokens_per_second=geometric_interval([speed.tokens_per_second for _, speed in speeds]),
@@ -150,7 +148,7 @@ def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
     """
     if not points:
         return where.start
-    if any(one.outcome == "failed" for one in points):
+    if any(one.outcome == "not tested" for one in points):
         return None
     low, high = _largest(points), _refused(points)
     if high is None:
@@ -168,7 +166,7 @@ def fit_report(
 ) -> FitReport:
     """Return the report on all tried values."""
     largest, refused = _largest(points), _refused(points)
-    failed = next((one for one in points if one.outcome == "failed"), None)
+    failed = next((one for one in points if one.outcome == "not tested"), None)
     return FitReport(
         scenario=scenario,
         stack=stack,
@@ -183,7 +181,7 @@ def fit_report(
 
 
 def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
-    fitting = (one for one in points if one.outcome == "fits")
+    fitting = (one for one in points if one.outcome == "holds")
     return max(fitting, key=lambda one: one.value, default=None)
 
 
@@ -193,7 +191,7 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
     above = (
         one
         for one in points
-        if one.outcome == "does not fit" and (low is None or one.value > low.value)
+        if one.outcome == "does not hold" and (low is None or one.value > low.value)
     )
     return min(above, key=lambda one: one.value, default=None)
 

@@ -17,7 +17,7 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.verdict import compare_logs
+from accel_bench.analysis.statistics.verdict import Direction, compare_logs
 from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
     assignments,
@@ -31,7 +31,6 @@ from accel_bench.analysis.wording import (
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 from accel_bench_search.tune_report import (
-    CheckVerdict,
     Objective,
     TrialOutcome,
     TuneCheck,
@@ -41,9 +40,6 @@ from accel_bench_search.tune_report import (
 
 GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 """Keys whose larger values never need less memory."""
-
-VERDICTS: Mapping[str, CheckVerdict] = {"better": "better", "worse": "worse"}
-"""Verdict on a winner by the comparison's verdict."""
 
 
 def loss_at(run: Result, objective: Objective) -> float | None:
@@ -189,7 +185,7 @@ def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> 
     return baseline.value is None or objective.better * (best.value - baseline.value) > 0
 
 
-DIVERGED: tuple[tuple[int, CheckVerdict, str], ...] = (
+DIVERGED: tuple[tuple[int, Direction, str], ...] = (
     (0, "inconclusive", "has no ratio to the baseline's, which is"),
     (1, "worse", "is worse than the baseline's: it is"),
 )
@@ -204,30 +200,25 @@ def check_losses(
     The verdict has the usual error rate, shared by all looks: one for each session that added
     seeds. A winner that diverges with a seed with which the baseline converges is worse.
     """
-
-    def check(verdict: CheckVerdict, reason: str, seeds: int) -> TuneCheck:
-        return TuneCheck(verdict=verdict, reason=reason, rounds=seeds, ratio=found, session=session)
-
-    found = None
     seeds = count(len(pairs), "seed")
     for side, verdict, what in DIVERGED:
         if without := sum(not math.isfinite(losses[side]) for losses in pairs):
             reason = f"over {seeds} its {words} {what} not finite with {count(without, 'seed')}"
-            return check(verdict, reason, len(pairs))
+            return TuneCheck(rounds=len(pairs), verdict=verdict, reason=reason, session=session)
     less = [math.log(base / winner) for base, winner in pairs if base > 0 and winner > 0]
     compared = compare_logs({words: less}, {words: looks}, floor=0.0)[words]
     if compared.ratio is None:
-        return check("inconclusive", f"no seed with a {words}", 0)
+        return TuneCheck(reason=f"no seed with a {words}", session=session)
     found = compared.ratio.mapped(lambda ratio: 1 / ratio)
-    verdict = VERDICTS.get(compared.verdict, "inconclusive")
     change = percent(abs(found.median - 1))
     lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
-    sure = "not surely" if verdict == "inconclusive" else "surely"
+    sure = "surely" if compared.verdict in ("better", "worse") else "not surely"
     reason = (
         f"over {count(len(less), 'seed')} its {words} is {sure} {lower} than the baseline's "
         f"({interval_text(found, ratio)} times it)"
     )
-    return check(verdict, reason, len(less))
+    losses = compared.model_copy(update={"ratio": found})
+    return TuneCheck(**dict(losses), reason=reason, session=session)
 
 
 def with_answer(report: TuneReport) -> TuneReport:
@@ -277,7 +268,7 @@ def _best(report: TuneReport) -> str:
 
 def _advice(report: TuneReport) -> str:
     assert report.check and report.best
-    if report.check.verdict == "better":
+    if report.check.wins:
         return f"Use {_use(report, report.best.parameters)}"
     return "So keep the baseline, or settle it with more --check-rounds"
 

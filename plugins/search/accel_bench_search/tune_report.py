@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.schema import Document
-from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
@@ -29,9 +29,6 @@ Unit: TypeAlias = Literal["seconds", "dollars", "tokens"]
 
 TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed", "not run"]
 """Outcome of a trial; an infeasible one ran and violates a constraint."""
-
-CheckVerdict: TypeAlias = Literal["better", "worse", "inconclusive"]
-"""Verdict on the winner, run beside the baseline in the same rounds."""
 
 
 class Objective(Frozen):
@@ -131,20 +128,11 @@ class TuneTrial(Frozen):
     """Loss at the end of its run, possibly after the point of the objective."""
 
 
-class TuneCheck(Frozen):
-    """The winner, run again beside the baseline."""
-
-    verdict: CheckVerdict
-    """Verdict on the winner."""
+class TuneCheck(Comparison):
+    """The winner, run again beside the baseline: its speed, or over seeds its loss."""
 
     reason: str
-    """Reason of the verdict, in a sentence."""
-
-    rounds: int
-    """Number of rounds, or seeds, that both completed."""
-
-    ratio: Interval | None
-    """Ratio of the winner's speed, or loss, to the baseline's, with the verdict's interval."""
+    """What was found, in a sentence."""
 
     session: str
     """Session that ran both winner and baseline."""

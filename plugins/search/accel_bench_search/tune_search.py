@@ -12,6 +12,7 @@ from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.output import print_aside
 from accel_bench.documents.base import JsonValue
@@ -35,7 +36,6 @@ from accel_bench_search.trial_judgement import (
     steps_to_reach,
 )
 from accel_bench_search.tune_report import (
-    CheckVerdict,
     Objective,
     TrialOutcome,
     TuneCheck,
@@ -261,13 +261,8 @@ def check_speed(summary: Summary, session: str) -> TuneCheck:
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
     keeps_up = row.status.completed and not row.saturated
-    worse: CheckVerdict = "worse" if row.verdict == "worse" else "inconclusive"
-    verdict: CheckVerdict = "better" if row.wins else worse
-    ratio = row.ratio
-    reason = conclusion(summary).rstrip(".")
     if base.saturated and keeps_up and not training_obstacle(row):
-        verdict, ratio = "better", None
         reason = "it answers all requests in time, and the baseline is saturated at this rate"
-    return TuneCheck(
-        verdict=verdict, reason=reason, rounds=row.rounds, ratio=ratio, session=session
-    )
+        return TuneCheck(rounds=row.rounds, verdict="better", reason=reason, session=session)
+    found = {name: getattr(row, name) for name in Comparison.model_fields}
+    return TuneCheck(**found, reason=conclusion(summary).rstrip("."), session=session)

@@ -165,12 +165,12 @@ def test_a_gap_is_searched_where_the_largest_runs_out_of_memory_in_a_later_round
     assert found["largest"]["tokens_per_second"]["low"] is not None
     outcomes = {one["value"]: one["outcome"] for one in found["points"]}
     assert list(outcomes) == [6, 12, 24, 18, 15, 13, 9, 10, 11]
-    assert outcomes[12] == "does not fit"
+    assert outcomes[12] == "does not hold"
 
 
 def test_another_failure_ends_the_search_with_its_reason() -> None:
     found = document("--stack", "breaks", code=1)
-    assert [one["outcome"] for one in found["points"]] == ["fits", "fits", "failed"]
+    assert [one["outcome"] for one in found["points"]] == ["holds", "holds", "not tested"]
     assert "ended at 8, which failed for another reason than memory" in found["answer"]
     assert "broken on purpose" in found["answer"]
     assert found["refused"] is None

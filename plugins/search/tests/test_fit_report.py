@@ -32,7 +32,7 @@ def search(where: SearchRange, make: Callable[[int], FitPoint]) -> FitReport:
 
 def point(value: int, limit: int) -> FitPoint:
     """A run of a device that holds so many samples."""
-    return FitPoint(value=value, outcome="fits" if value <= limit else "does not fit")
+    return FitPoint(value=value, outcome="holds" if value <= limit else "does not hold")
 
 
 @given(st.integers(0, 5000), st.integers(1, 5000), st.integers(1, 20))
@@ -43,7 +43,7 @@ def test_the_search_finds_every_limit_and_runs_nothing_above_what_does_not_fit(
     values = [one.value for one in report.points]
     found = report.largest.value if report.largest else 0
     assert found <= limit < found + (step if found else 1)
-    refused = [one.value for one in report.points if one.outcome == "does not fit"]
+    refused = [one.value for one in report.points if one.outcome == "does not hold"]
     assert refused == sorted(refused, reverse=True)
     assert len(set(values)) == len(values) <= 30
 
@@ -61,7 +61,7 @@ def test_what_fails_otherwise_ends_the_search_and_is_no_limit() -> None:
         return fit_point(value, [make_result() if value < 4 else failed])
 
     report = search(SearchRange(start=1), make)
-    assert [one.outcome for one in report.points] == ["fits", "fits", "failed"]
+    assert [one.outcome for one in report.points] == ["holds", "holds", "not tested"]
     assert (report.exit_code, report.refused) == (1, None)
     assert "for another reason than memory (timeout: it took too long); 2 (" in report.answer
 
@@ -98,7 +98,7 @@ def test_nothing_that_fits_is_an_answer_too() -> None:
 def test_one_round_out_of_memory_is_enough_not_to_fit() -> None:
     oom = make_result(status=Status.OOM, reasons=["out of memory in forward"], round=1)
     found = fit_point(3, [make_result(), oom, make_result(round=2)])
-    assert (found.outcome, found.run_id) == ("does not fit", oom.run_id)
+    assert (found.outcome, found.run_id) == ("does not hold", oom.run_id)
     assert found.reason == "it fits in 2 of 3 rounds: out of memory in forward"
 
 
@@ -106,7 +106,7 @@ def test_at_a_rate_the_answer_has_the_latency_of_the_median_request() -> None:
     def answer(saturated: int) -> str:
         def make(value: int) -> FitPoint:
             if value > 3:
-                return FitPoint(value=value, outcome="does not fit", reason="out of memory")
+                return FitPoint(value=value, outcome="does not hold", reason="out of memory")
             runs = serving("base", 100 * value, seconds=0.1 / value, saturated=value == saturated)
             return fit_point(value, runs)
 

@@ -23,7 +23,7 @@ def fitted() -> Report:
     points = [
         FitPoint(
             value=1000 * size,
-            outcome="fits",
+            outcome="holds",
             run_id=f"20260101-120000-0123456789ab-{size}",
             stored=True,
             tokens_per_second=SPEED,

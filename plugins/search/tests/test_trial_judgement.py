@@ -141,7 +141,7 @@ def test_a_lower_loss_is_called_better_only_where_seeds_show_it() -> None:
     assert (found.verdict, found.rounds) == ("better", 5)
     assert "over 5 seeds its loss at 60 seconds is surely 24.7 % lower" in found.reason
     assert check_losses([(b, a) for a, b in sure], "loss", "monday").verdict == "worse"
-    assert check_losses(sure[:4], "loss", "monday").verdict == "inconclusive", "fewer than 5 seeds"
+    assert check_losses(sure[:4], "loss", "monday").verdict == "not tested", "fewer than 5 seeds"
     scattered = [(2.0, 1.9), (2.0, 2.2), (2.0, 1.7), (2.0, 2.1), (2.0, 1.95)]
     assert check_losses(scattered, "loss", "monday").verdict == "inconclusive"
     assert check_losses([], "loss", "monday").ratio is None

@@ -9,12 +9,13 @@ from functools import partial
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.reproduction import (
-    ReproductionVerdict,
+    REPRODUCED,
     StackReproduction,
     reproduce_stacks,
 )
 from accel_bench.analysis.schema import Document, Summary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import (
     count,
@@ -89,8 +90,9 @@ class Reproduction(Document):
     scenario: str
     """Name of the scenario."""
 
-    verdict: ReproductionVerdict
-    """Not reproduced if one stack is not, else `inconclusive` if one stack is undecided."""
+    verdict: Finding
+    """Verdict on the statement that all of it was reproduced: it does not hold if that of one stack
+    does not, else it is `inconclusive` if one stack is undecided."""
 
     same_device: bool
     """True if both ran on the same device model, as comparing absolute speeds requires."""
@@ -110,7 +112,7 @@ class Reproduction(Document):
     @property
     def exit_code(self) -> int:
         """Exit code: 0 reproduced, 1 a stack failed here only, 4 not reproduced, 5 undecided."""
-        if self.verdict == "not reproduced":
+        if self.verdict == "does not hold":
             return 4
         failed = any(
             row.status_here is not None
@@ -118,7 +120,7 @@ class Reproduction(Document):
             and not row.status_here.completed
             for row in self.stacks
         )
-        return 1 if failed else {"reproduced": 0, "inconclusive": 5}[self.verdict]
+        return 1 if failed else 0 if self.verdict == "holds" else 5
 
 
 def judge_bundle(
@@ -140,10 +142,10 @@ def judge_bundle(
     )
 
 
-def _overall(verdicts: Sequence[ReproductionVerdict]) -> ReproductionVerdict:
-    if "not reproduced" in verdicts:
-        return "not reproduced"
-    return "reproduced" if verdicts and {*verdicts} == {"reproduced"} else "inconclusive"
+def _overall(verdicts: Sequence[Finding]) -> Finding:
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "holds" if verdicts and {*verdicts} == {"holds"} else "inconclusive"
 
 
 def differences_section(differences: Sequence[Difference]) -> Section:
@@ -175,7 +177,7 @@ def reproduction_report(found: Reproduction) -> Report:
 
 
 def _answer(found: Reproduction) -> str:
-    counts = Counter(row.verdict for row in found.stacks if row.verdict is not None)
+    counts = Counter(REPRODUCED[row.verdict] for row in found.stacks if row.verdict is not None)
     if not counts:
         return "inconclusive: the bundle has nothing but its baseline, and so no ratio."
     verdicts = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
@@ -200,6 +202,10 @@ def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
     return lambda row: None if row.is_baseline else getattr(row, name)
 
 
+def _verdict(row: StackReproduction) -> str:
+    return REPRODUCED[row.verdict] if row.verdict is not None else "baseline"
+
+
 COLUMNS = (
     Column("stack", label, kind="name"),
     Column("claim", lambda row: None if row.is_baseline else row.claim),
@@ -207,7 +213,7 @@ COLUMNS = (
     Column("ratio here", _ratio("ratio_here"), form=ratio_interval, kind="number"),
     number_column("change", "here / there", "", ratio_interval),
     Column("status", reader("status_here"), kind="word"),
-    Column("verdict", lambda row: "baseline" if row.is_baseline else row.verdict, kind="word"),
+    Column("verdict", _verdict, kind="word"),
 )
 """Columns of the printed table of `reproduce`."""
 

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from accel_bench.analysis.device_kinds import device_models
-from accel_bench.analysis.reproduction import MARGIN, StackReproduction, reproduce_stacks, row_key
+from accel_bench.analysis.reproduction import (
+    MARGIN,
+    REPRODUCED,
+    StackReproduction,
+    reproduce_stacks,
+    row_key,
+)
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import (
     JUDGED,
@@ -130,7 +136,7 @@ def _with_repetitions(
         for row in rows:
             if row.verdict is not None:
                 by = newest.setdefault(row_key(row.stack, row.sweep), {})
-                by[who or other.shown.identity] = f"{row.verdict}{place}"
+                by[who or other.shown.identity] = f"{REPRODUCED[row.verdict]}{place}"
     verdicts = {point: Counter(by.values()) for point, by in newest.items()}
     return replace(one.shown, repeats=repeats, repetitions=verdicts)
 

@@ -55,7 +55,7 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
     # Of what this store holds, rounds that repeat the bundle count, and its own do not.
     done = call("reproduce", "first.zip", "-q", "--resume", "--format", "json", folder=folder)
     found = json.loads(done.out)
-    assert done.code == {"reproduced": 0, "not reproduced": 4, "inconclusive": 5}[found["verdict"]]
+    assert done.code == {"holds": 0, "does not hold": 4, "inconclusive": 5}[found["verdict"]]
     assert (found["sha256"], found["same_device"]) == (first.sha256, True)
     assert [row["status_here"] for row in found["stacks"]] == ["ok", "ok"]
     assert all(row["change"]["low"] for row in found["stacks"] if not row["is_baseline"])
@@ -76,7 +76,7 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
 
     # The report of the session says how often it was repeated on this machine: once, resumed.
     text = call("report", own, "--markdown", "-", folder=folder).out
-    machines = {"reproduced": "1 machine"}.get(found["verdict"], "0 of 1 machine")
+    machines = {"holds": "1 machine"}.get(found["verdict"], "0 of 1 machine")
     assert f"measured here, reproduced on {machines}" in text
 
     # The bundle of the repetition says what it repeats, and the page counts it.

@@ -47,12 +47,12 @@ def fast(found: Reproduction) -> StackReproduction:
 @pytest.mark.parametrize(
     ("there", "here", "verdict", "reason"),
     [
-        (session(0.8), session(0.8), "reproduced", "within 5 %"),
-        (session(0.8), session(0.82), "reproduced", "within 5 %"),
-        (session(1.0), session(1.0), "reproduced", "within 5 %"),
-        (session(0.5, NOISY), session(0.52, NOISY), "reproduced", "the same direction"),
-        (session(0.8), session(0.95), "not reproduced", "0.842 [0.838, 0.846] times the bundle's"),
-        (session(0.8), session(1.25), "not reproduced", "times the bundle's"),
+        (session(0.8), session(0.8), "holds", "within 5 %"),
+        (session(0.8), session(0.82), "holds", "within 5 %"),
+        (session(1.0), session(1.0), "holds", "within 5 %"),
+        (session(0.5, NOISY), session(0.52, NOISY), "holds", "the same direction"),
+        (session(0.8), session(0.95), "does not hold", "0.842 [0.838, 0.846] times the bundle's"),
+        (session(0.8), session(1.25), "does not hold", "times the bundle's"),
         (session(0.9, NOISY), session(0.9, NOISY), "inconclusive", "more --rounds narrow"),
         (session(0.8), session(0.8, rounds=1), "inconclusive", "--rounds 5"),
     ],
@@ -65,7 +65,7 @@ def test_a_ratio_is_compared_with_its_interval(
     assert (row.verdict, found.verdict) == (verdict, verdict)
     assert reason in row.reason
     assert row.change is not None
-    assert found.exit_code == {"reproduced": 0, "not reproduced": 4, "inconclusive": 5}[verdict]
+    assert found.exit_code == {"holds": 0, "does not hold": 4, "inconclusive": 5}[verdict]
 
 
 def test_a_small_claim_that_turns_round_is_not_reproduced() -> None:
@@ -73,7 +73,7 @@ def test_a_small_claim_that_turns_round_is_not_reproduced() -> None:
     row = fast(judged(session(0.985), session(1.01)))
     assert row.claim == "faster"
     assert (row.verdict, row.reason.split(",")[1]) == (
-        "not reproduced",
+        "does not hold",
         " and here it is the opposite",
     )
 
@@ -86,7 +86,7 @@ def test_absolute_speeds_are_compared_on_one_device_model_alone() -> None:
     assert row.speed_change is not None and row.speed_change.median == pytest.approx(
         1 / 3, rel=0.01
     )
-    assert row.verdict == "reproduced"  # a slower machine says nothing about the ratio
+    assert row.verdict == "holds"  # a slower machine says nothing about the ratio
     gpu = make_rank(device={"type": "cuda", "name": "NVIDIA L4"})
     found = judged(there, [run.model_copy(update={"ranks": (gpu,)}) for run in there])
     assert (found.same_device, found.devices_there, found.devices_here) == (
@@ -132,7 +132,7 @@ def test_another_training_is_not_a_reproduction() -> None:
         for run in make_rounds(FAST, QUIET)
     ]
     found = judged(session(0.8), [*make_rounds(LORA, QUIET), *other])
-    assert fast(found).verdict == "not reproduced"
+    assert fast(found).verdict == "does not hold"
     assert fast(found).reason.startswith("here alone it trains differently: its loss differs")
 
 
@@ -164,8 +164,8 @@ def test_honest_repetitions_are_seldom_called_not_reproduced() -> None:
         return [*make_rounds(LORA, base), *make_rounds(FAST, own)]
 
     verdicts = Counter(fast(judged(noisy(), noisy())).verdict for _ in range(40))
-    assert verdicts["not reproduced"] <= 1
-    assert verdicts["reproduced"] >= 20
+    assert verdicts["does not hold"] <= 1
+    assert verdicts["holds"] >= 20
 
 
 def test_other_work_is_no_repetition() -> None:

@@ -26,10 +26,16 @@ from accel_bench.analysis.statistics.verdict import (
     judged_interval,
 )
 
-Settled: TypeAlias = Literal["passed", "regression", "inconclusive"]
-"""Outcomes of a comparison of speeds."""
+Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
+"""Outcomes of a gate; those of speeds that were compared are the first three."""
 
-GATE_CODES: Mapping[str, int] = {"passed": 0, "regression": 4, "inconclusive": 5}
+GATE_CODES: Mapping[Outcome, int] = {
+    "passed": 0,
+    "regression": 4,
+    "inconclusive": 5,
+    "failed": 1,
+    "skipped": 3,
+}
 """Exit code of the program for each outcome."""
 
 PASS_ALPHA = 0.05
@@ -40,7 +46,7 @@ PASS_ALPHA = 0.05
 class Judgement(NamedTuple):
     """What rounds show of speed."""
 
-    outcome: Settled
+    outcome: Outcome
 
     ratio: Interval
     """Speed over the other's, with the interval that leaves out 1 if one is surely slower."""
@@ -64,7 +70,7 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
     """
     slow, spread, allowed = -fmean(logs), stdev(logs), math.log1p(floor)
 
-    def settle(rounds: int, look: int) -> tuple[Settled, float]:
+    def settle(rounds: int, look: int) -> tuple[Outcome, float]:
         """Return the outcome of so many rounds, and the upper bound of the log slow-down."""
         error, fraction = spread / math.sqrt(rounds), fraction_of_look(look)
         at_most = slow + t_quantile(rounds - 1, 1 - PASS_ALPHA * fraction) * error
@@ -82,7 +88,7 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
     return Judgement(outcome, speed, math.expm1(slow), math.expm1(at_most), needed)
 
 
-def judge_comparison(found: Comparison, floor: float) -> Settled:
+def judge_comparison(found: Comparison, floor: float) -> Outcome:
     """Judge a comparison by the rules of `judge_rounds`; without a verdict it stays open.
 
     Slower is what its verdict calls worse, which is adjusted for all stacks that were compared.

@@ -42,6 +42,9 @@ Training: TypeAlias = Literal[
 moved the loss, and of a distance that a rule explains.
 """
 
+Finding: TypeAlias = Literal["holds", "does not hold", "inconclusive", "not tested"]
+"""Verdicts on a statement: a claim, a reproduction, that a model fits, that a limit is kept."""
+
 MINIMUM_ROUNDS = 5
 """Fewer rounds get no verdict."""
 

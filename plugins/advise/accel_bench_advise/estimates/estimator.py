@@ -21,6 +21,7 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import TOKENS, slot_defaults
 from accel_bench_advise.estimates.memory import MemoryEstimator, NearestSearch
 from accel_bench_advise.estimates.schema import (
+    FITS,
     Alternative,
     BatchShape,
     Estimate,
@@ -146,7 +147,7 @@ class Estimator:
         memories = MemoryEstimator(self.simulator, target)
         memory = memories.memory(planned)
         model = self.simulator.model(experiment)
-        lacks = memory.fit == "does not fit"
+        lacks = memory.fit == "does not hold"
         nearest = NearestSearch(memories, self._replan).nearest(planned) if lacks else None
         speeds = SpeedEstimator(self.simulator, target, self.stored)
         speed = speeds.speed(experiment, memories.footprint(planned))
@@ -229,9 +230,9 @@ def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternati
     needed = memory.needed_bytes.text(size)
     if memory.fit is None or memory.device_bytes is None:
         return f"{what} needs {needed}; the device's memory is not known"
-    verb = {"fits": "fits", "may fit": "may just fit", "does not fit": "does not fit"}[memory.fit]
+    verb = FITS[memory.fit].replace("may fit", "may just fit")
     answer = f"{what} {verb} on {device}: it needs {needed} of {size(memory.device_bytes)}."
-    if memory.fit != "does not fit":
+    if memory.fit != "does not hold":
         return answer
     if nearest is None:
         return f"{answer} Nothing near it fits either: choose a smaller model.id."

@@ -156,7 +156,7 @@ class NearestSearch(NamedTuple):
     def _trial(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
         """Return the change if it fits, else None."""
         memory = self._memory(planned, changed)
-        if memory is None or memory.fit != "fits":
+        if memory is None or memory.fit != "holds":
             return None
         name = self.estimator.target.name
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
@@ -183,7 +183,7 @@ class NearestSearch(NamedTuple):
         larger = [
             (row.memory_bytes, name)
             for name, row in list_hardware().items()
-            if need.fit(row.memory_bytes) == "fits"
+            if need.fit(row.memory_bytes) == "holds"
         ]
         if self.estimator.target.kind == "cpu" or not larger:
             return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
@@ -109,8 +110,12 @@ class Simulation(Frozen):
     """Reason why the step cannot be simulated; empty if it was."""
 
 
-Fit: TypeAlias = Literal["fits", "may fit", "does not fit"]
-"""Verdict on fitting a device; `may fit` if the device's memory lies within the span."""
+FITS: Mapping[Finding, str] = {
+    "holds": "fits",
+    "inconclusive": "may fit",
+    "does not hold": "does not fit",
+}
+"""Words for the verdicts on fitting a device, whose memory may lie within the span."""
 
 
 class Bounds(Frozen):
@@ -127,13 +132,13 @@ class Bounds(Frozen):
         """Return `numerator` divided by both ends, the lower quotient first."""
         return Bounds(low=numerator / self.high, high=numerator / self.low)
 
-    def fit(self, device_bytes: int | None) -> Fit | None:
+    def fit(self, device_bytes: int | None) -> Finding | None:
         """Return the verdict for a device of so many bytes; None if its size is unknown."""
         if device_bytes is None:
             return None
         if self.high <= device_bytes:
-            return "fits"
-        return "may fit" if self.low <= device_bytes else "does not fit"
+            return "holds"
+        return "inconclusive" if self.low <= device_bytes else "does not hold"
 
     def text(self, form: Callable[[float], str]) -> str:
         """Return the span as text, such as `1.2 to 3.4`, or one value if both ends are equal."""
@@ -159,7 +164,7 @@ class MemoryEstimate(Frozen):
     device_bytes: int | None
     """Memory of the device; null if unknown."""
 
-    fit: Fit | None
+    fit: Finding | None
     """Verdict on fitting the device; null if its memory is unknown."""
 
 

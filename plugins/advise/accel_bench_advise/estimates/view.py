@@ -24,6 +24,7 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench_advise.estimates.schema import (
+    FITS,
     BatchShape,
     Bounds,
     CostEstimate,
@@ -87,7 +88,7 @@ def _memory_columns(rows: list[Estimate]) -> list[Column]:
         ),
         number_column("memory.tensor_bytes", "tensors", "", size),
         number_column("memory.needed_bytes", "needed", "", span_text(size)),
-        Column("fit", reader("memory.fit"), kind="word"),
+        Column("fit", reader("memory.fit"), form=FITS.__getitem__, kind="word"),
     ]
 
 

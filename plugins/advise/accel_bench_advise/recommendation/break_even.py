@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
 
 from accel_bench.analysis.statistics.estimators import t_bound, t_quantile
-from accel_bench_advise.recommendation.schema import Answer, BreakEven
+from accel_bench.analysis.statistics.verdict import Finding
+from accel_bench_advise.recommendation.schema import BreakEven
+
+ADVICE: Mapping[Finding, str] = {
+    "holds": "use it",
+    "inconclusive": "too near to tell",
+    "does not hold": "leave it off",
+}
+"""What to do with a stack by the verdict on paying off."""
 
 
 def fieller_ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, ...]:
@@ -53,12 +61,12 @@ def break_even(
     paid, gained, never = fmean(extra), fmean(saved), mean_ends(saved)[1] <= 0
     low, high = fieller_ends(extra, saved)
     steps = 0.0 if paid <= 0 <= gained else paid / gained if gained > 0 else None
-    pays: Answer | None = None
+    pays: Finding | None = None
     if job_steps and steps is None:
-        pays = "no" if never else "inconclusive"
+        pays = "does not hold" if never else "inconclusive"
     elif job_steps:
-        pays = "no" if low is not None and job_steps < low else "inconclusive"
-        pays = "yes" if high is not None and job_steps > high else pays
+        pays = "does not hold" if low is not None and job_steps < low else "inconclusive"
+        pays = "holds" if high is not None and job_steps > high else pays
     document = BreakEven(
         against=names[1],
         extra_seconds=paid,
@@ -92,5 +100,4 @@ def _sentence(name: str, found: BreakEven, never: bool) -> str:
     )
     if found.job_steps is None or found.pays is None:
         return start
-    does = {"yes": "use it", "no": "leave it off", "inconclusive": "too near to tell"}[found.pays]
-    return f"{start}; your job has {found.job_steps:,.0f}: {does}"
+    return f"{start}; your job has {found.job_steps:,.0f}: {ADVICE[found.pays]}"

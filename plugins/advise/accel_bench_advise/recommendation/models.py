@@ -36,7 +36,7 @@ def fitting_models(
 
     with ThreadPoolExecutor(len(estimators)) as pool:
         found = list(chain(*pool.map(share, range(len(estimators)))))
-    return tuple(sorted(found, key=lambda one: (one.fit != "fits", -one.parameters, one.model)))
+    return tuple(sorted(found, key=lambda one: (one.fit != "holds", -one.parameters, one.model)))
 
 
 def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
@@ -44,7 +44,7 @@ def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
     weights = card.parameters * LEAST_BYTES
     if weights > (estimator.target.memory_bytes or 0):
         why = f"its weights alone take {size(weights)} in 16 bits"
-        return blank.model_copy(update={"fit": "does not fit", "why": why})
+        return blank.model_copy(update={"fit": "does not hold", "why": why})
     overrides = (*estimator.request.overrides, ("model.id", name))
     request = replace(estimator.request, overrides=overrides)
     try:
@@ -59,6 +59,6 @@ def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
             "needed_bytes": one.memory.needed_bytes if one.memory else None,
             "tokens_per_second": one.speed.tokens_per_second if one.speed else None,
             "usd_per_million_tokens": one.cost.usd_per_million_tokens if one.cost else None,
-            "why": one.problem or ("" if one.memory and one.memory.fit == "fits" else one.answer),
+            "why": one.problem or ("" if one.memory and one.memory.fit == "holds" else one.answer),
         }
     )

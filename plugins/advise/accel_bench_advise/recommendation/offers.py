@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
 from accel_bench.catalog.prices import PriceEntry
@@ -14,7 +15,7 @@ from accel_bench_advise.estimates.schema import Bounds
 from accel_bench_advise.estimates.target import hourly_cost
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import job_time
-from accel_bench_advise.recommendation.schema import Answer, Offer, RecommendRequest
+from accel_bench_advise.recommendation.schema import Offer, RecommendRequest
 
 NO_PRICE = "no price of {device} is known (`accel-bench catalog prices` takes your own)"
 UNLISTED = (
@@ -56,7 +57,7 @@ def measured_offer(
 def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
     """Return the offer of a device from an estimate."""
     one = found.estimate
-    lacks = one.memory is not None and one.memory.fit == "does not fit"
+    lacks = one.memory is not None and one.memory.fit == "does not hold"
     problem = one.problem or (one.answer if lacks else "")
     if not problem and one.speed is None:
         problem = "its speed cannot be estimated: no peak of the model's dtype is known"
@@ -90,7 +91,7 @@ def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
     # An answer to a limit is None without the limit, and where the offer cannot be held to it.
     limits = {"within_budget": request.budget_usd, "within_deadline": request.deadline_hours}
     given = [key for key, limit in limits.items() if limit is not None]
-    for allowed in ({"yes"}, {"yes", "inconclusive"}):
+    for allowed in ({"holds"}, {"holds", "inconclusive"}):
         kept = [one for one in possible if {getattr(one, key) for key in given} <= allowed]
         if kept:
             return min(kept, key=price_key)
@@ -121,12 +122,12 @@ def _with_limits(
     return offer.model_copy(update=changes)
 
 
-def _within(span: Bounds | None, limit: float | None, sure: bool) -> Answer | None:
+def _within(span: Bounds | None, limit: float | None, sure: bool) -> Finding | None:
     if span is None or limit is None:
         return None
     if span.high <= limit:
-        return "yes" if sure else "inconclusive"
-    return "inconclusive" if span.low <= limit else "no"
+        return "holds" if sure else "inconclusive"
+    return "inconclusive" if span.low <= limit else "does not hold"
 
 
 def _duration(offer: Offer) -> float:
@@ -158,7 +159,9 @@ def estimated_answer(offer: Offer) -> str:
 def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
     """Return why no offer keeps the limits: each exceeds one, or has no price."""
     unpriced = [
-        one.problem for one in offers if lacks_price(one, request) and one.within_deadline != "no"
+        one.problem
+        for one in offers
+        if lacks_price(one, request) and one.within_deadline != "does not hold"
     ]
     if unpriced:
         return f"It is open whether the budget is kept: {'; '.join(unpriced)}."
@@ -182,6 +185,6 @@ def limits_words(offer: Offer, hours: bool = True) -> str:
         takes.append(f"{offer.usd.text('{:,.2f}'.format)} USD ({offer.price})")
     words = f" The job takes {' and '.join(takes)}." if takes else ""
     limits = {"budget": offer.within_budget, "deadline": offer.within_deadline}
-    said = {"yes": "is kept", "inconclusive": "may be kept", "no": "is not kept"}
+    said = {"holds": "is kept", "inconclusive": "may be kept", "does not hold": "is not kept"}
     kept = [f"{what} {said[answer]}" for what, answer in limits.items() if answer]
     return f"{words} The {' and the '.join(kept)}." if kept else words

@@ -236,7 +236,7 @@ class Recommender:
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
         ]
-        unpriced = lacks_price(own, self.request) and own.within_deadline != "no"
+        unpriced = lacks_price(own, self.request) and own.within_deadline != "does not hold"
         return OtherCandidate(
             fate="best, price not known" if unpriced else "best, over the limits",
             why=own.problem or limits_words(own).strip(),

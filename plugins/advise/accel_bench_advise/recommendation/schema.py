@@ -8,8 +8,9 @@ from pydantic import Field
 
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.documents.base import Described, Frozen, JsonValue
-from accel_bench_advise.estimates.schema import Bounds, Fit, LengthSummary
+from accel_bench_advise.estimates.schema import Bounds, LengthSummary
 
 AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
 """Speed ratio of the best stack to itself."""
@@ -37,10 +38,6 @@ CandidateOutcome: TypeAlias = Literal[
 
 MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
 """Method of a memory measurement, as in `MemoryFigures`."""
-
-Answer: TypeAlias = Literal["yes", "inconclusive", "no"]
-"""Verdict on a limit; `inconclusive` if the limit lies within the span."""
-
 
 Mode: TypeAlias = Literal["train", "inference"]
 
@@ -115,7 +112,7 @@ class BreakEven(Frozen):
     job_steps: float | None = None
     """Steps of the job; null without a number of tokens."""
 
-    pays: Answer | None = None
+    pays: Finding | None = None
     """Verdict on paying off within the job; null without its steps."""
 
     sentence: str = ""
@@ -205,8 +202,8 @@ class Offer(Frozen):
     usd: Bounds | None = None
     usd_per_hour: float | None = None
     price: str = ""
-    within_budget: Answer | None = None
-    within_deadline: Answer | None = None
+    within_budget: Finding | None = None
+    within_deadline: Finding | None = None
 
     fit: str = ""
     """Sentence on whether the work fits the device."""
@@ -266,7 +263,7 @@ class FittingModel(Frozen):
 
     model: str
     parameters: int
-    fit: Fit | None
+    fit: Finding | None
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """Changed settings with which the model fits; empty if unchanged, or if it never fits."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import (
     count,
     duration,
@@ -31,6 +32,7 @@ from accel_bench.report.table import (
     number_column,
     reader,
 )
+from accel_bench_advise.estimates.schema import FITS
 from accel_bench_advise.estimates.view import span_text
 from accel_bench_advise.recommendation.family import FamilyRecommendation, FamilyRow
 from accel_bench_advise.recommendation.schema import (
@@ -66,7 +68,7 @@ def recommend_report(document: Recommendation) -> Report:
 
 def models_report(document: FittingModels) -> Report:
     """Return the table of models that fit a device, with the changes they need."""
-    fitting = sum(one.fit == "fits" for one in document.models)
+    fitting = sum(one.fit == "holds" for one in document.models)
     section = Section(
         title="ESTIMATED",
         headline=(
@@ -218,6 +220,13 @@ FAMILY = (
 )
 """Columns of models of a family."""
 
+KEPT: Mapping[Finding, str] = {
+    "holds": "yes",
+    "inconclusive": "inconclusive",
+    "does not hold": "no",
+}
+"""Words for the verdicts on the limits."""
+
 OFFERS = (
     Column("device", reader("device"), kind="name"),
     Column("kind", reader("kind"), kind="word"),
@@ -229,15 +238,17 @@ OFFERS = (
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
     number_column("hours", "time", "hours", span_text(_three), rank=1),
     number_column("usd", "in all", "USD", span_text(lambda value: f"{value:,.2f}")),
-    Column("within_budget", reader("within_budget"), "budget", kind="word"),
-    Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
+    *(
+        Column(f"within_{limit}", reader(f"within_{limit}"), limit, "", KEPT.__getitem__, "word")
+        for limit in ("budget", "deadline")
+    ),
 )
 """Columns of devices."""
 
 MODELS = (
     Column("model", reader("model"), kind="name"),
     number_column("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
-    Column("fit", reader("fit"), kind="word"),
+    Column("fit", reader("fit"), form=FITS.__getitem__, kind="word"),
     Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
     number_column("needed_bytes", "needed", "", span_text(size)),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),

@@ -72,7 +72,8 @@ def test_parallelism_divides_the_model_and_not_the_activations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device_gib", "fit"), [(20, "fits"), (11, "may fit"), (10, "does not fit"), (None, None)]
+    ("device_gib", "fit"),
+    [(20, "holds"), (11, "inconclusive"), (10, "does not hold"), (None, None)],
 )
 def test_what_lies_within_the_span_may_fit(device_gib: int | None, fit: str | None) -> None:
     size = None if device_gib is None else device_gib * GIBI

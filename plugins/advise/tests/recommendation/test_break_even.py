@@ -14,8 +14,8 @@ EXTRA, SAVED = (20.2, 20.4, 20.3), (0.1, 0.1001, 0.0999)
 @pytest.mark.parametrize(
     ("job", "pays", "end"),
     [
-        (180, "no", "your job has 180: leave it off"),
-        (1000, "yes", "your job has 1,000: use it"),
+        (180, "does not hold", "your job has 180: leave it off"),
+        (1000, "holds", "your job has 1,000: use it"),
         (203, "inconclusive", "your job has 203: too near to tell"),
         (None, None, "saves 100 ms a step"),
     ],
@@ -34,7 +34,7 @@ def test_the_sentence_says_after_how_many_steps_and_what_to_do(
 
 def test_slower_steps_never_pay_and_one_round_has_no_interval() -> None:
     slower = break_even(("a", "b"), EXTRA, [-one for one in SAVED], 100)
-    assert (slower.steps, slower.pays) == (None, "no")
+    assert (slower.steps, slower.pays) == (None, "does not hold")
     assert "never pays" in slower.sentence
     single = break_even(("a", "b"), [20.0], [0.1], 1000)
     assert (single.steps, single.low, single.high, single.pays) == (

@@ -24,7 +24,7 @@ def test_what_surely_does_not_fit_is_not_simulated_and_problems_stay_with_their_
         estimators = [unplannable(simulator)] * 2
         found = fitting_models(names, named_hardware("t4"), estimators)
     assert [(one.model, one.fit) for one in found] == [
-        ("llama-2-70b", "does not fit"),
+        ("llama-2-70b", "does not hold"),
         ("opt-125m", None),
         ("gpt2", None),
     ]
@@ -52,5 +52,5 @@ def test_the_program_lists_what_fits_with_what_changes(
     done = call("recommend", "--gpu", "t4", *work_of_all, "--format", "json")
     assert done.code == 0, done.err
     models = {one["model"]: one for one in json.loads(done.out)["models"]}
-    assert models["gpt2"]["fit"] == "fits" and models["llama-2-70b"]["fit"] == "does not fit"
+    assert models["gpt2"]["fit"] == "holds" and models["llama-2-70b"]["fit"] == "does not hold"
     assert models["gpt2"]["needed_bytes"]["high"] < 16 * 2**30

@@ -188,7 +188,7 @@ def test_a_late_start_is_left_off_in_a_short_job_and_used_in_a_long_one() -> Non
     (other,) = others_of(short, 180 * 800.0)
     assert other.why.startswith("its steps are faster; its start costs more")
     assert long.best is not None and long.best.name == "compiled"
-    assert [one.pays for one in break_evens(long, 2000 * 800.0)] == ["yes"]
+    assert [one.pays for one in break_evens(long, 2000 * 800.0)] == ["holds"]
 
 
 def test_a_start_within_the_noise_has_no_break_even() -> None:

@@ -101,14 +101,14 @@ def test_without_limits_the_fastest_device_within_limits_the_cheapest() -> None:
     assert "The budget is kept." in cheapest.answer
     soon = ask(stored(), deadline_hours=10.0, tokens=TOKENS)
     assert soon.offer is not None and soon.offer.device == "h100-sxm"
-    assert [one.within_deadline for one in soon.offers] == ["no", "yes"]
+    assert [one.within_deadline for one in soon.offers] == ["does not hold", "holds"]
 
 
 def test_limits_that_nothing_keeps_are_not_kept() -> None:
     document = ask(stored(), budget_usd=1.0, deadline_hours=1.0, tokens=TOKENS)
     assert document.offer is None
     assert document.answer.startswith("Cannot: nothing that is stored or estimated")
-    assert [one.within_budget for one in document.offers] == ["no", "no"]
+    assert [one.within_budget for one in document.offers] == ["does not hold"] * 2
     assert document.certainty == "not tested" and document.recommended is None
     assert [one.fate for one in document.others] == ["best, over the limits", "runner-up"]
     best = document.others[0]
@@ -143,7 +143,7 @@ def test_one_run_keeps_no_limit_for_sure() -> None:
     }
     assert "The budget may be kept and the deadline may be kept." in document.answer
     sure = ask(stored(), **limits)
-    assert {(one.within_budget, one.within_deadline) for one in sure.offers} == {("yes", "yes")}
+    assert {(one.within_budget, one.within_deadline) for one in sure.offers} == {("holds", "holds")}
 
 
 def test_without_a_price_the_deadline_has_a_sentence_of_its_own() -> None:

@@ -10,6 +10,7 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.metrics.cost import HourlyRate, machines_paid
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.result import Evaluation, Result
 from accel_bench_report.learning.bootstrap import bootstrap_ends
 from accel_bench_report.learning.curve_points import reached_after
@@ -24,7 +25,7 @@ from accel_bench_report.learning.schema import (
     Stability,
     ToLoss,
 )
-from accel_bench_report.learning.to_loss import Found, Race, amounts_of, race, to_loss
+from accel_bench_report.learning.to_loss import Found, amounts_of, race, to_loss
 
 MOST_POINTS = 40
 """Points of a curve that are shown: the first, the last, and evenly chosen ones between."""
@@ -129,10 +130,13 @@ def _notes(group: LearningGroup) -> list[str]:
 
 def _races(
     groups: Sequence[LearningGroup], found: Sequence[Found], baselines: Mapping[str, str]
-) -> list[Race]:
-    """Return how each group compares with its baseline, those of one baseline together."""
+) -> list[Comparison | None]:
+    """Return how each group compares with its baseline, those of one baseline together; a baseline
+    itself has no comparison."""
     bases = [_baseline_of(group, groups, baselines) for group in groups]
-    races = [Race(None, "inconclusive" if base is None else "baseline") for base in bases]
+    races = [
+        None if base is group else Comparison() for group, base in zip(groups, bases, strict=True)
+    ]
     for place, base in enumerate(groups):
         stacks = {
             str(number): found[number]

@@ -54,7 +54,7 @@ def memory_growth(group: LearningGroup) -> MemoryGrowth:
     every = [slope for slopes in by_run for slope in slopes]
     steepest = max(every, key=lambda slope: (slope.grows, slope.interval.median))
     return MemoryGrowth(
-        verdict="grows" if 2 * growing > len(by_run) else "no growth found",
+        verdict="holds" if 2 * growing > len(by_run) else "does not hold",
         kind=steepest.kind,
         bytes_per_step=steepest.interval,
         steps=steepest.steps,

@@ -73,7 +73,7 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
         loss_kind=first.loss_kind,
         steps=steps,
         best=None if best is None else rates[best].learning_rate,
-        verdict="best" if best is not None and is_best(losses[best], others) else "inconclusive",
+        verdict="holds" if best is not None and is_best(losses[best], others) else "inconclusive",
         at_end=best in (0, len(rates) - 1),
         rates=rates,
     )

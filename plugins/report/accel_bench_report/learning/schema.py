@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.metrics.cost import HourlyRate
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Comparison, Direction, Finding
 from accel_bench.documents.base import Frozen
 
 LossKind: TypeAlias = Literal["validation", "training"]
 """Loss on held-out samples, or where there is none the training loss, smoothed over 5 steps."""
 
-LossRace: TypeAlias = Literal["baseline", "sooner", "later", "inconclusive", "not reached"]
-"""Verdict on the seconds in which a stack reaches a loss, beside the baseline's."""
-
-Growth: TypeAlias = Literal["grows", "no growth found", "not tested"]
-"""Verdict on the growth of memory with the steps."""
+SOONER: Mapping[Direction, str] = {"better": "sooner", "worse": "later"}
+"""Words for a better and a worse time; all others are `inconclusive`."""
 
 
 class CurvePoint(Frozen):
@@ -44,8 +43,11 @@ class CurvePoint(Frozen):
     """Upper end."""
 
 
-class ToLoss(Frozen):
-    """What it took to reach a loss: medians over runs with 95 % bootstrap intervals."""
+class ToLoss(Comparison):
+    """What it took to reach a loss: medians over runs with 95 % bootstrap intervals.
+
+    The comparison is that of the seconds, over pairs of seeds or, with one seed, of rounds.
+    """
 
     loss: float
     """The loss."""
@@ -69,12 +71,15 @@ class ToLoss(Frozen):
     usd: Interval | None = None
     """Dollars; null without a price."""
 
-    ratio: Interval | None = None
-    """Times as soon as the baseline, in seconds, over pairs of runs, with the interval of the
-    verdict."""
+    is_baseline: bool = False
+    """True if the others are compared with it; it has no ratio, and so no verdict."""
 
-    verdict: LossRace = "inconclusive"
-    """Verdict on the seconds until it is reached, beside the baseline's."""
+    @property
+    def verdict_word(self) -> str:
+        """The verdict as people read it: `sooner`, `later`, or why there is none."""
+        if not self.reached:
+            return "not reached"
+        return "baseline" if self.is_baseline else SOONER.get(self.verdict, "inconclusive")
 
 
 class Stability(Frozen):
@@ -102,7 +107,9 @@ class Stability(Frozen):
 class MemoryGrowth(Frozen):
     """How memory changes with the steps after the measured window."""
 
-    verdict: Growth
+    verdict: Finding
+    """Verdict on the statement that it grows."""
+
     kind: Literal["allocated", "rss"] | None = None
     """Tensors on a GPU, or resident memory of the process."""
 
@@ -191,8 +198,9 @@ class BestLearningRate(StackRow):
     best: float | None
     """The rate with the lowest mean loss; null where every rate diverged."""
 
-    verdict: Literal["best", "inconclusive"]
-    """`best` where t bounds on its differences from all others, paired by seed, exclude 0."""
+    verdict: Finding
+    """Verdict on the statement that it is the best: it holds where t bounds on its differences from
+    all others, paired by seed, exclude 0."""
 
     at_end: bool
     """True if it is the smallest or largest that was tried, so that one beyond may be better."""

@@ -5,30 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import NamedTuple
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import Direction, RoundKey, compare_logs
+from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare_logs
 from accel_bench_report.learning.bootstrap import bootstrap_ends
 from accel_bench_report.learning.curve_points import Amounts, amounts_to
 from accel_bench_report.learning.groups import LearningGroup
-from accel_bench_report.learning.schema import LossRace, ToLoss
+from accel_bench_report.learning.schema import ToLoss
 
 NEVER = Amounts(math.inf, math.inf, math.inf)
 """Stands for what a run took that did not reach the loss: more than any that did."""
 
 Found = Mapping[str, Mapping[RoundKey, Amounts]]
 """What each run took, by seed and by session and round."""
-
-WORDS: Mapping[Direction, LossRace] = {"better": "sooner", "worse": "later"}
-"""What the verdicts on speeds are called here."""
-
-
-class Race(NamedTuple):
-    """How many times as soon as the baseline a stack reaches a loss, and the verdict."""
-
-    ratio: Interval | None
-    verdict: LossRace
 
 
 def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Amounts]]:
@@ -40,8 +29,11 @@ def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Am
     }
 
 
-def to_loss(found: Found, loss: float, usd_per_hour: float | None, raced: Race) -> ToLoss:
-    """Return medians and intervals, and how it compares with the baseline."""
+def to_loss(
+    found: Found, loss: float, usd_per_hour: float | None, raced: Comparison | None
+) -> ToLoss:
+    """Return medians and intervals, and how it compares with the baseline, which itself has no
+    comparison."""
     every = [one for by_round in found.values() for one in by_round.values()]
     reached = sum(one is not NEVER for one in every)
     seconds = _interval(found, "seconds")
@@ -53,8 +45,8 @@ def to_loss(found: Found, loss: float, usd_per_hour: float | None, raced: Race) 
         tokens=_interval(found, "tokens"),
         seconds=seconds,
         usd=_scaled(seconds, usd_per_hour),
-        ratio=raced.ratio,
-        verdict=raced.verdict if reached else "not reached",
+        is_baseline=raced is None,
+        **dict(raced or Comparison()),
     )
 
 
@@ -85,7 +77,7 @@ def _scaled(seconds: Interval | None, usd_per_hour: float | None) -> Interval | 
     return seconds.mapped(lambda value: value * usd_per_hour / 3600)
 
 
-def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Race]:
+def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
     """Return how many times as soon as the baseline stacks reach the loss, and the verdicts.
 
     They are those of the rule for speeds, over seeds, or with one over its rounds: fewer than
@@ -96,10 +88,7 @@ def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Race]:
     looks = {name: _looks(baseline, found) for name, found in stacks.items()}
     judged = compare_logs({name: one for name, one in logs.items() if one}, looks)
     return {
-        name: Race(judged[name].ratio, WORDS.get(judged[name].verdict, "inconclusive"))
-        if name in judged
-        else Race(finite_interval(pairs[name]), "inconclusive")
-        for name in stacks
+        name: judged.get(name) or Comparison(ratio=finite_interval(pairs[name])) for name in stacks
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import count, label, rate, significant, usd
 from accel_bench.report.table import (
     EMPTY,
@@ -20,6 +21,7 @@ from accel_bench.report.table import (
 )
 from accel_bench_report.learning.rates import MINIMUM_SEEDS
 from accel_bench_report.learning.schema import (
+    SOONER,
     BestLearningRate,
     ConvergenceDocument,
     CurvePoint,
@@ -83,7 +85,7 @@ def curve_tables(document: ConvergenceDocument) -> Iterator[Table]:
 def answer(document: ConvergenceDocument) -> str:
     """Return what was reached first, the best rates and what grows, in sentences."""
     parts = [*_reached(document), *map(rate_sentence, document.learning_rates)]
-    grows = [row for row in document.experiments if row.memory_growth.verdict == "grows"]
+    grows = [row for row in document.experiments if row.memory_growth.verdict == "holds"]
     parts += [f"memory of {label(row)} grows by {_slope(row)} bytes a step" for row in grows]
     diverged = [row for row in document.experiments if row.stability.diverged]
     parts += [
@@ -108,7 +110,7 @@ def rate_sentence(best: BestLearningRate) -> str:
     found = next(one for one in best.rates if one.learning_rate == best.best)
     seeds = count(found.seeds, "seed")
     end = "; it is at the end of what was tried" if best.at_end else ""
-    if best.verdict == "best":
+    if best.verdict == "holds":
         return f"the best learning rate of {name} is {best.best:g} ({seeds}){end}"
     more = "; it takes three seeds or more (--seeds 5)" if found.seeds < MINIMUM_SEEDS else ""
     return (
@@ -120,15 +122,16 @@ def rate_sentence(best: BestLearningRate) -> str:
 def _reached(document: ConvergenceDocument) -> Iterator[str]:
     for row in document.experiments:
         found = row.to_loss
-        if found is None or found.verdict == "baseline":
+        if found is None or found.verdict_word == "baseline":
             continue
-        if found.verdict == "not reached":
+        if not found.reached:
             yield f"{label(row)} did not reach a loss of {found.loss:g}"
-        elif found.verdict == "inconclusive":
+        elif found.verdict not in SOONER:
             yield f"it is open whether {label(row)} reaches {found.loss:g} sooner"
         else:
             times = f", {_interval(ratio_text)(found.ratio)} times as soon" if found.ratio else ""
-            yield f"{label(row)} reaches {found.loss:g} {found.verdict} than the baseline{times}"
+            word = found.verdict_word
+            yield f"{label(row)} reaches {found.loss:g} {word} than the baseline{times}"
 
 
 def _notes(document: ConvergenceDocument) -> Iterator[str]:
@@ -225,7 +228,7 @@ TO_LOSS = (
     number_column("to_loss.seconds", "time", "s", _interval(_seconds)),
     number_column("to_loss.usd", "cost", "USD", _interval(usd)),
     number_column("to_loss.ratio", "times as soon", "", _interval(ratio_text)),
-    Column("verdict", reader("to_loss.verdict"), kind="word"),
+    Column("verdict", reader("to_loss.verdict_word"), kind="word"),
 )
 
 RATES = (
@@ -247,6 +250,9 @@ STABILITY = (
     number_column("stability.highest", "highest", "", loss_text),
 )
 
+GROWS: Mapping[Finding, str] = {"holds": "grows", "does not hold": "no growth found"}
+"""Words for the verdicts on the growth of memory that was tested."""
+
 GROWTH = (
     NAME,
     Column("kind", reader("memory_growth.kind"), "memory", kind="word"),
@@ -256,7 +262,7 @@ GROWTH = (
     number_column("memory_growth.steps", "steps"),
     Column("growing", lambda row: f"{row.memory_growth.growing} of {row.memory_growth.runs}",
            unit="runs", kind="number"),
-    Column("verdict", reader("memory_growth.verdict"), kind="word"),
+    Column("verdict", reader("memory_growth.verdict"), form=GROWS.__getitem__, kind="word"),
 )  # fmt: skip
 
 EVALUATION = (

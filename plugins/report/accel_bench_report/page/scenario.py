@@ -14,12 +14,12 @@ from accel_bench.analysis.checks.comparability import (
     comparability_of_rounds,
 )
 from accel_bench.analysis.reproduction import (
-    ReproductionVerdict,
     reproduce_stacks,
     row_key,
     summarize_results,
 )
 from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.summary import collect_raced, summarize_runs
 from accel_bench.machine.info import Machine
 from accel_bench.result import Result, Status
@@ -42,7 +42,7 @@ WORDS = {
 class StackRepetition(NamedTuple):
     """What one repetition found of a stack at a sweep point."""
 
-    verdict: ReproductionVerdict
+    verdict: Finding
     same_machine: bool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from accel_bench.analysis.reproduction import ReproductionVerdict
+from accel_bench.analysis.reproduction import REPRODUCED
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
@@ -22,9 +22,6 @@ from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.model import clipped
 from accel_bench_report.page.scenario import PageRow, StackRepetition
 from accel_bench_report.tables.overview import OverviewRow
-
-VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "inconclusive", "not reproduced")
-"""Verdicts on repetitions in the order in which they are shown."""
 
 MOST_ROWS = 500
 """Rows of the overview that are shown."""
@@ -58,9 +55,9 @@ def _repeated(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
     """Return how many machines reproduced a row, and what the newest of each found."""
     machines = count(len(repetitions), "machine")
     counts = Counter(one.verdict for one in repetitions)
-    verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+    verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
     where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
-    good = counts["reproduced"]
+    good = counts["holds"]
     return (
         f"reproduced on {'' if good == len(repetitions) else f'{good} of '}{machines}",
         f"its bundle was repeated on {machines}{where}; the newest of each: {verdicts}",
