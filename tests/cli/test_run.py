@@ -106,6 +106,18 @@ def stored() -> list[dict[str, Any]]:
 # What is printed.
 
 
+def test_stored_runs_are_judged_by_what_compare_names(measured: Path) -> None:
+    found = json.loads(show(measured, "json", "--compare", "peak_memory_bytes").out)
+    quantities = [row["quantity"] for row in found["experiments"]]
+    assert {one["name"] for one in quantities} == {"peak_memory_bytes"}
+    base, other = (one["value"]["median"] for one in quantities)
+    assert found["experiments"][1]["ratio"]["median"] == pytest.approx(base / other)
+    text = show(measured, "table", "--compare", "peak_memory").out
+    assert "no completed run has peak_memory; did you mean 'peak_memory_bytes'?" in " ".join(
+        text.split()
+    )
+
+
 def test_json_is_one_document_on_stdout_with_the_promised_keys(measured: Path) -> None:
     done = show(measured, "json")
     found = json.loads(done.out)
