@@ -22,6 +22,7 @@ from accel_bench.analysis.checks.convergence import finite, largest_difference
 from accel_bench.analysis.metrics.memory import SOURCES, largest
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import label_of, percent
 from accel_bench.documents.base import Frozen
@@ -176,7 +177,7 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
     if value is not None and goal.goal is not None and not reason and row is not None:
         reached = _reaches(goal, value)
         # A loss that hardly moves cannot tell: the update can.
-        shown = "equivalent" in (row.loss_verdict, row.update_verdict) or row.excused
+        shown = bool(ALIKE & {row.loss_verdict, row.update_verdict}) or row.excused
         met = reached and shown and not row.not_the_same
         if reached and not met:
             why = row.not_the_same or f"not shown to be the same ({row.loss_reason})"

@@ -20,7 +20,7 @@ LONGER = make_experiment("lora", scenario={"train": {"seed": 7}})
 def test_pairs_get_a_verdict():
     found = compare_stored(make_rounds(BASE, STEADY), make_rounds(FAST, scaled(0.8)))
     assert (found.comparable, found.paired, found.rounds) == (True, True, 5)
-    assert (found.verdict, found.loss_verdict) == ("better", "equivalent")
+    assert (found.verdict, found.loss_verdict) == ("better", "bitwise equal")
     assert found.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert (found.a.stack, found.b.stack) == ("lora", "fast")
 
@@ -31,7 +31,7 @@ def test_runs_that_are_no_pairs_get_a_ratio_and_never_a_verdict():
     assert (found.comparable, found.paired, found.rounds) == (True, False, 0)
     assert (found.verdict, found.verdict_reason) == ("not tested", HISTORY)
     assert found.ratio.low < 2.0 < found.ratio.high
-    assert found.loss_verdict == "equivalent"
+    assert found.loss_verdict == "bitwise equal"
 
 
 def test_pairs_that_are_not_comparable_get_no_verdict_but_the_fields():

@@ -37,7 +37,8 @@ def say(experiments, results, **changes):
 
 def test_a_faster_stack_is_said_with_its_interval_and_its_loss():
     assert say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(0.8))]) == (
-        "fast is 1.250 times as fast as lora [1.248, 1.252], with an equivalent loss and update."
+        "fast is 1.250 times as fast as lora [1.248, 1.252], with a bitwise equal loss and an "
+        "equivalent update."
     )
 
 
@@ -67,8 +68,8 @@ def test_what_computed_something_else_is_said_and_load_of_the_machine_is_not():
     base = make_rounds(LORA, STEADY, reasons=[attention], **degraded)
     fast = make_rounds(FAST, scaled(0.8), reasons=reasons, **degraded)
     assert say([LORA, FAST], [*base, *fast]) == (
-        "fast is 1.250 times as fast as lora [1.248, 1.252], with an equivalent loss and update; "
-        f"lora is degraded: {attention}; fast is degraded: {other}."
+        "fast is 1.250 times as fast as lora [1.248, 1.252], with a bitwise equal loss and an "
+        f"equivalent update; lora is degraded: {attention}; fast is degraded: {other}."
     )
     open_ = make_rounds(FAST, NOISY, reasons=reasons, **degraded)
     assert f"; fast is degraded: {other}" in f"; {say([LORA, FAST], [*base, *open_])}"

@@ -69,7 +69,7 @@ def test_each_item_has_what_it_adds_and_what_leaving_it_out_costs() -> None:
 def test_steps_are_estimates_over_the_same_pairs_with_intervals() -> None:
     summary = climb()
     step = summary.ladder[1]
-    assert (step.adds.rounds, step.adds.loss_verdict) == (5, "equivalent")
+    assert (step.adds.rounds, step.adds.loss_verdict) == (5, "bitwise equal")
     assert step.adds.ratio is not None
     assert step.adds.ratio.low is not None
     assert step.adds.ratio.low < 2.0 < (step.adds.ratio.high or 0)
@@ -123,7 +123,7 @@ def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> N
     ]
     first, second = make_summary(experiments, results, rounds=2).ladder
     assert (first.adds.loss_verdict, first.left_out.loss_verdict) == ("different", "different")
-    assert (second.adds.loss_verdict, second.left_out.loss_verdict) == ("equivalent", "equivalent")
+    assert (second.adds.loss_verdict, second.left_out.loss_verdict) == ("bitwise equal",) * 2
 
 
 def test_leaving_an_item_out_is_judged_by_what_the_stack_with_it_allows() -> None:

@@ -60,7 +60,7 @@ def summary_of(*runs: Sequence[Result]):
 def test_a_metric_that_is_named_is_judged_in_its_direction(better, factor, verdict, word):
     summary = summary_of(rounds("lora", 1.0, better=better), rounds("fast", factor, better=better))
     base, row = summary.experiments
-    assert (row.verdict, row.loss_verdict) == (verdict, "equivalent")
+    assert (row.verdict, row.loss_verdict) == (verdict, "bitwise equal")
     times = 1 / factor if better == "lower" else factor
     assert row.ratio.median == pytest.approx(times)
     assert (row.quantity.name, row.quantity.unit) == ("joules_per_token", "J/token")

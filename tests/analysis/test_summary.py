@@ -79,7 +79,7 @@ def test_a_faster_stack_is_called_so_with_its_ratio():
     assert row.verdict == "better"
     assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert row.tokens_per_second.median == pytest.approx(1250, rel=1e-3)
-    assert (row.runs, row.rounds, row.loss_verdict) == (5, 5, "equivalent")
+    assert (row.runs, row.rounds, row.loss_verdict) == (5, 5, "bitwise equal")
 
 
 def test_the_baseline_is_once_as_fast_as_itself_and_not_tested():
@@ -378,7 +378,7 @@ def test_a_round_may_be_measured_again_only_once():
 def test_a_stack_under_other_conditions_keeps_its_ratio_and_gets_no_verdict():
     results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(FAST, scaled(0.8)), 2)]
     row = make_summary([LORA, FAST], results).experiments[1]
-    assert (row.verdict, row.rounds, row.loss_verdict) == ("not tested", 5, "equivalent")
+    assert (row.verdict, row.rounds, row.loss_verdict) == ("not tested", 5, "bitwise equal")
     assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert row.verdict_reason.startswith("not comparable: effective.threads (2 in the place of 4)")
 

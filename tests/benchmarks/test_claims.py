@@ -80,7 +80,7 @@ def test_a_speed_is_held_against_its_goal(goal: float, met: bool) -> None:
     found = claim(runs, metric="tokens_per_second", goal=goal, device="H100")
     assert found.value == pytest.approx(1000)
     assert (found.unit, found.met, found.date) == ("tokens/s", met, "2026-01-01")
-    assert (found.device, found.loss, found.status) == (H100["name"], "equivalent", "ok")
+    assert (found.device, found.loss, found.status) == (H100["name"], "bitwise equal", "ok")
 
 
 def test_figures_that_are_no_ratio_are_an_h100_s_and_say_whose() -> None:
@@ -162,7 +162,7 @@ def test_a_ratio_is_taken_over_its_own_comparator_in_the_same_rounds() -> None:
     found = claim(runs, metric="speed_ratio", baseline="liger", goal=1.9)
     assert found.value == pytest.approx(2.0)
     assert found.low == pytest.approx(2.0)
-    assert (found.met, found.loss) == (True, "equivalent")
+    assert (found.met, found.loss) == (True, "bitwise equal")
 
 
 def test_memory_is_what_tensors_held_and_less_is_better() -> None:

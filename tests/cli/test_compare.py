@@ -50,7 +50,7 @@ def test_pairs_are_printed_with_their_verdict() -> None:
     assert printed.splitlines()[:2] == [
         "lora and fast",
         "B, fast, is 1.250 times as fast as A, lora [1.248, 1.252] (5 rounds): faster; loss "
-        "equivalent; update equivalent.",
+        "bitwise equal; update equivalent.",
     ]
 
 

@@ -45,7 +45,7 @@ def test_numbers_verdict_and_sentence_are_there():
     assert text.startswith("## peft\n")
     assert text.splitlines()[2].startswith("**odd is 2.000 times as fast as lora")
     assert "| 2,000 ±0.3 % |" in text
-    assert "| equivalent 0 %, limit 0.1 % | equivalent 0 %, limit 1 % | faster | ok |" in text
+    assert "| bitwise equal | equivalent 0 %, limit 1 % | faster | ok |" in text
 
 
 def test_reasons_stand_under_the_table():

@@ -89,7 +89,7 @@ def test_the_program_judges_it_as_any_other(site: Path, tmp_path: Path) -> None:
     done = call("run", str(site / "forecast.yaml"), *arguments, folder=tmp_path)
     assert done.code == 0, done.err
     rows = {row["stack"]: row for row in json.loads(done.out)["experiments"]}
-    assert rows["wide-precision"]["loss_verdict"] == "equivalent"
+    assert rows["wide-precision"]["loss_verdict"] == "bitwise equal"
     runs = accel_bench.open_store(tmp_path / "accel_bench_results").select()
     assert {run.status for run in runs} == {"ok"}
     assert {one.distribution for run in runs for one in run.plugins} >= {"acme-forecast"}

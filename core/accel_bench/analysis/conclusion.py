@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
+from accel_bench.analysis.statistics.verdict import ALIKE, MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
     OF_SPEED,
     StackAtPoint,
+    alike_words,
     count,
     join_names,
     label,
@@ -128,16 +129,16 @@ def _trained(row: ExperimentSummary) -> str:
         "loss": (row.loss_word, row.loss_reason),
         "update": (row.update_word, row.update_reason),
     }
-    alike = [what for what, (verdict, _) in parts.items() if verdict == "equivalent"]
     others = [
         f"its {what} is {verdict} ({reason})"
         for what, (verdict, reason) in parts.items()
-        if verdict != "equivalent" and reason
+        if verdict not in ALIKE and reason
     ]
-    return ", ".join([*([f"with an equivalent {' and '.join(alike)}"] if alike else []), *others])
+    alike = alike_words({what: verdict for what, (verdict, _) in parts.items()})
+    return ", ".join([*alike, *others])
 
 
-ALIKE = "cannot be distinguished from"
+OPEN = "cannot be distinguished from"
 """What is said of an open stack: the interval of its ratio holds 1."""
 
 
@@ -158,7 +159,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
     ):
         if open_rows:
             names = join_names(list(map(_range, open_rows)))
-            clauses.append(f"{names} {ALIKE} {baseline}, {end}")
+            clauses.append(f"{names} {OPEN} {baseline}, {end}")
     return clauses + [
         f"{_range(row)} {_leaning(row)} {baseline}: {row.verdict_reason}" for row in disturbed
     ]
@@ -187,7 +188,7 @@ def _leaning(row: ExperimentSummary) -> str:
         return f"may be {row.words.better} than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
         return f"may be {row.words.worse} than"
-    return ALIKE
+    return OPEN
 
 
 def _range(row: ExperimentSummary) -> str:

@@ -38,7 +38,7 @@ OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
 TONES: Mapping[str, Tone] = {
-    **dict.fromkeys(("faster", "better", "passed", "equivalent"), "good"),
+    **dict.fromkeys(("faster", "better", "passed", "bitwise equal", "equivalent"), "good"),
     **dict.fromkeys(("inconclusive", "not tested", "not comparable", WITHIN), "warn"),
     **dict.fromkeys(("degraded", "unfinished"), "warn"),
     **dict.fromkeys(("slower", "worse", "regression", "different", "by design", "corrupt"), "bad"),
@@ -188,6 +188,15 @@ def training_word(verdict: str, declared_by: Sequence[str]) -> str:
         return verdict
     declare = "declares" if len(declared_by) == 1 else "declare"
     return f"{WITHIN} {join_names(declared_by)} {declare}"
+
+
+def alike_words(verdicts: Mapping[str, str]) -> list[str]:
+    """Return, as one clause or none, `with a bitwise equal loss and an equivalent update`."""
+    found: list[str] = []
+    for word, article in (("bitwise equal", "a"), ("equivalent", "an")):
+        if named := [what for what, verdict in verdicts.items() if verdict == word]:
+            found.append(f"{article} {word} {' and '.join(named)}")
+    return [f"with {' and '.join(found)}"] if found else []
 
 
 def count(number: int, what: str) -> str:

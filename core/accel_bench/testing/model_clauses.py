@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from accel_bench.analysis.checks.convergence import compare_losses
+from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.result import Result
 from accel_bench.testing.report import CheckStep, Clause, proven, unproven, violated
 from accel_bench.testing.running import run_or_skip
@@ -92,6 +93,6 @@ def _checkpointing(trials: TrialRuns) -> Clause:
 def _same_losses(name: str, trials: TrialRuns, result: Result, where: str) -> Clause:
     found = compare_losses({("", 0): trials.execution.result}, {("", 0): result})
     # A wrong sum shows in the losses themselves, also where training hardly moves them.
-    if found.loss_verdict in ("equivalent", "inconclusive"):
+    if found.loss_verdict in (*ALIKE, "inconclusive"):
         return proven(name, f"the same losses {where}")
     return violated(name, f"the loss differs {found.loss_reason} {where}")

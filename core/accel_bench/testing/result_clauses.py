@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.plugins.describe import implemented
 from accel_bench.result import Result
 from accel_bench.runner.artifacts import TAIL_BYTES
@@ -119,7 +120,7 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     found = compare_losses({("", 0): baseline}, {("", 0): result})
     reason = found.loss_reason
     rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
-    if found.loss_verdict in ("equivalent", "inconclusive", DESIGNED):
+    if found.loss_verdict in (*ALIKE, "inconclusive", DESIGNED):
         near = f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})"
         if found.loss_verdict == "inconclusive":
             return unproven(name, f"{near}: inconclusive, {reason}")

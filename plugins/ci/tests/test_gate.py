@@ -102,7 +102,7 @@ def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
     )
     (point,) = found["points"]
     assert (code, found["exit_code"], found["outcome"]) == (4, 4, "regression")
-    assert (point["rounds"], point["looks"], point["loss_verdict"]) == (5, 1, "equivalent")
+    assert (point["rounds"], point["looks"], point["loss_verdict"]) == (5, 1, "bitwise equal")
     assert 0.5 < point["slower_by"] < 1.5
     assert "doubled is slower than baseline by more than 1 %" in point["reason"]
     assert "confirmed by 5 new rounds in fresh processes" in point["reason"]

@@ -17,7 +17,7 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.verdict import Direction, compare_logs
+from accel_bench.analysis.statistics.verdict import ALIKE, Direction, compare_logs
 from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
     assignments,
@@ -144,7 +144,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
         yield training.untested
     if training.generated:
         return  # What else than the same answers is among the differences.
-    if training.loss_verdict != "equivalent" and not training.loss_excused:
+    if training.loss_verdict not in ALIKE and not training.loss_excused:
         yield (
             f"its loss was not shown to be equivalent: {training.loss_reason}; --objective loss "
             "compares what trains otherwise"

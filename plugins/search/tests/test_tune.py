@@ -170,7 +170,7 @@ def test_speed_counts_only_at_an_equivalent_loss_and_the_winner_meets_the_baseli
     check = found["check"]
     assert (check["verdict"], check["rounds"]) == ("better", 5)
     assert "tuned is" in check["reason"]
-    assert "with an equivalent loss" in check["reason"]
+    assert "with a bitwise equal loss" in check["reason"]
     both = [run for run in stored() if run.session == check["session"]]
     assert [run.round for run in both] == sorted([*range(5)] * 2), "interleaved"
 

@@ -40,10 +40,10 @@ def test_the_moving_mean_is_centred_and_shorter_at_the_ends():
     assert smoothed([0.0, 10.0, 20.0, 30.0, 40.0, 80.0]) == [10.0, 15.0, 20.0, 36.0, 42.5, 50.0]
 
 
-def test_equal_curves_are_equivalent_with_distance_0():
+def test_equal_curves_are_bitwise_equal_with_distance_0():
     found = verdict(FALLING, FALLING)
     assert (found.loss_verdict, found.loss_difference, found.loss_tolerance) == (
-        "equivalent",
+        "bitwise equal",
         0.0,
         1e-3,
     )
@@ -208,7 +208,7 @@ def test_another_option_of_the_adapter_or_the_data_trains_something_else(work, r
 def test_options_of_storage_and_layout_train_the_same():
     adapter = {"use": "lora", "r": 64, "autocast_adapter_dtype": False}
     other = trained(adapter=adapter, data={"padding": "longest"})
-    assert shifted(1.0, other, {}, trained()).loss_verdict == "equivalent"
+    assert shifted(1.0, other, {}, trained()).loss_verdict == "bitwise equal"
 
 
 def test_the_one_tolerance_of_an_older_row_still_counts():
@@ -227,13 +227,13 @@ def test_another_dtype_or_precision_is_allowed_2_percent(settings):
 
 
 def test_only_steps_that_both_took_are_compared():
-    assert verdict(FALLING, [*FALLING, 9.0, 9.0]).loss_verdict == "equivalent"
+    assert verdict(FALLING, [*FALLING, 9.0, 9.0]).loss_verdict == "bitwise equal"
 
 
 def test_steps_of_a_window_that_was_measured_again_are_compared_with_those_of_another_round():
     longer = [*FALLING, *(FALLING[-1] - 0.01 * step for step in range(1, 6))]
     baseline = {("monday", 0): run(FALLING), ("monday", 1): run(longer)}
-    for tail, word in ((longer[-5:], "equivalent"), ([1.5] * 5, "different")):
+    for tail, word in ((longer[-5:], "bitwise equal"), ([1.5] * 5, "different")):
         stack = {("monday", 0): run([*FALLING, *tail]), ("monday", 1): run(longer)}
         assert compare_losses(baseline, stack).loss_verdict == word
 
@@ -305,7 +305,7 @@ def test_a_loss_that_training_hardly_moves_cannot_tell_stacks_apart():
 
 def test_a_loss_that_training_moves_by_more_than_the_tolerance_can_tell():
     baseline = still(2e-3)
-    assert verdict(baseline, baseline).loss_verdict == "equivalent"
+    assert verdict(baseline, baseline).loss_verdict == "bitwise equal"
     assert verdict(baseline, [2.0] * STEPS).loss_verdict == "different"
 
 
@@ -340,7 +340,7 @@ def test_a_movement_within_the_noise_between_batches_says_what_would_be_seen():
 @pytest.mark.parametrize("steps", [6, 15, 40])
 def test_noise_between_batches_passes_for_movement_in_at_most_5_percent_of_curves(steps):
     curves = [still(0.0, noise=0.1, steps=steps, seed=seed) for seed in range(400)]
-    called = sum(verdict(curve, curve).loss_verdict == "equivalent" for curve in curves)
+    called = sum(verdict(curve, curve).loss_verdict == "bitwise equal" for curve in curves)
     assert called / 400 <= 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
 
 
@@ -352,7 +352,7 @@ def test_the_detectable_movement_is_seen_in_8_of_10_curves():
     )
     assert first.loss_detectable_movement == pytest.approx(detectable, rel=0.5)
     curves = [still(detectable, noise=0.02, steps=20, seed=seed) for seed in range(400)]
-    called = sum(verdict(curve, curve).loss_verdict == "equivalent" for curve in curves)
+    called = sum(verdict(curve, curve).loss_verdict == "bitwise equal" for curve in curves)
     assert called / 400 == pytest.approx(0.80, abs=0.06)
 
 

@@ -194,7 +194,10 @@ def _compare_round(
     far = verdict == "different"
     if explained := explanation("explained loss", difference, pair) if far else "":
         verdict = "inconclusive"
+    if verdict == "equivalent" and before == after:
+        verdict = "bitwise equal"
     why: dict[Training, str] = {
+        "bitwise equal": "",
         "equivalent": "",
         "inconclusive": f"{reason}; {explained}" if explained else _too_still(moved, tolerance),
         "different": reason,
@@ -232,6 +235,9 @@ def _relative(before: float, after: float) -> float:
 
 def _severity(loss: LossComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    order = ("equivalent", "inconclusive", "not tested", "different by design", "different")
+    order = (
+        *("bitwise equal", "equivalent", "inconclusive", "not tested"),
+        *("different by design", "different"),
+    )
     difference = loss.loss_difference
     return order.index(loss.loss_verdict), math.inf if difference is None else difference

@@ -76,7 +76,10 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
         parts += _other_rest(changes, allowed.tolerance, pair)
         excuse = _explained_mixture(changes, pair)
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
+    if verdict == "equivalent" and changes.exact is not None and not whole.apart:
+        verdict = "bitwise equal"
     reasons: dict[Training, str] = {
+        "bitwise equal": "",
         "equivalent": "",
         "inconclusive": f"{_apart(whole, allowed)}; {excuse}",
         "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
@@ -175,5 +178,8 @@ def _apart(whole: Distance, allowed: Allowance) -> str:
 
 def _severity(one: TrainingComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    order = ("not tested", "equivalent", "inconclusive", "different by design", "different")
+    order = (
+        *("not tested", "bitwise equal", "equivalent", "inconclusive"),
+        *("different by design", "different"),
+    )
     return order.index(one.update_verdict), one.update_difference or 0.0

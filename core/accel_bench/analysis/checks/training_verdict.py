@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.checks.convergence import LossComparison
 from accel_bench.analysis.checks.outputs import OutputComparison
-from accel_bench.analysis.statistics.verdict import Comparison, Training
+from accel_bench.analysis.statistics.verdict import ALIKE, Comparison, Training
 from accel_bench.analysis.wording import OF_SPEED, QuantityWords, training_word, verdict_word
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
@@ -203,7 +203,7 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
     if training.untested:
         return training.untested
     verdicts = {one.verdict for one in training.judged}
-    shown = training.excused or bool(verdicts & {"equivalent", "bitwise equal"})
+    shown = training.excused or bool(verdicts & ALIKE)
     if shown or training.loss_reason == NO_TRAINING:
         return ""
     why = training.loss_reason or training.update_reason or reason

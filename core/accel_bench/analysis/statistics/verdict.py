@@ -38,9 +38,13 @@ Training: TypeAlias = Literal[
 ]
 """Verdicts on what was trained or generated beside the baseline's.
 
-`bitwise equal` is said of outputs that agree token for token; `inconclusive` of steps that hardly
-moved the loss, and of a distance that a rule explains.
+`bitwise equal` is said of losses that are equal in every step and round, of changes of all weights
+that are, and of outputs that agree token for token; `inconclusive` of steps that hardly moved the
+loss, and of a distance that a rule explains.
 """
+
+ALIKE: frozenset[Training] = frozenset({"bitwise equal", "equivalent"})
+"""Verdicts on the same training."""
 
 Finding: TypeAlias = Literal["holds", "does not hold", "inconclusive", "not tested"]
 """Verdicts on a statement: a claim, a reproduction, that a model fits, that a limit is kept."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.ladder import LadderStep, MemoryChange
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.analysis.wording import point_name, ratio_interval, ratio_texts
 from accel_bench.report.table import Column, Table, number_column
 from accel_bench.report.views.training import verdict_column
@@ -45,7 +46,7 @@ def _step_notes(step: LadderStep) -> Iterator[str]:
     for name, figure in (("added", step.adds), ("left out", step.left_out)):
         if figure.reason:
             yield f"{step.item} {name}: {figure.reason}"
-        elif figure.loss_verdict != "equivalent":
+        elif figure.loss_verdict not in ALIKE:
             yield f"{step.item} {name}: loss {figure.loss_word}: {figure.loss_reason}"
 
 

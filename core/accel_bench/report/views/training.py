@@ -50,6 +50,8 @@ def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
     words = (within, who.strip()) if within else (verdict.word.removeprefix("different "),)
     if verdict.difference is None or verdict.tolerance is None:
         return words
+    if verdict.word == "bitwise equal":
+        return ("bitwise", "equal")
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
     about = "~" if verdict.estimated and verdict.difference else ""
     return (*words, f"{about}{apart} %,", f"limit {allowed} %")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from accel_bench.analysis.metrics.offered_load import TAIL_LATENCY
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.analysis.wording import (
+    alike_words,
     count,
     differs,
     duration,
@@ -168,10 +170,8 @@ def _trained(best: Candidate) -> str:
     if row.generated:
         return f"with an output that is {row.output_word}"
     words = {"loss": row.loss_word, "update": row.update_word}
-    names = [name for name, word in words.items() if word == "equivalent"]
-    others = [f"its {name}: {word}" for name, word in words.items() if name not in names]
-    alike = [f"with an equivalent {' and '.join(names)}"] if names else []
-    return ", ".join([*alike, *others])
+    others = [f"its {name}: {word}" for name, word in words.items() if word not in ALIKE]
+    return ", ".join([*alike_words(words), *others])
 
 
 def memory_words(memory: MemoryUse) -> str:

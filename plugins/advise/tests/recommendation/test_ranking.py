@@ -49,7 +49,7 @@ def test_the_fastest_with_the_same_training_wins_and_the_others_say_why_not() ->
     assert len(others["second"].row.evidence.run_ids) == 5
     words = answer_of(ranked, None)
     assert words.startswith("Use fast on l4: ")
-    assert "1.300 [1.29" in words and "with an equivalent loss and update" in words
+    assert "1.300 [1.29" in words and "with a bitwise equal loss" in words
 
 
 def test_a_loss_that_only_a_declaration_allows_is_said_where_it_is_recommended() -> None:

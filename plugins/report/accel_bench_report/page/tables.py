@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from accel_bench.analysis.reproduction import REPRODUCED
+from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
@@ -74,7 +75,7 @@ def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
         "why": "; ".join(summary.reasons),
         "speed": summary.verdict_reason if summary.ratio is None else "",
         **{
-            what: f"{word}: {reason}" if reason and word != "equivalent" else ""
+            what: f"{word}: {reason}" if reason and word not in ALIKE else ""
             for what, (word, reason) in summary.verdicts.items()
         },
         "provenance": row_origin(row)[1],
