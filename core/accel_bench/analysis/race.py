@@ -21,14 +21,13 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
+from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
-    PRACTICAL_FLOOR,
+    Comparison,
+    Policy,
     RoundKey,
-    judged_interval,
-    paired_logs,
+    compare,
 )
 from accel_bench.analysis.wording import count, duration, interval_text, join_names, ratio
 from accel_bench.documents.base import Frozen, JsonValue
@@ -46,8 +45,8 @@ Eligible = Callable[[str, Sequence[RoundKey]], bool]
 """Returns True if a stack may drop others, by what these rounds show of its training."""
 
 
-class RaceDrop(Frozen):
-    """A stack that ran no more rounds."""
+class RaceDrop(Comparison):
+    """A stack that ran no more rounds, compared with its rival in the rounds that decided."""
 
     stack: str
     """Its name."""
@@ -55,14 +54,8 @@ class RaceDrop(Frozen):
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
     """Values of the swept keys."""
 
-    after: int
-    """Rounds that it ran."""
-
     rival: str
     """The stack that is surely faster."""
-
-    ratio: Interval
-    """Its speed over the rival's, with the interval over rounds that decided."""
 
     runs_saved: int = 0
     """Runs that it was spared."""
@@ -73,8 +66,9 @@ class RaceDrop(Frozen):
     @property
     def reason(self) -> str:
         """Why, in a sentence."""
+        assert self.ratio is not None
         return (
-            f"dropped by --race after {count(self.after, 'round')}: surely slower than "
+            f"dropped by --race after {count(self.rounds, 'round')}: surely slower than "
             f"{self.rival}, {ratio(self.ratio.median)} times as fast "
             f"({interval_text(self.ratio, ratio)})"
         )
@@ -149,18 +143,17 @@ def _drop(
     name: str, rivals: Sequence[str], times: Mapping[str, Times], look: int, compared: int
 ) -> RaceDrop | None:
     """Return that a stack is surely slower than the rival that is furthest ahead of it."""
-    found = [(paired_logs(times[rival], times[name]), rival) for rival in rivals]
+    policy = Policy(points=compared, looks=look)
+    found = {rival: compare(times[rival], times[name], policy) for rival in rivals}
     sure = [
-        (fmean(logs), logs, rival)
-        for logs, rival in found
-        if is_slower(logs, PRACTICAL_FLOOR, look, compared)
+        (one.ratio.median, rival)
+        for rival, one in found.items()
+        if one.ratio and one.verdict == "worse"
     ]
     if not sure:
         return None
-    _, logs, rival = min(sure)
-    speed = judged_interval(logs, look, compared)
-    assert speed is not None
-    return RaceDrop(stack=name, after=len(logs), rival=rival, ratio=speed)
+    _, rival = min(sure)
+    return RaceDrop(stack=name, rival=rival, **dict(found[rival]))
 
 
 def _complete(times: Sequence[Times]) -> list[RoundKey]:

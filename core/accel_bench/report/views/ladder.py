@@ -43,8 +43,8 @@ def _notes(steps: Sequence[LadderStep]) -> list[str]:
 
 def _step_notes(step: LadderStep) -> Iterator[str]:
     for name, figure in (("added", step.adds), ("left out", step.left_out)):
-        if figure.reason:
-            yield f"{step.item} {name}: {figure.reason}"
+        if figure.verdict_reason:
+            yield f"{step.item} {name}: {figure.verdict_reason}"
         elif figure.loss_verdict != "equivalent":
             yield f"{step.item} {name}: loss {figure.loss_word}: {figure.loss_reason}"
 
