@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, Comparison, Direction
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import EARLIEST, Status
 from accel_bench.scenario.experiment import Experiment
@@ -20,9 +20,6 @@ JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
 
 WITHIN = "within what"
 """Beginning of the words for a declared difference by design."""
-
-SPEED_WORDS: Mapping[Direction, str] = {"better": "faster", "worse": "slower"}
-"""Words for a better and a worse speed or latency; the others stand as they are."""
 
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
@@ -160,14 +157,6 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
 def with_reason(verdict: str, reason: str) -> str:
     """Return `verdict (reason)`, or the verdict alone where there is no reason."""
     return f"{verdict} ({reason})" if reason else verdict
-
-
-def speed_word(speed: Comparison, what: str = "training") -> str:
-    """Return the verdict on a speed in words: `faster`, or `different training` of a faster stack
-    that differs in `what`."""
-    if speed.verdict == "better" and not speed.wins:
-        return f"different {what}"
-    return SPEED_WORDS.get(speed.verdict, speed.verdict)
 
 
 def training_word(verdict: str, declared_by: Sequence[str]) -> str:

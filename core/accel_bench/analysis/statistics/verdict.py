@@ -29,6 +29,9 @@ RoundKey: TypeAlias = tuple[str, int]
 Direction: TypeAlias = Literal["better", "same", "worse", "inconclusive", "not tested"]
 """Verdicts on a figure beside another one, such as a speed."""
 
+SPEED_WORDS: Mapping[Direction, str] = {"better": "faster", "worse": "slower"}
+"""Words for a better and a worse speed or latency; the others stand as they are."""
+
 Training: TypeAlias = Literal[
     "bitwise equal",
     "equivalent",
@@ -107,6 +110,13 @@ class Comparison(Frozen):
     def wins(self) -> bool:
         """True if it is better, and nothing shows that its training differs."""
         return self.verdict == "better" and self.training != "different"
+
+    @property
+    def verdict_word(self) -> str:
+        """The verdict on a speed as people read it, such as `faster` or `different training`."""
+        if self.verdict == "better" and not self.wins:
+            return "different training"
+        return SPEED_WORDS.get(self.verdict, self.verdict)
 
 
 class Policy(NamedTuple):
