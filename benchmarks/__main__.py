@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from accel_bench.analysis.wording import verdict_word
 from accel_bench.documents.files import write_atomically
 from accel_bench.machine.provenance import git_state
 from benchmarks import (
@@ -138,7 +137,7 @@ def line_of(entry: Entry) -> str:
     goal = "" if entry.goal is None else f"  goal {entry.goal_is} {entry.goal}"
     met = {True: "  met", False: "  MISSED", None: ""}[entry.met]
     between = "" if entry.interval is None else " [{:.4g} {:.4g}]".format(*entry.interval)
-    said = "" if entry.comparison is None else f"  {verdict_word(entry.comparison)}"
+    said = "" if entry.comparison is None else f"  {entry.comparison.verdict_word}"
     return f"{entry.name}: {entry.value:.4g}{between} {entry.unit}{said}{goal}{met}"
 
 

@@ -22,10 +22,12 @@ from accel_bench_ci.verdict import GatePoint, GateReport
 from accel_bench.analysis.statistics.sequential import (
     GATE_CODES,
     PASS_ALPHA,
-    judge_rounds,
+    Outcome,
+    judge_comparison,
     look_sizes,
 )
 from accel_bench.analysis.statistics.steps import find_steps
+from accel_bench.analysis.statistics.verdict import Policy, compare_logs
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Status
 from benchmarks.entry import Counts, Entry, this_machine
@@ -164,9 +166,9 @@ class SimulatedRounds:
 
 def _point(logs: Sequence[float], looks: int, looks_before: int = 0) -> GatePoint:
     """Return what the gate makes of rounds whose runs all completed, with an equal loss."""
-    outcome = judge_rounds(logs, FLOOR, looks).outcome
+    outcome = _outcome(logs, looks)
     if outcome == "passed":
-        outcome = judge_rounds(logs, FLOOR, looks_before + looks).outcome
+        outcome = _outcome(logs, looks_before + looks)
     return GatePoint(
         sweep={},
         outcome=outcome,
@@ -179,6 +181,11 @@ def _point(logs: Sequence[float], looks: int, looks_before: int = 0) -> GatePoin
         status=Status.OK,
         against_status=Status.OK,
     )
+
+
+def _outcome(logs: Sequence[float], look: int) -> Outcome:
+    (found,) = compare_logs({"commit": logs}, {"commit": look}, Policy(floor=FLOOR)).values()
+    return judge_comparison(found, FLOOR).outcome
 
 
 def _report(point: GatePoint) -> GateReport:

@@ -147,8 +147,8 @@ def test_a_rung_that_failed_leaves_its_neighbours_without_a_figure_and_says_so()
         )
     ]
     first, second = make_summary(experiments, results, rounds=1).ladder
-    assert (first.adds.ratio, first.adds.reason) == (None, "1+a ended as oom")
-    assert (second.adds.ratio, second.adds.reason) == (None, "1+a ended as oom")
+    assert (first.adds.ratio, first.adds.verdict_reason) == (None, "1+a ended as oom")
+    assert (second.adds.ratio, second.adds.verdict_reason) == (None, "1+a ended as oom")
     assert first.left_out.ratio is not None
     assert (first.ratio, second.ratio is not None) == (None, True)
 
@@ -157,7 +157,7 @@ def test_a_skipped_rung_says_that_it_was_skipped() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a")]
     results = make_rounds(experiments[0], STEADY)
     summary = make_summary(experiments, results, skipped={"1+a": ["needs a GPU"]})
-    assert summary.ladder[0].adds.reason == "1+a was skipped"
+    assert summary.ladder[0].adds.verdict_reason == "1+a was skipped"
 
 
 def test_a_stack_that_is_not_in_the_plan_has_no_name_and_no_figure() -> None:
@@ -165,7 +165,7 @@ def test_a_stack_that_is_not_in_the_plan_has_no_name_and_no_figure() -> None:
     results = [run for e in experiments for run in make_rounds(e, STEADY)]
     first, second = make_summary(experiments, results).ladder
     assert (first.adds.stack, first.adds.against) == (None, "lora")
-    assert "not in the plan" in first.adds.reason
+    assert "not in the plan" in first.adds.verdict_reason
     assert second.ratio is not None
 
 
@@ -173,7 +173,7 @@ def test_an_item_that_another_one_implies_is_not_missed() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a"), on_ladder("2+b", [(0, 1), (1,)])]
     results = [run for e in experiments for run in make_rounds(e, STEADY)]
     step = make_summary(experiments, results).ladder[0]
-    assert "changes nothing" in step.left_out.reason
+    assert "changes nothing" in step.left_out.verdict_reason
 
 
 def test_rounds_of_different_sessions_are_no_pairs_of_neighbours() -> None:
@@ -182,7 +182,7 @@ def test_rounds_of_different_sessions_are_no_pairs_of_neighbours() -> None:
         *make_rounds(experiments[0], STEADY),
         *make_rounds(experiments[1], STEADY, session="tuesday"),
     ]
-    reason = make_summary(experiments, results).ladder[0].adds.reason
+    reason = make_summary(experiments, results).ladder[0].adds.verdict_reason
     assert reason == "no round in which both completed"
 
 

@@ -63,7 +63,7 @@ def test_what_is_far_behind_is_dropped_early_and_the_best_stays() -> None:
     saved, best = 0, 0
     for _ in range(50):
         drops = run_race(keyed(noisy_race(generator, speeds)), "a", ROUNDS, lambda *_: True)
-        saved += sum(ROUNDS - one.after for one in drops)
+        saved += sum(ROUNDS - one.rounds for one in drops)
         best += "b" not in [one.stack for one in drops]
     assert best == 50
     assert saved > 50 * 0.8 * (ROUNDS - 5), "c hardly ever runs more than a few rounds"
@@ -159,7 +159,7 @@ def test_a_stack_that_ran_out_of_memory_does_not_end_the_race_of_the_others() ->
     racing["c"] |= {key: times["a"][key] for key in list(slow)[:2]}
     assert run_race(racing, "a", ROUNDS, lambda *_: True) == []
     found = run_race(racing, "a", ROUNDS, lambda *_: True, failed=["b"])
-    assert [(one.stack, one.after) for one in found] == [("c", 10)]
+    assert [(one.stack, one.rounds) for one in found] == [("c", 10)]
 
 
 def race_of_servers(**full: bool) -> list[tuple[str, str]]:

@@ -66,12 +66,12 @@ def test_repeating_the_named_rounds_of_identical_code_raises_no_more_false_alarm
     alarms = repeated = 0
     for _ in range(1000):
         baseline, stack = ({("s", n): seconds() for n in range(5)} for _ in range(2))
-        found = compare(baseline, {"stack": stack})["stack"]
+        found = compare(baseline, stack)
         for slow in slow_of(baseline, stack) if found.verdict == "inconclusive" else ():
             repeated += 1
             for one in (baseline, stack):
                 del one[slow.session, slow.round]
                 one["again", slow.round] = seconds()
-        alarms += compare(baseline, {"stack": stack})["stack"].verdict in ("better", "worse")
+        alarms += compare(baseline, stack).verdict in ("better", "worse")
     assert repeated > 300
     assert alarms / 1000 <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 1000)

@@ -204,7 +204,7 @@ def test_a_published_verdict_follows_from_the_published_samples_and_is_right(fil
             for key, runs in times.items()
         }
         base = pairs["baseline_seconds_per_token"]
-        said = compare(base, {stack: pairs[stack]})[stack]
+        said = compare(base, pairs[stack])
         confidence = entry["comparison"]["ratio"].get("confidence", CONFIDENCE)
         ratio = log_interval(paired_logs(base, pairs[stack]), confidence)
         assert said.rounds >= 5

@@ -158,7 +158,7 @@ def test_a_rung_that_cannot_run_here_is_skipped_with_all_above_and_the_rest_goes
     }
     reasons = [row["reasons"] for row in found["experiments"] if row["status"] == "skipped"]
     assert all("elsewhere: does not work with device cpu" in why for (why,) in reasons)
-    assert found["ladder"][1]["adds"]["reason"] == "2+elsewhere was skipped"
+    assert found["ladder"][1]["adds"]["verdict_reason"] == "2+elsewhere was skipped"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,13 @@ from accel_bench.analysis.checks.training_verdict import (
 from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import Document, ExperimentFigures
-from accel_bench.analysis.statistics.estimators import unpaired_ratio
-from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare
-from accel_bench.analysis.wording import QuantityWords
+from accel_bench.analysis.statistics.verdict import (
+    UNPAIRED,
+    Comparison,
+    QuantityWords,
+    RoundKey,
+    compare,
+)
 from accel_bench.result import Result
 
 Value = TypeVar("Value")
@@ -117,14 +121,14 @@ def _speed(
     if unused := _disowned(left, right):
         return Comparison(verdict_reason=unused)
     if not paired:
-        ratio = unpaired_ratio(list(before.values()), list(after.values()))
         failed = [
             f"{name} {side.how_it_ended}"
             for name, side in (("A", left), ("B", right))
             if not side.speeds
         ]
-        return Comparison(ratio=ratio, verdict_reason=", ".join(failed) or HISTORY)
-    speed = of_same_load(compare(before, {"b": after})["b"], left.completed, right.completed)
+        reason = {"verdict_reason": ", ".join(failed) or HISTORY}
+        return compare(before, after, UNPAIRED).model_copy(update=reason)
+    speed = of_same_load(compare(before, after), left.completed, right.completed)
     return of_comparable(speed, allowed)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.verdict import ALIKE, MAXIMUM_ROUNDS, MINIMUM_ROUNDS
+from accel_bench.analysis.statistics.verdict import ALIKE, MAXIMUM_ROUNDS, MINIMUM_ROUNDS, OF_SPEED
 from accel_bench.analysis.wording import (
-    OF_SPEED,
     StackAtPoint,
     alike_words,
     count,

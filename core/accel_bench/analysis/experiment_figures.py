@@ -31,7 +31,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         mode=scenario.mode,
         counts=scenario.counts,
         tokens_per_second=row.tokens_per_second,
-        quantity=row.quantity.model_copy(update={"costs": {}}),
+        quantity=row.quantity.without_costs,
         reasons=row.ending.reasons,
         disowned=row.disowned,
         step_seconds=_step_seconds(row.speeds),

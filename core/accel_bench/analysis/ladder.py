@@ -11,10 +11,10 @@ from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns, by_point
 from accel_bench.analysis.checks.training import compare_training
-from accel_bench.analysis.checks.training_verdict import TrainingComparison
+from accel_bench.analysis.checks.training_verdict import StackComparison, of_same_training
 from accel_bench.analysis.metrics.memory import largest, peak_memory
-from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
-from accel_bench.analysis.statistics.verdict import paired_logs
+from accel_bench.analysis.statistics.estimators import Interval, t_bound
+from accel_bench.analysis.statistics.verdict import ESTIMATE, compare
 from accel_bench.documents.base import Frozen, JsonValue
 
 Held = tuple[int, ...]
@@ -34,7 +34,7 @@ class MemoryChange(Frozen):
     """Upper end; null with one round."""
 
 
-class LadderFigure(TrainingComparison):
+class LadderFigure(StackComparison):
     """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
 
     stack: str | None
@@ -42,15 +42,6 @@ class LadderFigure(TrainingComparison):
 
     against: str | None
     """Name of the neighbour."""
-
-    rounds: int = 0
-    """Rounds in which both completed."""
-
-    ratio: Interval | None = None
-    """Speed of the stack over the neighbour's, with a 95 % interval over rounds."""
-
-    reason: str = ""
-    """Why there is no ratio, where there is none."""
 
     memory: MemoryChange | None = None
     """Peak memory of the stack less the neighbour's; null where it was not measured alike."""
@@ -128,16 +119,16 @@ def _figure(
     stack, against = _name(new), _name(old)
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
-        return LadderFigure(stack=stack, against=against, reason=reason)
-    logs = paired_logs(old.quantity.costs, new.quantity.costs)
+        return LadderFigure(stack=stack, against=against, verdict_reason=reason)
     # The stack with the item comes second: its plugins declare what is allowed.
     fewer, more = (new, old) if reverse_loss else (old, new)
+    training = compare_training(fewer.completed, more.completed)
+    speed = compare(old.quantity.costs, new.quantity.costs, ESTIMATE)
     return LadderFigure(
         stack=stack,
         against=against,
-        **dict(compare_training(fewer.completed, more.completed)),
-        rounds=len(logs),
-        ratio=log_interval(logs),
+        **dict(training),
+        **dict(of_same_training(speed, training)),
         memory=_memory(old, new),
     )
 

@@ -18,9 +18,9 @@ from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_me
 from accel_bench.analysis.metrics.plugin_metrics import every_metric
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import OF_ANY, OF_SPEED, QuantityWords, RoundKey
 from accel_bench.analysis.tables.listing import flat_figures, flat_speed
-from accel_bench.analysis.wording import OF_ANY, OF_SPEED, QuantityWords, join_names
+from accel_bench.analysis.wording import join_names
 from accel_bench.documents.base import Frozen
 from accel_bench.errors import did_you_mean
 from accel_bench.result import Result
@@ -72,6 +72,11 @@ class Quantity(Frozen):
 
     costs: dict[RoundKey, float] = Field(default_factory=dict, exclude=True)
     """What each completed run cost, by round: the value where less is better, else its inverse."""
+
+    @property
+    def without_costs(self) -> Quantity:
+        """The same for a document."""
+        return self.model_copy(update={"costs": {}})
 
     @property
     def of_speed(self) -> bool:

@@ -21,15 +21,15 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.offered_load import is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.quantity import compared_quantity
-from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
+from accel_bench.analysis.quantity import Quantity, compared_quantity
+from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
-    PRACTICAL_FLOOR,
+    Comparison,
+    Policy,
+    QuantityWords,
     RoundKey,
-    judged_interval,
-    paired_logs,
+    compare,
 )
 from accel_bench.analysis.wording import count, duration, interval_text, join_names, ratio
 from accel_bench.documents.base import Frozen, JsonValue
@@ -47,8 +47,8 @@ Eligible = Callable[[str, Sequence[RoundKey]], bool]
 """Returns True if a stack may drop others, by what these rounds show of its training."""
 
 
-class RaceDrop(Frozen):
-    """A stack that ran no more rounds."""
+class RaceDrop(Comparison):
+    """A stack that ran no more rounds, compared with its rival in the rounds that decided."""
 
     stack: str
     """Its name."""
@@ -56,14 +56,11 @@ class RaceDrop(Frozen):
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
     """Values of the swept keys."""
 
-    after: int
-    """Rounds that it ran."""
-
     rival: str
-    """The stack that is surely faster."""
+    """The stack that is surely better."""
 
-    ratio: Interval
-    """Its speed over the rival's, with the interval over rounds that decided."""
+    quantity: Quantity = Field(default_factory=Quantity)
+    """What is compared."""
 
     runs_saved: int = 0
     """Runs that it was spared."""
@@ -72,11 +69,17 @@ class RaceDrop(Frozen):
     """What they would have taken, each as long as its runs on average."""
 
     @property
+    def words(self) -> QuantityWords:
+        """Words for what is compared."""
+        return self.quantity.words
+
+    @property
     def reason(self) -> str:
         """Why, in a sentence."""
+        assert self.ratio is not None
         return (
-            f"dropped by --race after {count(self.after, 'round')}: surely slower than "
-            f"{self.rival}, {ratio(self.ratio.median)} times as fast "
+            f"dropped by --race after {count(self.rounds, 'round')}: surely {self.words.worse} "
+            f"than {self.rival}, {ratio(self.ratio.median)} {self.words.times} "
             f"({interval_text(self.ratio, ratio)})"
         )
 
@@ -150,18 +153,17 @@ def _drop(
     name: str, rivals: Sequence[str], times: Mapping[str, Times], look: int, compared: int
 ) -> RaceDrop | None:
     """Return that a stack is surely slower than the rival that is furthest ahead of it."""
-    found = [(paired_logs(times[rival], times[name]), rival) for rival in rivals]
+    policy = Policy(points=compared, looks=look)
+    found = {rival: compare(times[rival], times[name], policy) for rival in rivals}
     sure = [
-        (fmean(logs), logs, rival)
-        for logs, rival in found
-        if is_slower(logs, PRACTICAL_FLOOR, look, compared)
+        (one.ratio.median, rival)
+        for rival, one in found.items()
+        if one.ratio and one.verdict == "worse"
     ]
     if not sure:
         return None
-    _, logs, rival = min(sure)
-    speed = judged_interval(logs, look, compared)
-    assert speed is not None
-    return RaceDrop(stack=name, after=len(logs), rival=rival, ratio=speed)
+    _, rival = min(sure)
+    return RaceDrop(stack=name, rival=rival, **dict(found[rival]))
 
 
 def _complete(times: Sequence[Times]) -> list[RoundKey]:
@@ -237,6 +239,7 @@ def _with_savings(drop: RaceDrop, row: ExperimentRuns, rounds: int) -> RaceDrop:
     return drop.model_copy(
         update={
             "sweep": row.planned.experiment.sweep,
+            "quantity": row.quantity.without_costs,
             "runs_saved": saved,
             "seconds_saved": saved * fmean(seconds),
         }

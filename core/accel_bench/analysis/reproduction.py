@@ -9,8 +9,8 @@ from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, colle
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.estimators import Interval, unpaired_ratio
-from accel_bench.analysis.statistics.verdict import Direction, Finding, RoundKey
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import UNPAIRED, Direction, Finding, RoundKey, compare
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import percent, ratio_interval
@@ -159,12 +159,12 @@ def _changes(
     """Return the change of the ratio and of the speed, from there to here, of usable runs."""
     own = [_usable(results, row, row.stack) for results in runs]
     base = [_usable(results, row, baseline) for results in runs]
-    ratios = [
-        [base[side][key] / own[side][key] for key in sorted({*base[side]} & {*own[side]})]
-        for side in (0, 1)
-    ]
-    there, here = (list(seconds.values()) for seconds in own)
-    return unpaired_ratio(ratios[1], ratios[0]), unpaired_ratio(there, here)
+    relative = (
+        {key: seconds[key] / others[key] for key in sorted({*others} & {*seconds})}
+        for seconds, others in zip(own, base, strict=True)
+    )
+    ratios, speeds = (compare(there, here, UNPAIRED).ratio for there, here in (relative, own))
+    return ratios, speeds
 
 
 def _other_work(

@@ -20,8 +20,8 @@ from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
+from accel_bench.analysis.statistics.verdict import QuantityWords
 from accel_bench.analysis.tables.points import PointFigure
-from accel_bench.analysis.wording import QuantityWords
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status

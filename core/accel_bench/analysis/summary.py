@@ -44,8 +44,9 @@ from accel_bench.analysis.statistics.sequential import Outcome, judge_comparison
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     Comparison,
+    Policy,
     RoundKey,
-    compare,
+    compare_stacks,
     paired_logs,
 )
 from accel_bench.analysis.tables.points import compare_points
@@ -142,7 +143,7 @@ def _as_dropped(
     experiment = row.planned.experiment
     for drop in race.drops:
         if (drop.stack, drop.sweep) == (experiment.stack.name, experiment.sweep):
-            fewer = collect_runs(row.planned, results, drop.after, stopped)
+            fewer = collect_runs(row.planned, results, drop.rounds, stopped)
             return replace(fewer, dropped=drop.reason)
     return row
 
@@ -165,7 +166,7 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outc
     name, allowed = label(row), percent(floor)
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
-    outcome: Outcome = "inconclusive" if row.untested else judge_comparison(row, floor)
+    outcome: Outcome = "inconclusive" if row.untested else judge_comparison(row, floor).outcome
     words = row.words
     times = f"{words.times}{row.quantity.by}"
     found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.ratio_reason
@@ -265,7 +266,8 @@ def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict
         if row.planned.experiment.id == base.planned.experiment.id
         and (logs := paired_logs(base.quantity.costs, costs[key]))
     ]
-    return compare(base.quantity.costs, costs, max(identical, default=None))
+    policy = Policy(noise_floor=max(identical, default=None))
+    return compare_stacks(base.quantity.costs, costs, policy)
 
 
 def _row(

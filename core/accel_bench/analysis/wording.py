@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, Comparison
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import EARLIEST, Status
 from accel_bench.scenario.experiment import Experiment
@@ -20,20 +20,6 @@ JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
 
 WITHIN = "within what"
 """Beginning of the words for a declared difference by design."""
-
-
-class QuantityWords(NamedTuple):
-    """Words for the ratio of a compared quantity, and for its verdicts."""
-
-    times: str = "times as fast"
-    better: str = "faster"
-    worse: str = "slower"
-    same: str = "equally fast"
-
-
-OF_SPEED = QuantityWords()
-OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
-"""Words for a speed or a latency, and for any other quantity."""
 
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
@@ -171,15 +157,6 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
 def with_reason(verdict: str, reason: str) -> str:
     """Return `verdict (reason)`, or the verdict alone where there is no reason."""
     return f"{verdict} ({reason})" if reason else verdict
-
-
-def verdict_word(found: Comparison, words: QuantityWords = OF_SPEED, what: str = "training") -> str:
-    """Return the verdict in words: `faster`, or `different training` of a faster stack that differs
-    in `what`."""
-    if found.verdict == "better" and not found.wins:
-        return f"different {what}"
-    named = {"better": words.better, "worse": words.worse}
-    return named.get(found.verdict, found.verdict)
 
 
 def training_word(verdict: str, declared_by: Sequence[str]) -> str:

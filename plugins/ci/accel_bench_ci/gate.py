@@ -186,6 +186,12 @@ def render_gate(report: GateReport, form: str) -> str:
     return render_junit(report) if form == "junit" else render_report(gate_report(report), form)
 
 
+def _columns(report: GateReport) -> list[Column]:
+    """Return the columns, of which the ratio is named after what is compared."""
+    times = report.points[0].words.times if report.points else ""
+    return [replace(one, title=times) if one.key == "times as fast" else one for one in COLUMNS]
+
+
 def gate_report(report: GateReport) -> Report:
     """Return the outcome, the compared stacks, and a row for each sweep point with its reason."""
     compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
@@ -195,7 +201,7 @@ def gate_report(report: GateReport) -> Report:
     section = Section(
         title=f"{report.scenario}: {report.outcome} (exit {report.exit_code})",
         headline=reasons[0] if len(reasons) == 1 else compared,
-        tables=[Table(COLUMNS, report.points)],
+        tables=[Table(_columns(report), report.points)],
         notes=[*([compared] if len(reasons) == 1 else reasons), *dict.fromkeys(more)],
     )
     rows = [FlatPoint(report, point) for point in report.points]
@@ -227,7 +233,7 @@ def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) 
         name=plain(f"{label(stack)} against {report.against}"),
         time=f"{point.seconds:.3f}",
     )
-    figures = [f"{column.header}: {column.text(point)}" for column in COLUMNS[2:]]
+    figures = [f"{column.header}: {column.text(point)}" for column in _columns(report)[2:]]
     details = "\n".join([*figures, *map(plain, point.reasons), *map(plain, report.noise)])
     kind = FAILURES.get(point.outcome)
     if kind is None:

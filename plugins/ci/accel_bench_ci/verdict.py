@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from pydantic import Field
+
 from accel_bench.analysis.aggregate import (
     ExperimentRuns,
     PlannedSummary,
@@ -14,16 +16,28 @@ from accel_bench.analysis.aggregate import (
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.checks.training import compare_training
-from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_not_compared
+from accel_bench.analysis.checks.training_verdict import (
+    StackComparison,
+    TrainingComparison,
+    of_same_training,
+    training_not_compared,
+)
+from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, Outcome, judge_rounds
+from accel_bench.analysis.statistics.sequential import (
+    GATE_CODES,
+    Judgement,
+    Outcome,
+    judge_comparison,
+)
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
     MINIMUM_ROUNDS,
-    count_looks,
-    judged_interval,
-    paired_logs,
+    Comparison,
+    Policy,
+    QuantityWords,
+    compare,
 )
 from accel_bench.analysis.wording import interval_text, percent, ratio, with_reason
 from accel_bench.documents.base import JsonValue
@@ -37,7 +51,7 @@ Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
 """Runs of the stack and of the reference stack at a sweep point."""
 
 
-class GatePoint(TrainingComparison):
+class GatePoint(StackComparison):
     """Comparison of the stack with the reference stack at one sweep point."""
 
     sweep: dict[str, JsonValue]
@@ -58,24 +72,14 @@ class GatePoint(TrainingComparison):
     against_id: str
     """Id of the reference stack's experiment."""
 
-    rounds: int = 0
-    """Number of rounds that both stacks completed."""
-
-    looks: int = 0
-    """Number of looks: sessions that measured these rounds."""
-
-    ratio: Interval | None = None
-    """Speed ratio of the stack to the reference; null without a round. The interval has the
-    confidence at which a slow-down is called one."""
+    quantity: Quantity = Field(default_factory=Quantity)
+    """What is compared."""
 
     slower_by: float | None = None
     """Estimated relative increase of the time per token; 0.01 is 1 %, negative is faster."""
 
     slower_by_at_most: float | None = None
     """Upper bound of `slower_by`, at the level of this look; null with fewer than two rounds."""
-
-    rounds_needed: int | None = None
-    """Total rounds that would decide, if mean and spread stay; null if decided or hopeless."""
 
     more_rounds: int | None = None
     """Number of rounds to add to reach `rounds_needed`."""
@@ -103,6 +107,11 @@ class GatePoint(TrainingComparison):
 
     seconds: float = 0.0
     """Wall-clock seconds of all runs of both stacks."""
+
+    @property
+    def words(self) -> QuantityWords:
+        """Words for what is compared."""
+        return self.quantity.words
 
     @property
     def slower(self) -> bool:
@@ -197,15 +206,21 @@ def _judge_point(
         if disowned
         else compare_training(against.completed, stack.completed)
     )
-    logs = paired_logs(against.quantity.costs, stack.quantity.costs)
-    looks = count_looks(against.speeds, stack.speeds)
-    enough = len(logs) >= MINIMUM_ROUNDS and not disowned
-    judged = judge_rounds(logs, floor, looks, points) if enough else None
-    outcome, reason = _outcome(stack, against, training, judged, floor)
+    policy = Policy(floor=floor, points=max(points, 1))
+    speed = compare(against.quantity.costs, stack.quantity.costs, policy)
+    if disowned:
+        speed = Comparison(rounds=speed.rounds, looks=speed.looks)
+    judged = judge_comparison(speed, floor)
+    outcome, reason = _outcome(stack, against, training, (speed, judged), floor)
     if outcome == "passed" and looks_before:
-        outcome = judge_rounds(logs, floor, looks_before + looks, points).outcome
-    needed = judged.rounds_needed if judged else MINIMUM_ROUNDS
+        later = policy._replace(looks=looks_before + speed.looks)
+        again = compare(against.quantity.costs, stack.quantity.costs, later)
+        outcome = judge_comparison(again, floor).outcome
+    needed = judged.rounds_needed if speed.verdict != "not tested" else MINIMUM_ROUNDS
     needed = needed if outcome == "inconclusive" else None
+    if outcome in ("failed", "skipped"):
+        speed = speed.model_copy(update={"verdict": "not tested", "verdict_reason": reason})
+    found = of_same_training(speed, training).model_copy(update={"rounds_needed": needed})
     runs = [*stack.counted.values(), *against.counted.values()]
     stack = beside_baseline(stack, against)
     return GatePoint(
@@ -214,15 +229,13 @@ def _judge_point(
         outcome=outcome,
         reason=reason,
         stack_id=stack.planned.experiment.id,
+        quantity=stack.quantity.without_costs,
         against_id=against.planned.experiment.id,
-        rounds=len(logs),
-        looks=looks,
-        ratio=None if disowned else judged_interval(logs, looks, points),
-        slower_by=judged.slower_by if judged else None,
-        slower_by_at_most=judged.at_most if judged else None,
-        rounds_needed=needed,
-        more_rounds=needed - len(logs) if needed else None,
-        **training.model_dump(),
+        slower_by=judged.slower_by,
+        slower_by_at_most=judged.at_most,
+        more_rounds=needed - speed.rounds if needed else None,
+        **dict(training),
+        **dict(found),
         status=stack.ending.status,
         against_status=against.ending.status,
         reasons=tuple(dict.fromkeys((*stack.ending.reasons, *against.ending.reasons))),
@@ -234,7 +247,7 @@ def _outcome(
     stack: ExperimentRuns,
     against: ExperimentRuns,
     training: TrainingComparison,
-    judged: Judgement | None,
+    found: tuple[Comparison, Judgement],
     floor: float,
 ) -> tuple[Outcome, str]:
     """Return the outcome with its reason: missing runs first, then the loss, then the speed."""
@@ -246,25 +259,25 @@ def _outcome(
     if different := training.not_the_same:
         what = "output" if training.generated else "training"
         return "regression", f"the {what} of {stack.name} is {different}"
-    if judged is None:
-        rounds = len(set(stack.speeds) & set(against.speeds))
-        reason = f"{rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
+    speed, judged = found
+    if speed.verdict == "not tested":
+        reason = f"{speed.rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
         return "inconclusive", f"{reason} (--rounds {MINIMUM_ROUNDS})"
-    return judged.outcome, _sentence(stack, against, training, judged, floor)
+    return judged.outcome, _sentence((stack, against), training, speed, judged, floor)
 
 
 def _sentence(
-    stack: ExperimentRuns,
-    against: ExperimentRuns,
+    pair: Pair,
     training: TrainingComparison,
+    speed: Comparison,
     judged: Judgement,
     floor: float,
 ) -> str:
-    rounds, speed = len(set(stack.speeds) & set(against.speeds)), judged.ratio
-    interval = interval_text(speed, ratio)
-    words = stack.quantity.words
-    times = f"{ratio(speed.median)} {words.times} ({interval}, {rounds} rounds){stack.quantity.by}"
-    names = f"{stack.name} is {words.worse} than {against.name}"
+    assert speed.ratio is not None and judged.at_most is not None
+    rounds, interval = speed.rounds, interval_text(speed.ratio, ratio)
+    quantity, words = pair[0].quantity, pair[0].quantity.words
+    times = f"{ratio(speed.ratio.median)} {words.times} ({interval}, {rounds} rounds){quantity.by}"
+    names = f" is {words.worse} than ".join(one.name for one in pair)
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"

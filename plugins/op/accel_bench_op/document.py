@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from accel_bench.analysis.schema import Document, ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
 from accel_bench.scenario.models import Scenario
@@ -77,7 +78,7 @@ class GradientCheck(Frozen):
     """Size of the comparison: another than the cell's if float64 has no memory."""
 
 
-class OperationCell(Frozen):
+class OperationCell(Comparison):
     """Measurement of an operation at one size under one executor; missing figures are null."""
 
     scenario: str
@@ -119,14 +120,8 @@ class OperationCell(Frozen):
     seconds_per_call: Interval | None = None
     """Seconds per call, with a 95 % interval."""
 
-    ratio: Interval | None = None
-    """Speed ratio to eager, paired by round."""
-
-    verdict: str
-    """Verdict on the ratio."""
-
-    verdict_reason: str = ""
-    """Reason of the verdict."""
+    is_baseline: bool = False
+    """True if the others are compared with it; it has no ratio, and so no verdict."""
 
     flops_per_second: float | None = None
     """FLOP/s of the operation; null if FLOPs are not meaningful."""
@@ -192,9 +187,8 @@ def _cell(summary: Summary, row: ExperimentSummary, scenario: Scenario) -> Opera
         runs=row.runs,
         calls_per_second=speed,
         seconds_per_call=speed and speed.mapped(lambda calls: 1 / calls),
-        ratio=None if is_base else row.ratio,
-        verdict="baseline" if is_base else row.verdict_word,
-        verdict_reason="" if is_base else row.verdict_reason,
+        is_baseline=is_base,
+        **dict(Comparison() if is_base else row.speed),
         flops_per_second=metrics.get("flops_per_second"),
         bytes_per_second=metrics.get("bytes_per_second"),
         fraction_of_roofline=metrics.get("fraction_of_roofline"),

@@ -90,10 +90,12 @@ def _verdict(cell: OperationCell) -> str:
     """Return the verdict, the missing rounds, or the status of a cell without verdict."""
     if not cell.status.completed:
         return "OOM" if cell.status is Status.OOM else cell.status.value
+    if cell.is_baseline:
+        return "baseline"
     missing = MINIMUM_ROUNDS - cell.runs
     if cell.verdict == "not tested" and missing > 0:
         return f"needs {count(missing, 'round')}"
-    return cell.verdict
+    return cell.verdict_word
 
 
 def _check(check: GradientCheck) -> tuple[str, str]:

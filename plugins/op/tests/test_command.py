@@ -335,7 +335,7 @@ def test_the_program_runs_and_stores_cells_in_processes_of_their_own(
     assert done.code == 1, done.err
     assert "tokens" not in done.out
     right, wrong = json.loads(done.out)["cells"]
-    assert (right["executor"], right["status"], right["verdict"]) == ("eager", "ok", "baseline")
+    assert (right["executor"], right["status"], right["is_baseline"]) == ("eager", "ok", True)
     assert right["calls_per_second"]["median"] * right["seconds_per_call"]["median"] == (
         pytest.approx(1)
     )

@@ -17,7 +17,7 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.verdict import ALIKE, Direction, compare_logs
+from accel_bench.analysis.statistics.verdict import ALIKE, Direction, Policy, compare_logs
 from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
     assignments,
@@ -206,7 +206,7 @@ def check_losses(
             reason = f"over {seeds} its {words} {what} not finite with {count(without, 'seed')}"
             return TuneCheck(rounds=len(pairs), verdict=verdict, reason=reason, session=session)
     less = [math.log(base / winner) for base, winner in pairs if base > 0 and winner > 0]
-    compared = compare_logs({words: less}, {words: looks}, floor=0.0)[words]
+    compared = compare_logs({words: less}, {words: looks}, Policy(floor=0.0))[words]
     if compared.ratio is None:
         return TuneCheck(reason=f"no seed with a {words}", session=session)
     found = compared.ratio.mapped(lambda ratio: 1 / ratio)

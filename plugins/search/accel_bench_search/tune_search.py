@@ -12,7 +12,6 @@ from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.output import print_aside
 from accel_bench.documents.base import JsonValue
@@ -264,5 +263,5 @@ def check_speed(summary: Summary, session: str) -> TuneCheck:
     if base.saturated and keeps_up and not training_obstacle(row):
         reason = "it answers all requests in time, and the baseline is saturated at this rate"
         return TuneCheck(rounds=row.rounds, verdict="better", reason=reason, session=session)
-    found = {name: getattr(row, name) for name in Comparison.model_fields}
-    return TuneCheck(**found, reason=conclusion(summary).rstrip("."), session=session)
+    reason = conclusion(summary).rstrip(".")
+    return TuneCheck(**dict(row.speed), reason=reason, session=session)

@@ -104,7 +104,7 @@ def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -
         [on_ladder(run, (0,)) for run in serving("calm", 50, rate=1.0, declares=True)],
     ).ladder
     reason = "requests arrive at 4 and at 1 a second"
-    assert (step.adds.ratio, step.adds.reason, step.left_out.ratio) == (None, reason, None)
+    assert (step.adds.ratio, step.adds.verdict_reason, step.left_out.ratio) == (None, reason, None)
 
 
 def test_sweep_points_may_differ_in_the_rate() -> None:
@@ -130,9 +130,9 @@ def test_sweep_points_are_compared_by_latency_and_those_that_are_saturated_are_n
 
     stacks = [point(1, 100, 0.1), point(4, 200, 0.05), point(8, 50, 0.02, saturated=True)]
     first, second, third = summary_of(*stacks).points
-    assert first.reason == "this is the reference point"
+    assert first.verdict_reason == "this is the reference point"
     assert second.ratio is not None and second.ratio.median == pytest.approx(0.5)
-    assert third.ratio is None and third.reason.startswith(
+    assert third.ratio is None and third.verdict_reason.startswith(
         "saturated: base (inference.batch_size=8)"
     )
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from accel_bench.analysis.statistics.estimators import one_sided_p
-from accel_bench.analysis.statistics.sequential import judge_comparison, judge_rounds, look_sizes
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, compare_logs
+from accel_bench.analysis.statistics.sequential import judge_comparison, look_sizes
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, Policy, compare_logs
 
 RUNS = 1000
 """Simulated gates."""
@@ -26,6 +26,12 @@ def logs(generator, count, noise, slower=1.0):
     """log(other / stack) of that many rounds."""
     other, stack = noise * generator.standard_normal((2, count))
     return other - stack - math.log(slower)
+
+
+def judge_rounds(rounds, floor, looks=1, points=1):
+    """What a gate makes of rounds at their look."""
+    (found,) = compare_logs({"": rounds}, {"": looks}, Policy(floor=floor, points=points)).values()
+    return judge_comparison(found, floor)
 
 
 def gate(generator, sizes, noise, slower=1.0, floor=0.01):
@@ -170,7 +176,7 @@ def test_a_machine_that_is_too_noisy_leaves_the_gate_open():
 def test_a_comparison_is_judged_as_its_rounds_are(mean, look):
     rounds = spread_around(mean)
     (compared,) = compare_logs({"fast": rounds}, {"fast": look}).values()
-    assert judge_comparison(compared, 0.01) == judge_rounds(rounds, 0.01, look).outcome
-    assert judge_comparison(compared, 0.3) == judge_rounds(rounds, 0.3, look).outcome
+    assert judge_comparison(compared, 0.01).outcome == judge_rounds(rounds, 0.01, look).outcome
+    assert judge_comparison(compared, 0.3).outcome == judge_rounds(rounds, 0.3, look).outcome
     few = compare_logs({"fast": rounds[:4]}, {"fast": look})["fast"]
-    assert judge_comparison(few, 0.3) == "inconclusive"
+    assert judge_comparison(few, 0.3).outcome == "inconclusive"

@@ -10,8 +10,9 @@ import pytest
 
 from accel_bench.analysis.statistics.verdict import (
     Comparison,
-    compare,
+    Policy,
     compare_logs,
+    compare_stacks,
     paired_logs,
 )
 
@@ -27,7 +28,7 @@ def runs(values, session="monday"):
 
 
 def one(baseline, stack, **options) -> Comparison:
-    return compare(runs(baseline), {"stack": runs(stack)}, **options)["stack"]
+    return compare_stacks(runs(baseline), {"stack": runs(stack)}, Policy(**options))["stack"]
 
 
 def noisy(generator, count, noise, factor=1.0):
@@ -42,7 +43,7 @@ def simulate(factor, noise, runs_made=RUNS, stacks=1, seed=1):
     for _ in range(runs_made):
         baseline = runs(noisy(generator, 5, noise))
         others = {str(n): runs(noisy(generator, 5, noise, factor)) for n in range(stacks)}
-        found = [c.verdict for c in compare(baseline, others).values()]
+        found = [c.verdict for c in compare_stacks(baseline, others).values()]
         verdicts.append(found[0])
         alarms += any(verdict in ("better", "worse") for verdict in found)
     return verdicts, alarms
@@ -126,7 +127,7 @@ def test_log_ratios_are_positive_where_the_stack_took_less_time():
 def test_only_runs_of_one_session_and_round_are_pairs():
     baseline = {**runs(BASE), **runs([9.0] * 5, "tuesday")}
     stack = {**runs(BASE), **runs([1.0], "wednesday")}
-    found = compare(baseline, {"stack": stack})["stack"]
+    found = compare_stacks(baseline, {"stack": stack})["stack"]
     assert found.rounds == 5
     assert found.ratio.median == pytest.approx(1.0)
 
@@ -168,9 +169,9 @@ def test_the_more_stacks_are_compared_the_surer_each_must_be():
         0.0385,
     ]  # One-sided p = 0.0008 by itself, 0.0025 among three.
     stack = runs(np.exp([-value for value in logs]))
-    alone = compare(runs([1.0] * 5), {"a": stack})
+    alone = compare_stacks(runs([1.0] * 5), {"a": stack})
     other = runs([1.0, 1.02, 0.98, 1.01, 0.99])
-    together = compare(runs([1.0] * 5), {"a": stack, "b": other, "c": other})
+    together = compare_stacks(runs([1.0] * 5), {"a": stack, "b": other, "c": other})
     assert alone["a"].verdict == "better"
     assert together["a"].verdict == "inconclusive"
     assert together["a"].minimum_detectable_effect > alone["a"].minimum_detectable_effect
@@ -194,7 +195,7 @@ def follow_advice(generator, noise, sessions=4):
         for number in range(len(stack), rounds):
             for one in (baseline, stack):
                 one[f"session {session}", number] = math.exp(noise * generator.standard_normal())
-        found = compare(baseline, {"stack": stack})["stack"]
+        found = compare_stacks(baseline, {"stack": stack})["stack"]
         assert found.looks == session + 1
         rounds = found.rounds_needed
         if found.verdict != "inconclusive" or rounds is None:
@@ -224,7 +225,7 @@ def test_an_interval_leaves_out_1_exactly_if_the_verdict_sees_a_difference():
         looks = {
             name: int(look) for name, look in zip(logs, generator.integers(1, 3, 4), strict=True)
         }
-        for found in compare_logs(logs, looks, floor=0.0).values():
+        for found in compare_logs(logs, looks, Policy(floor=0.0)).values():
             low, high = found.ratio.low, found.ratio.high
             sees = not low <= 1 <= high
             assert sees == (found.verdict in ("better", "worse"))
@@ -237,7 +238,7 @@ def test_a_later_look_needs_more_certainty_and_says_what_it_could_have_seen():
     stack = [value / 1.012 for value in [1.002, 0.999, 1.003, 0.998, 1.0]]
     first = one(BASE, stack)
     days = {("tuesday" if n > 2 else "monday", n): None for n in range(5)}
-    second = compare(
+    second = compare_stacks(
         dict(zip(days, BASE, strict=True)), {"stack": dict(zip(days, stack, strict=True))}
     )["stack"]
     assert (first.looks, second.looks) == (1, 2)

@@ -52,7 +52,7 @@ def test_a_point_is_compared_with_the_first_and_with_the_one_that_is_named() -> 
     assert first.reference == {"train.micro_batch_size": 1}
     named = row(summary([ONE, FOUR], runs, reference="bs_4").points, 1)
     assert named.ratio is not None and named.ratio.median == pytest.approx(0.5, rel=1e-3)
-    assert row(summary([ONE, FOUR], runs).points, 1).reason == "this is the reference point"
+    assert row(summary([ONE, FOUR], runs).points, 1).verdict_reason == "this is the reference point"
 
 
 def test_points_that_ran_one_after_another_are_compared_unpaired() -> None:
@@ -127,9 +127,9 @@ def test_each_stack_is_compared_with_itself() -> None:
 def test_what_did_not_complete_has_a_reason_and_no_ratio() -> None:
     failed = [make_result(FOUR, round=n, status=Status.OOM) for n in range(5)]
     made = summary([ONE, FOUR], [*make_rounds(ONE, STEADY), *failed])
-    assert (row(made.points, 4).ratio, row(made.points, 4).reason) == (None, "ended as oom")
+    assert (row(made.points, 4).ratio, row(made.points, 4).verdict_reason) == (None, "ended as oom")
     against = row(summary([ONE, FOUR], [*make_rounds(ONE, STEADY), *failed], "bs_4").points, 1)
-    assert against.reason == "the reference point ended as oom"
+    assert against.verdict_reason == "the reference point ended as oom"
 
 
 @pytest.mark.parametrize("sweep", [{}, {"train.seed": 1}, {"train.seed": 1, "data.seed": 1}])

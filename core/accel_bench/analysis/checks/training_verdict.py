@@ -7,7 +7,7 @@ from typing import NamedTuple
 from accel_bench.analysis.checks.convergence import LossComparison
 from accel_bench.analysis.checks.outputs import OutputComparison
 from accel_bench.analysis.statistics.verdict import ALIKE, Comparison, Training
-from accel_bench.analysis.wording import OF_SPEED, QuantityWords, training_word, verdict_word
+from accel_bench.analysis.wording import training_word
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
 """Why nothing is compared where calls are counted in the place of tokens."""
@@ -170,14 +170,15 @@ class StackComparison(TrainingComparison, Comparison):
     """A stack's speed and training against the baseline's, or those of B against those of A."""
 
     @property
-    def words(self) -> QuantityWords:
-        """Words for what is compared."""
-        return OF_SPEED
+    def speed(self) -> Comparison:
+        """The comparison of the speeds alone."""
+        return Comparison(**{name: getattr(self, name) for name in Comparison.model_fields})
 
     @property
     def verdict_word(self) -> str:
-        """The verdict as people read it, such as `faster` or `different training`."""
-        return verdict_word(self, self.words, "output" if self.generated else "training")
+        """The verdict on the speed as people read it; other answers are a `different output`."""
+        word = super().verdict_word
+        return word.replace("training", "output") if self.generated else word
 
 
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:

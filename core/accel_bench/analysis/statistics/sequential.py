@@ -12,18 +12,15 @@ and again until the answer pleases.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from accel_bench.analysis.statistics.estimators import Interval, t_quantile
+from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
     MINIMUM_ROUNDS,
-    ONE_SIDED_ALPHA,
     Comparison,
     fraction_of_look,
-    judged_interval,
 )
 
 Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
@@ -44,75 +41,51 @@ PASS_ALPHA = 0.05
 
 
 class Judgement(NamedTuple):
-    """What rounds show of speed."""
+    """What a comparison shows of a slow-down; all but the outcome is None without a verdict."""
 
     outcome: Outcome
 
-    ratio: Interval
-    """Speed over the other's, with the interval that leaves out 1 if one is surely slower."""
-
-    slower_by: float
+    slower_by: float | None = None
     """Estimated relative increase of the time per token."""
 
-    at_most: float
+    at_most: float | None = None
     """Its upper bound at the level of the look."""
 
-    rounds_needed: int | None
+    rounds_needed: int | None = None
     """Rounds in all that would settle it; None when settled or hopeless."""
 
 
-def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: int = 1) -> Judgement:
-    """Judge at least five log-ratios, log(other / stack), at their `looks`-th look.
+def judge_comparison(found: Comparison, floor: float) -> Judgement:
+    """Judge a comparison at its look; without a verdict it stays open.
 
-    A regression needs a slow-down that is surely more than 0, by a t bound, and by its estimate
-    more than the floor; that is the rule of every comparison. To pass, the slow-down must surely
-    be less than the floor. `points` are looked at together, and any of them can raise the alarm.
-    """
-    slow, spread, allowed = -fmean(logs), stdev(logs), math.log1p(floor)
-
-    def settle(rounds: int, look: int) -> tuple[Outcome, float]:
-        """Return the outcome of so many rounds, and the upper bound of the log slow-down."""
-        error, fraction = spread / math.sqrt(rounds), fraction_of_look(look)
-        at_most = slow + t_quantile(rounds - 1, 1 - PASS_ALPHA * fraction) * error
-        if slow > max(_surely(rounds, look, points) * error, allowed):
-            return "regression", at_most
-        return ("passed" if at_most < allowed else "inconclusive"), at_most
-
-    outcome, at_most = settle(len(logs), looks)
-    needed = None
-    if outcome == "inconclusive":
-        more = range(len(logs) + 1, MAXIMUM_ROUNDS + 1)
-        needed = next((n for n in more if settle(n, looks + 1)[0] != "inconclusive"), None)
-    speed = judged_interval(logs, looks, points)
-    assert speed is not None
-    return Judgement(outcome, speed, math.expm1(slow), math.expm1(at_most), needed)
-
-
-def judge_comparison(found: Comparison, floor: float) -> Outcome:
-    """Judge a comparison by the rules of `judge_rounds`; without a verdict it stays open.
-
-    Slower is what its verdict calls worse, which is adjusted for all stacks that were compared.
+    A regression needs a slow-down that its verdict calls worse, which is adjusted for all that is
+    compared together, and that by its estimate is more than the floor. To pass, the slow-down must
+    surely be less than the floor.
     """
     ratio = found.ratio
     if found.rounds < MINIMUM_ROUNDS or found.verdict == "not tested" or not (ratio and ratio.low):
-        return "inconclusive"
-    speed, allowed = math.log(ratio.median), -math.log1p(floor)
-    if found.verdict == "worse" and speed < allowed:
-        return "regression"
-    level, freedom = 1 - PASS_ALPHA * fraction_of_look(found.looks), found.rounds - 1
-    error = (speed - math.log(ratio.low)) / t_quantile(freedom, (1 + ratio.confidence) / 2)
-    return "passed" if speed - t_quantile(freedom, level) * error > allowed else "inconclusive"
+        return Judgement("inconclusive")
+    slow, allowed = -math.log(ratio.median), math.log1p(floor)
+    tail = (1 - ratio.confidence) / 2
+    error = (-slow - math.log(ratio.low)) / t_quantile(found.rounds - 1, 1 - tail)
+    spread, share = error * math.sqrt(found.rounds), tail / fraction_of_look(found.looks)
 
+    def bound(rounds: int, look: int, error_rate: float) -> float:
+        """Return the distance of a one-sided bound from the mean of so many rounds."""
+        sure = t_quantile(rounds - 1, 1 - error_rate * fraction_of_look(look))
+        return sure * spread / math.sqrt(rounds)
 
-def is_slower(logs: Sequence[float], floor: float, looks: int, points: int) -> bool:
-    """Return whether `judge_rounds` calls at least two log-ratios a regression."""
-    error = stdev(logs) / math.sqrt(len(logs))
-    return -fmean(logs) > max(_surely(len(logs), looks, points) * error, math.log1p(floor))
+    def settles(rounds: int) -> bool:
+        passes, worse = (bound(rounds, found.looks + 1, rate) for rate in (PASS_ALPHA, share))
+        return slow + passes < allowed or slow > max(worse, allowed)
 
-
-def _surely(rounds: int, look: int, points: int) -> float:
-    """Return how many standard errors are surely more than 0 at a look."""
-    return t_quantile(rounds - 1, 1 - ONE_SIDED_ALPHA * fraction_of_look(look) / points)
+    at_most = slow + bound(found.rounds, found.looks, PASS_ALPHA)
+    regression = found.verdict == "worse" and slow > allowed
+    passed: Outcome = "passed" if at_most < allowed else "inconclusive"
+    outcome: Outcome = "regression" if regression else passed
+    more = range(found.rounds + 1, MAXIMUM_ROUNDS + 1) if outcome == "inconclusive" else ()
+    needed = next(filter(settles, more), None)
+    return Judgement(outcome, math.expm1(slow), math.expm1(at_most), needed)
 
 
 def look_sizes(first: int, most: int) -> list[int]:

@@ -19,6 +19,7 @@ from accel_bench.analysis.statistics.estimators import (
     one_sided_p,
     t_bound,
     t_quantile,
+    unpaired_ratio,
 )
 from accel_bench.documents.base import Frozen
 
@@ -27,6 +28,20 @@ RoundKey: TypeAlias = tuple[str, int]
 
 Direction: TypeAlias = Literal["better", "same", "worse", "inconclusive", "not tested"]
 """Verdicts on a figure beside another one, such as a speed."""
+
+
+class QuantityWords(NamedTuple):
+    """Words for the ratio of a compared quantity, and for its verdicts."""
+
+    times: str = "times as fast"
+    better: str = "faster"
+    worse: str = "slower"
+    same: str = "equally fast"
+
+
+OF_SPEED = QuantityWords()
+OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
+"""Words for a speed or a latency, and for any other quantity."""
 
 Training: TypeAlias = Literal[
     "bitwise equal",
@@ -111,46 +126,98 @@ class Comparison(Frozen):
         """True if it is better, and nothing shows that its training differs."""
         return self.verdict == "better" and self.training != "different"
 
+    @property
+    def words(self) -> QuantityWords:
+        """Words for what is compared."""
+        return OF_SPEED
+
+    @property
+    def verdict_word(self) -> str:
+        """The verdict as people read it, such as `faster` or `different training`."""
+        if self.verdict == "better" and not self.wins:
+            return "different training"
+        named = {"better": self.words.better, "worse": self.words.worse}
+        return named.get(self.verdict, self.verdict)
+
+
+class Policy(NamedTuple):
+    """How two sides are compared."""
+
+    kind: Literal["paired", "estimate", "unpaired"] = "paired"
+    """Whether pairs get a verdict; else they are an estimate with a 95 % interval, and so are runs
+    that are no pairs."""
+
+    floor: float = PRACTICAL_FLOOR
+    """Relative effect up to which none is worth a verdict, however sure it is."""
+
+    noise_floor: float | None = None
+    """Relative difference that identical code showed on this machine; None if it is not known."""
+
+    points: int = 1
+    """Sweep points, or rivals, among which the error is divided (Bonferroni's inequality)."""
+
+    looks: int | None = None
+    """Number of the look, from 1; None where each session is one."""
+
+
+PAIRED, ESTIMATE, UNPAIRED = Policy(), Policy("estimate"), Policy("unpaired")
+"""Policies of pairs with a verdict, of pairs without one, and of unpaired runs without one."""
+
 
 def compare(
+    a: Mapping[RoundKey, float], b: Mapping[RoundKey, float], policy: Policy = PAIRED
+) -> Comparison:
+    """Compare seconds per real token of B with those of A, as `compare_stacks` does."""
+    return compare_stacks(a, {"b": b}, policy)["b"]
+
+
+def compare_stacks(
     baseline: Mapping[RoundKey, float],
     stacks: Mapping[str, Mapping[RoundKey, float]],
-    noise_floor: float | None = None,
-    floor: float = PRACTICAL_FLOOR,
+    policy: Policy = PAIRED,
 ) -> dict[str, Comparison]:
     """Compare seconds per real token, one number per process, of stacks with the baseline's.
 
-    Only runs with the same key are compared. `noise_floor` is the relative difference that
-    identical code showed on this machine; effects up to `floor` are not worth a verdict, however
-    sure they are. Holm's method adjusts for all stacks given, each with the part of the error that
-    its last look may spend: what is faster or slower stays so while others are looked at again.
+    Of pairs only runs with the same key are compared. Holm's method adjusts for all stacks given,
+    each with the part of the error that its last look may spend: what is better or worse stays so
+    while others are looked at again.
     """
+    if policy.kind == "unpaired":
+        before = list(baseline.values())
+        return {
+            name: Comparison(ratio=unpaired_ratio(before, list(runs.values())))
+            for name, runs in stacks.items()
+        }
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
-    looks = {name: count_looks(baseline, runs) for name, runs in stacks.items()}
-    return compare_logs(logs, looks, noise_floor, floor)
+    looks = {name: policy.looks or count_looks(baseline, runs) for name, runs in stacks.items()}
+    return compare_logs(logs, looks, policy)
 
 
 def compare_logs(
-    logs: Mapping[str, Sequence[float]],
-    looks: Mapping[str, int],
-    noise_floor: float | None = None,
-    floor: float = PRACTICAL_FLOOR,
+    logs: Mapping[str, Sequence[float]], looks: Mapping[str, int], policy: Policy = PAIRED
 ) -> dict[str, Comparison]:
-    """Judge the paired log-ratios of stacks, positive where one took less, as `compare` does."""
+    """Compare stacks by their paired log-ratios, positive where one took less."""
+    if policy.kind == "estimate":
+        return {
+            name: Comparison(rounds=len(own), looks=looks[name], ratio=log_interval(own))
+            for name, own in logs.items()
+        }
     tested = [name for name in logs if len(logs[name]) >= MINIMUM_ROUNDS]
-    spent = [one_sided_p(logs[name]) / fraction_of_look(looks[name]) for name in tested]
+    spent = [
+        policy.points * one_sided_p(logs[name]) / fraction_of_look(looks[name]) for name in tested
+    ]
     chances = dict(zip(tested, holm(spent), strict=True))
     sharing = dict(zip(tested, _sharing(spent), strict=True))
-    margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
+    margin = math.log1p(max(SAME_WITHIN, 2 * (policy.noise_floor or 0.0)))
     found = {
         name: _judge(
             own,
             chances[name],
-            _Rule(len(tested), margin, floor, looks[name]),
-            judged_interval(own, looks[name], sharing[name]),
+            _Rule(len(tested) * policy.points, margin, policy.floor, looks[name]),
+            _judged_interval(own, looks[name], sharing[name] * policy.points),
         )
         if name in chances
-        else _too_few(own, judged_interval(own, looks[name], 1))
+        else _too_few(own, _judged_interval(own, looks[name], policy.points))
         for name, own in logs.items()
     }
     return {name: one.model_copy(update={"looks": looks[name]}) for name, one in found.items()}
@@ -166,7 +233,7 @@ def fraction_of_look(look: int) -> float:
     return 1 / (look * (look + 1))
 
 
-def judged_interval(logs: Sequence[float], look: int, sharing: int) -> Interval | None:
+def _judged_interval(logs: Sequence[float], look: int, sharing: int) -> Interval | None:
     """Return exp of the mean of log-ratios, with the interval that leaves out 1 exactly if the test
     of that look sees a difference, whose error `sharing` stacks share."""
     error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(look, 1)) / sharing

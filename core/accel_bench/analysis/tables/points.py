@@ -7,21 +7,27 @@ began, on the same nodes; else they are unpaired.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
 from accel_bench.analysis.aggregate import ExperimentRuns, by_point, obstacle
 from accel_bench.analysis.metrics.offered_load import load_obstacle
-from accel_bench.analysis.statistics.estimators import Interval, log_interval, unpaired_ratio
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
-from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.analysis.statistics.verdict import (
+    ESTIMATE,
+    UNPAIRED,
+    Comparison,
+    RoundKey,
+    compare,
+)
+from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result
 from accel_bench.scenario.uses import TOKENS
 
 
-class PointFigure(Frozen):
+class PointFigure(Comparison):
     """A stack at one sweep point against itself at another: an estimate, not a verdict."""
 
     stack: str
@@ -48,21 +54,11 @@ class PointFigure(Frozen):
     tokens_per_second_per_device: Interval | None = None
     """The same divided by the number of ranks."""
 
-    ratio: Interval | None = None
-    """Global speed over that of the reference, with a 95 % interval; where requests arrive at a
-    rate, the reference's latency of the median request over this one's."""
-
     ratio_per_device: Interval | None = None
     """Speed per device over that of the reference."""
 
     paired: bool = False
     """True if the ratio is of pairs within rounds; else it is Welch's of unpaired runs."""
-
-    rounds: int = 0
-    """Pairs, or unpaired runs of this point."""
-
-    reason: str = ""
-    """Why there is no ratio, where there is none."""
 
 
 def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
@@ -89,9 +85,8 @@ def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
     paired = shares_rounds(row, base)
     reason = obstacle(row, base, "the reference point")
     reason = reason or load_obstacle(base.load, row.load, any_rate=True)
-    ratio = None
-    if not reason:
-        ratio = ratio_of(base.compared_seconds, row.compared_seconds, paired)
+    policy = ESTIMATE if paired else UNPAIRED
+    ratio = None if reason else compare(base.compared_seconds, row.compared_seconds, policy).ratio
     per_device = there.scenario.world_size / size
     return PointFigure(
         stack=here.stack.name,
@@ -106,17 +101,8 @@ def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
         ratio_per_device=ratio and ratio.mapped(lambda value: value * per_device),
         paired=paired and ratio is not None,
         rounds=len(set(base.speeds) & set(row.speeds)) if paired else len(row.speeds),
-        reason=reason,
+        verdict_reason=reason,
     )
-
-
-def ratio_of(
-    base: Mapping[RoundKey, float], row: Mapping[RoundKey, float], paired: bool
-) -> Interval | None:
-    """Return base / row, of pairs or of unpaired values."""
-    if paired:
-        return log_interval(paired_logs(base, row))
-    return unpaired_ratio(list(base.values()), list(row.values()))
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from accel_bench.analysis.ladder import LadderStep, MemoryChange
 from accel_bench.analysis.schema import Summary
@@ -24,7 +25,9 @@ def ladder_tables(summary: Summary) -> list[Table]:
     for step in summary.ladder:
         at = f" ({point_name(step)})" if step.sweep else ""
         points.setdefault(f"ladder of {summary.scenario}{at}", []).append(step)
-    return [Table(COLUMNS, steps, title, _notes(steps)) for title, steps in points.items()]
+    fast = summary.experiments[0].words.times.removeprefix("times ")
+    columns = [replace(one, title=fast) if one.title == "as fast" else one for one in COLUMNS]
+    return [Table(columns, steps, title, _notes(steps)) for title, steps in points.items()]
 
 
 def memory_change(change: MemoryChange) -> str:
@@ -44,8 +47,8 @@ def _notes(steps: Sequence[LadderStep]) -> list[str]:
 
 def _step_notes(step: LadderStep) -> Iterator[str]:
     for name, figure in (("added", step.adds), ("left out", step.left_out)):
-        if figure.reason:
-            yield f"{step.item} {name}: {figure.reason}"
+        if figure.verdict_reason:
+            yield f"{step.item} {name}: {figure.verdict_reason}"
         elif figure.loss_verdict not in ALIKE:
             yield f"{step.item} {name}: loss {figure.loss_word}: {figure.loss_reason}"
 

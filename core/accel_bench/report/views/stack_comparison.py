@@ -432,10 +432,10 @@ LEFT_OUT = "evidence effective update_cost ranks"
 """Documents of a row that a spreadsheet does without."""
 
 OF_LADDER = (
-    "stack against rounds ratio reason memory loss_verdict loss_difference loss_tolerance "
+    "stack against rounds ratio verdict_reason memory loss_verdict loss_difference loss_tolerance "
     "loss_reason update_verdict update_difference"
 )
-OF_POINT = "reference world_size paired rounds reason ratio ratio_per_device"
+OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"
 """Fields that a row has of its rung of a ladder, and of its sweep point."""
 
 PEAKS = ("reserved", "nvml", "rss")

@@ -8,13 +8,15 @@ from typing import NamedTuple
 from accel_bench.analysis.device_kinds import DeviceKind
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import (
+    ESTIMATE,
     MINIMUM_ROUNDS,
     SAME_WITHIN,
+    UNPAIRED,
     Comparison,
     RoundKey,
     compare,
 )
-from accel_bench.analysis.tables.points import paired_rounds, ratio_of, shares_rounds
+from accel_bench.analysis.tables.points import paired_rounds, shares_rounds
 from accel_bench_advise.recommendation.break_even import break_even, mean_ends
 from accel_bench_advise.recommendation.candidates import (
     Candidate,
@@ -146,13 +148,13 @@ def job_time(candidate: Candidate, tokens: float | None) -> Interval:
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
     """Return the speed ratio of two candidates for the job, by paired rounds if possible."""
     seconds, others, paired = _seconds_of(one, other, tokens)
-    return ratio_of(others, seconds, paired)
+    return compare(others, seconds, ESTIMATE if paired else UNPAIRED).ratio
 
 
 def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
     """Return the comparison of two candidates that ran in the same rounds, else None."""
     seconds, others, paired = _seconds_of(best, other, tokens)
-    return compare(others, {"best": seconds})["best"] if paired else None
+    return compare(others, seconds) if paired else None
 
 
 def _seconds_of(

@@ -233,7 +233,7 @@ def _cell(
         runs=len(row.completed),
         figures={} if word else {one.name: _figure(one, row, compared, terms) for one in figures},
         paired=bool(compared and compared.paired),
-        why_not_compared=compared.reason if compared else missing,
+        why_not_compared=compared.verdict_reason if compared else missing,
     )
 
 

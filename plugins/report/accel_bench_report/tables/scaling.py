@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, t_bound
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import ESTIMATE, UNPAIRED, RoundKey, compare
 from accel_bench.analysis.tables.experiment_keys import keys_of
-from accel_bench.analysis.tables.points import PointFigure, against, ratio_of, shares_rounds
+from accel_bench.analysis.tables.points import PointFigure, against, shares_rounds
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.tables.keyed import Keyed, group_by
@@ -225,7 +225,8 @@ def _point(row: ExperimentRuns, base: ExperimentRuns) -> ScalingPoint:
     scenario, figure = row.planned.experiment.scenario, against(row, base)
     here, there = _step_seconds(row), _step_seconds(base)
     one = Interval(median=1.0, low=None, high=None) if row is base and row.usable else None
-    relative = ratio_of(here, there, figure.paired) if figure.ratio else one
+    policy = ESTIMATE if figure.paired else UNPAIRED
+    relative = compare(here, there, policy).ratio if figure.ratio else one
     speedup = figure.ratio or one
     linear = _size(row) / _size(base)
     return ScalingPoint(

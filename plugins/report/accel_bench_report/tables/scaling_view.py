@@ -68,7 +68,8 @@ def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:
     """Return which ratios are of pairs, and why others are missing."""
-    notes = [(label(row), row.reason) for row in rows if row.reason and row.sweep != row.reference]
+    others = [row for row in rows if row.sweep != row.reference]
+    notes = [(label(row), row.verdict_reason) for row in others if row.verdict_reason]
     for row in rows:
         if row.ratio is not None:
             pairs = f"paired within {count(row.rounds, 'round')}"
@@ -155,12 +156,16 @@ ESTIMATED = (
 """Columns of the estimates."""
 
 
+OF_POINT = (
+    "sweep tag world_size tokens_per_second tokens_per_second_per_device paired rounds "
+    "verdict_reason"
+)
+"""Fields that a row has of its sweep point."""
+
 FLAT = (
     *columns_of(Summary, "summary", names="scenario"),
     *columns_of(Scaling, "scaling", names="stack kind counts"),
-    *columns_of(
-        PointFigure, "point.figure", without="stack reference counts ratio ratio_per_device"
-    ),
+    *columns_of(PointFigure, "point.figure", names=OF_POINT),
     *columns_of(PointFigure, "point.figure", "speedup", "ratio"),
     *columns_of(ScalingPoint, "point", without="figure"),
     *columns_of(SerialShare, "scaling.serial_share", "estimated_serial_{}"),

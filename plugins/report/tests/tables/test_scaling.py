@@ -164,12 +164,12 @@ def test_a_point_that_failed_leaves_the_others_and_says_how_it_ended() -> None:
     one, two, four = map(point, (1, 2, 4))
     failed = [make_result(four, round=n, status=Status.OOM) for n in range(5)]
     scaling = scale((one, runs(one, 0.1)), (two, runs(two, 0.1)), (four, failed))
-    assert scaling.points[2].figure.reason == "ended as oom"
+    assert scaling.points[2].figure.verdict_reason == "ended as oom"
     assert scaling.points[2].efficiency is None
     assert scaling.serial_share is not None and scaling.serial_share.sizes == 2
     lost = scale((one, [make_result(one, status=Status.FAILED)]), (two, runs(two, 0.1)))
     assert "smallest point" in lost.serial_share_reason
-    assert lost.points[1].figure.reason == "the reference point ended as failed"
+    assert lost.points[1].figure.verdict_reason == "the reference point ended as failed"
 
 
 def test_a_sweep_of_something_else_does_not_scale() -> None:
