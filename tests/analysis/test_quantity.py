@@ -183,7 +183,7 @@ def test_a_race_and_a_gate_judge_the_same_quantity():
         for one in {run.experiment.stack.name: run.experiment for run in twice}.values()
     ]
     _, raced = collect_raced(plans, twice, "lora", 10)
-    assert [(drop.stack, drop.rival, drop.after) for drop in raced.drops] == [("nf4", "fast", 5)]
+    assert [(drop.stack, drop.rival, drop.rounds) for drop in raced.drops] == [("nf4", "fast", 5)]
     summary = summary_of(rounds("lora", 1.0), rounds("fast", 2.0))
     outcome, reason = judge_row(summary.experiments[1], "lora", 0.01)
     assert (outcome, "fast is worse than lora by more than 1 %" in reason) == ("regression", True)

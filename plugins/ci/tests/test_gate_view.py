@@ -84,10 +84,11 @@ def test_csv_and_json_hold_every_figure_under_one_name() -> None:
     document = json.loads(render_gate(ALL, "json"))
     assert [row["outcome"] for row in rows] == [one["outcome"] for one in document["points"]]
     for name in set(document["points"][0]) - {
-        *("ratio", "confirmation_ratio", "reasons", "sweep", "training_reasons")
+        *("ratio", "confirmation_ratio", "quantity", "reasons", "sweep", "training_reasons")
     }:
         assert name in rows[0]
     assert (rows[0]["ratio_low"], rows[0]["floor"]) == ("0.94", "0.01")
+    assert rows[0]["quantity_name"] == "tokens_per_second"
 
 
 def test_people_see_every_point_with_its_reason() -> None:
