@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_bench.analysis.statistics.estimators import geometric_interval
-from accel_bench.analysis.wording import StackAtPoint, group_label, label, rate_interval, shares
+from accel_bench.analysis.statistics.verdict import judged_interval
+from accel_bench.analysis.wording import (
+    StackAtPoint,
+    group_label,
+    label,
+    rate_interval,
+    ratio_interval,
+    shares,
+)
 
 
 def spread(*values: float) -> str:
@@ -20,6 +28,16 @@ def test_an_interval_that_tells_nothing_asks_for_more_rounds() -> None:
     assert spread(1000.0, 1050.0) == "1,025 ±36 %"
     assert spread(1000.0, 1600.0, 1300.0, 1250.0, 1310.0) == "1,278 ±23 %"
     assert spread(1000.0) == "1,000"
+
+
+def test_two_rounds_of_a_verdicts_interval_are_as_short_as_others() -> None:
+    texts = {(0.0, 0.1): "1.05 [<0.01, >105]", (0.0, 5.0): "12.18 [<0.1, >1,218]"}
+    for rounds, text in texts.items():
+        for look in (1, 2):
+            interval = judged_interval(rounds, look, 1)
+            assert interval is not None
+            assert ratio_interval(interval) == text
+            assert ratio_interval(interval.mapped(lambda ratio: 1 / ratio))
 
 
 def test_a_point_is_called_by_the_tag_that_the_scenario_forms_and_else_by_its_values() -> None:

@@ -21,6 +21,9 @@ JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
 WITHIN = "within what"
 """Beginning of the words for a declared difference by design."""
 
+FAR_OFF = 100
+"""Factor of a ratio beyond which an end of its interval tells no more than that."""
+
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
 TONES: Mapping[str, Tone] = {
@@ -185,12 +188,19 @@ def ratio(value: float) -> str:
 def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
     """Return median, low and high with the digits that the interval makes sense of.
 
-    Without an interval it is the median alone.
+    Without an interval it is the median alone. An end that is more than a hundred times off, as
+    with two rounds, is `<0.01` or `>100`.
     """
-    if speed_up.low is None or speed_up.high is None:
-        return (f"{speed_up.median:.2f}",)
-    digits = 3 if speed_up.high - speed_up.low < 0.04 else 2 if speed_up.median < 100 else 0
-    return tuple(f"{v:,.{digits}f}" for v in (speed_up.median, speed_up.low, speed_up.high))
+    median, low, high = speed_up.median, speed_up.low, speed_up.high
+    if low is None or high is None:
+        return (f"{median:.2f}",)
+    digits = 3 if high - low < 0.04 else 2 if median < 100 else 0
+    least, most = median / FAR_OFF, median * FAR_OFF
+    return (
+        f"{median:,.{digits}f}",
+        f"{low:,.{digits}f}" if low >= least else f"<{least:.1g}",
+        f"{high:,.{digits}f}" if high <= most else f">{most:,.0f}",
+    )
 
 
 def ratio_interval(speed_up: Interval) -> str:
