@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +11,10 @@ from accel_bench.analysis.statistics.verdict import judged_interval
 from accel_bench.analysis.wording import (
     StackAtPoint,
     group_label,
+    interval_text,
     label,
     rate_interval,
+    ratio,
     ratio_interval,
     shares,
 )
@@ -38,6 +41,17 @@ def test_two_rounds_of_a_verdicts_interval_are_as_short_as_others() -> None:
             assert interval is not None
             assert ratio_interval(interval) == text
             assert ratio_interval(interval.mapped(lambda ratio: 1 / ratio))
+
+
+@pytest.mark.parametrize(
+    ("look", "sharing", "sure"),
+    [(1, 1, "99.5"), (1, 3, "99.83"), (2, 1, "99.83"), (3, 20, "99.9958"), (5, 100, "99.99967")],
+)
+def test_no_interval_is_said_to_be_sure(look: int, sharing: int, sure: str) -> None:
+    interval = judged_interval([0.0, 0.01], look, sharing)
+    assert interval is not None
+    text = interval_text(interval, ratio)
+    assert text.startswith(f"{sure} % interval ") and len(text) < 50
 
 
 def test_a_point_is_called_by_the_tag_that_the_scenario_forms_and_else_by_its_values() -> None:

@@ -181,8 +181,8 @@ def significant(value: float, digits: int) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a speed-up with enough digits to see half a percent."""
-    return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
+    """Return a speed-up with enough digits to see half a percent; `2e+08` from a million on."""
+    return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"
 
 
 def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
@@ -253,8 +253,8 @@ def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
     """Return `95 % interval 1.300 to 1.340`, or that there is none."""
     if interval.low is None or interval.high is None:
         return "no interval"
-    sure = f"{100 * interval.confidence:.4g} % interval"
-    return f"{sure} {form(interval.low)} to {form(interval.high)}"
+    error = float(f"{100 * (1 - interval.confidence):.2g}")
+    return f"{100 - error:.8g} % interval {form(interval.low)} to {form(interval.high)}"
 
 
 def milliseconds(seconds: float) -> str:
