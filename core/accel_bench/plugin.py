@@ -39,9 +39,10 @@ class Plugin(Generic[OptionsT]):
     """Base of all plugins.
 
     One instance serves one use in one run; in the parent, which plans and starts runs, all runs of
-    a stack with the same options. The module that holds the class imports nothing heavy: torch and
-    friends are imported inside hook bodies. Class attributes declare what the plugin needs; core
-    checks them before anything starts, and reports each unmet need.
+    a stack with the same options, concurrent ones in several threads, so that hooks there keep no
+    state of a run on it. The module that holds the class imports nothing heavy: torch and friends
+    are imported inside hook bodies. Class attributes declare what the plugin needs; core checks
+    them before anything starts, and reports each unmet need.
     """
 
     Options: ClassVar[type[Options]] = Options

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_bench.analysis.statistics.estimators import geometric_interval
-from accel_bench.analysis.wording import StackAtPoint, group_label, label, rate_interval, shares
+from accel_bench.analysis.statistics.verdict import judged_interval
+from accel_bench.analysis.wording import (
+    StackAtPoint,
+    group_label,
+    interval_text,
+    label,
+    rate_interval,
+    ratio,
+    ratio_interval,
+    shares,
+)
 
 
 def spread(*values: float) -> str:
@@ -20,6 +31,27 @@ def test_an_interval_that_tells_nothing_asks_for_more_rounds() -> None:
     assert spread(1000.0, 1050.0) == "1,025 ±36 %"
     assert spread(1000.0, 1600.0, 1300.0, 1250.0, 1310.0) == "1,278 ±23 %"
     assert spread(1000.0) == "1,000"
+
+
+def test_two_rounds_of_a_verdicts_interval_are_as_short_as_others() -> None:
+    texts = {(0.0, 0.1): "1.05 [<0.01, >105]", (0.0, 5.0): "12.18 [<0.1, >1,218]"}
+    for rounds, text in texts.items():
+        for look in (1, 2):
+            interval = judged_interval(rounds, look, 1)
+            assert interval is not None
+            assert ratio_interval(interval) == text
+            assert ratio_interval(interval.mapped(lambda ratio: 1 / ratio))
+
+
+@pytest.mark.parametrize(
+    ("look", "sharing", "sure"),
+    [(1, 1, "99.5"), (1, 3, "99.83"), (2, 1, "99.83"), (3, 20, "99.9958"), (5, 100, "99.99967")],
+)
+def test_no_interval_is_said_to_be_sure(look: int, sharing: int, sure: str) -> None:
+    interval = judged_interval([0.0, 0.01], look, sharing)
+    assert interval is not None
+    text = interval_text(interval, ratio)
+    assert text.startswith(f"{sure} % interval ") and len(text) < 50
 
 
 def test_a_point_is_called_by_the_tag_that_the_scenario_forms_and_else_by_its_values() -> None:

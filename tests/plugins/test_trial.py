@@ -30,6 +30,11 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def signal_itself() -> None:
+    """End by a signal without a name."""
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
+
+
 def detach() -> None:
     """End while a plugin's code is called, and leave the rest to another process."""
     note_call("mine", "bench-mine", "claims")
@@ -54,6 +59,7 @@ def test_the_ending_and_the_last_call_are_returned(monkeypatch: pytest.MonkeyPat
     ends: dict[Callable[[], None], Ending | None] = {
         leave: Ending("exit code 3", ("mine", "bench-mine", "fingerprint")),
         crash: Ending("SIGKILL", NO_CALL),
+        signal_itself: Ending(f"signal {signal.SIGRTMIN + 6}", NO_CALL),
         detach: Ending("exit code 0", ("mine", "bench-mine", "claims")),
         fail: None,
         print: None,

@@ -21,6 +21,9 @@ JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
 WITHIN = "within what"
 """Beginning of the words for a declared difference by design."""
 
+FAR_OFF = 100
+"""Factor of a ratio beyond which an end of its interval tells no more than that."""
+
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
 TONES: Mapping[str, Tone] = {
@@ -192,19 +195,26 @@ def figure_text(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a speed-up with enough digits to see half a percent."""
-    return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
+    """Return a speed-up with enough digits to see half a percent; `2e+08` from a million on."""
+    return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"
 
 
 def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
     """Return median, low and high with the digits that the interval makes sense of.
 
-    Without an interval it is the median alone.
+    Without an interval it is the median alone. An end that is more than a hundred times off, as
+    with two rounds, is `<0.01` or `>100`.
     """
-    if speed_up.low is None or speed_up.high is None:
-        return (f"{speed_up.median:.2f}",)
-    digits = 3 if speed_up.high - speed_up.low < 0.04 else 2 if speed_up.median < 100 else 0
-    return tuple(f"{v:,.{digits}f}" for v in (speed_up.median, speed_up.low, speed_up.high))
+    median, low, high = speed_up.median, speed_up.low, speed_up.high
+    if low is None or high is None:
+        return (f"{median:.2f}",)
+    digits = 3 if high - low < 0.04 else 2 if median < 100 else 0
+    least, most = median / FAR_OFF, median * FAR_OFF
+    return (
+        f"{median:,.{digits}f}",
+        f"{low:,.{digits}f}" if low >= least else f"<{least:.1g}",
+        f"{high:,.{digits}f}" if high <= most else f">{most:,.0f}",
+    )
 
 
 def ratio_interval(speed_up: Interval) -> str:
@@ -257,8 +267,8 @@ def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
     """Return `95 % interval 1.300 to 1.340`, or that there is none."""
     if interval.low is None or interval.high is None:
         return "no interval"
-    sure = f"{100 * interval.confidence:.4g} % interval"
-    return f"{sure} {form(interval.low)} to {form(interval.high)}"
+    error = float(f"{100 * (1 - interval.confidence):.2g}")
+    return f"{100 - error:.8g} % interval {form(interval.low)} to {form(interval.high)}"
 
 
 def milliseconds(seconds: float) -> str:

@@ -72,7 +72,8 @@ def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
     if last == "returned":
         return None
     code = process.returncode
-    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    signals = {one.value: one.name for one in signal.Signals}  # without real-time ones
+    how = f"exit code {code}" if code >= 0 else signals.get(-code, f"signal {-code}")
     plugin, distribution, hook = [*last.split("\0"), "", ""][:3]
     return Ending(how if in_time else "", (plugin, distribution, hook))
 

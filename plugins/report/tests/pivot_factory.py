@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accel_bench_report.tables.pivot import NO_MONEY, Layout, pivot_experiments
-from accel_bench_report.tables.pivot_schema import Pivot
 from analysis_factory import make_experiment, make_rank, make_result
 from hypothesis import strategies as st
 
-from accel_bench.analysis.aggregate import collect_experiments
-from accel_bench.analysis.metrics.cost import Terms
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -47,17 +43,6 @@ def rounds(
         ranks = [rank.model_copy(update={"window": window})] if status.completed else []
         found.append(make_result(experiment, round=number, status=status, ranks=ranks))
     return found
-
-
-def pivot(
-    results: Sequence[Result],
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    values: Sequence[str] = (),
-    terms: Terms = NO_MONEY,
-) -> Pivot:
-    """The table of the experiments among results."""
-    return pivot_experiments(collect_experiments(results), Layout(rows, columns, values), terms)
 
 
 @st.composite

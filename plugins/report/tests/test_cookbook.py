@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from accel_bench_report.tables.pivot import pivot
 from analysis_factory import make_experiment, make_result
 
 from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
@@ -22,8 +23,6 @@ from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.machine.info import Device
 from accel_bench.result import RankResult, Result, Sample, Status, Window
-
-from .pivot_factory import pivot
 
 DEVICES = 8
 USD_PER_HOUR = 40.77

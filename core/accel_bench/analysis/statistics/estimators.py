@@ -19,6 +19,10 @@ MOST_DEGREES = 1e6
 """Degrees of freedom above which Student's t is made from the normal distribution: differences of
 `lgamma` lose their digits there."""
 
+MOST_LOGARITHM = 700.0
+"""Logarithm beyond which an end of an interval is no float; two rounds in two sessions may reach
+it."""
+
 LARGEST_STATISTIC = 1e150
 """Statistic whose square is still a float; what lies beyond it is no probability that counts."""
 
@@ -84,8 +88,12 @@ def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) ->
 
 def exp_interval(mean: float, half: float | None, confidence: float = CONFIDENCE) -> Interval:
     """Return exp of a mean of logarithms, and of its interval of that half width."""
-    low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
+    low, high = (None, None) if half is None else (_exp(mean - half), _exp(mean + half))
     return Interval(median=math.exp(mean), low=low, high=high, confidence=confidence)
+
+
+def _exp(logarithm: float) -> float:
+    return math.exp(max(-MOST_LOGARITHM, min(logarithm, MOST_LOGARITHM)))
 
 
 def t_bound(values: Sequence[float], probability: float) -> float:

@@ -135,6 +135,6 @@ def _answer(
 
 def _clause(row: FamilyRow) -> str:
     assert row.recommended is not None
-    sure = "" if row.certainty == "measured" else " (open)"
+    sure = "" if row.certainty == "measured" else f" ({row.certainty})"
     used = row.recommended.stack
     return f"for {WORK[row.mode]} with {row.model} use {used} on {row.device}{sure}"

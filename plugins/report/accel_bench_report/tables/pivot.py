@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.metrics.cost import Terms, cost_notes
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import (
@@ -32,7 +32,7 @@ from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_un
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
-from accel_bench.result import Status
+from accel_bench.result import Result, Status
 from accel_bench_report.tables.keyed import (
     Keyed,
     Values,
@@ -109,6 +109,17 @@ USUAL = (
     "dollars",
 )
 """Figures of a table without names of figures; those that no cell has are left out."""
+
+
+def pivot(
+    results: Sequence[Result],
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    values: Sequence[str] = (),
+    terms: Terms = NO_MONEY,
+) -> Pivot:
+    """Arrange the experiments among results in one table. Raises StoreError for unknown names."""
+    return pivot_experiments(collect_experiments(results), Layout(rows, columns, values), terms)
 
 
 def pivot_experiments(

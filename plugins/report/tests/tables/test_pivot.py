@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from accel_bench_report.tables.keyed import find_key
-from accel_bench_report.tables.pivot import Layout, pivot_experiments
+from accel_bench_report.tables.pivot import Layout, pivot, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
@@ -22,9 +24,16 @@ from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.result import Provenance, Result, Status
 
-from ..pivot_factory import BATCH, LENGTH, campaigns, pivot, point, rounds
+from ..pivot_factory import BATCH, LENGTH, campaigns, point, rounds
 
 KEYS = ["stack", LENGTH, BATCH, "train.learning_rate", "device"]
+
+
+def test_the_program_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).resolve().parents[4] / "docs" / "pivot.md"
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf8"), re.M | re.S)
+    exec(program, {"results": rounds(point(), STEADY)})  # noqa: S102 - our own page
+    assert capsys.readouterr().out.startswith("(110,) {('lora',): ")
 
 
 def test_the_last_part_of_a_key_means_the_work_before_its_evaluation() -> None:
