@@ -22,7 +22,6 @@ from accel_bench_ci.verdict import GatePoint, GateReport
 from accel_bench.analysis.statistics.sequential import (
     GATE_CODES,
     PASS_ALPHA,
-    Outcome,
     judge_comparison,
     look_sizes,
 )
@@ -166,9 +165,11 @@ class SimulatedRounds:
 
 def _point(logs: Sequence[float], looks: int, looks_before: int = 0) -> GatePoint:
     """Return what the gate makes of rounds whose runs all completed, with an equal loss."""
-    outcome = _outcome(logs, looks)
-    if outcome == "passed":
-        outcome = _outcome(logs, looks_before + looks)
+    first, later = (
+        judge_comparison(compare_logs({"": logs}, {"": look}, Policy(floor=FLOOR))[""], FLOOR)
+        for look in (looks, looks_before + looks)
+    )
+    outcome = (later if first.outcome == "passed" else first).outcome
     return GatePoint(
         sweep={},
         outcome=outcome,
@@ -181,11 +182,6 @@ def _point(logs: Sequence[float], looks: int, looks_before: int = 0) -> GatePoin
         status=Status.OK,
         against_status=Status.OK,
     )
-
-
-def _outcome(logs: Sequence[float], look: int) -> Outcome:
-    (found,) = compare_logs({"commit": logs}, {"commit": look}, Policy(floor=FLOOR)).values()
-    return judge_comparison(found, FLOOR).outcome
 
 
 def _report(point: GatePoint) -> GateReport:

@@ -81,10 +81,9 @@ def _compared(summary: Summary) -> list[str]:
 
 def _kind(row: ExperimentSummary) -> str:
     if row.training_difference:
-        faster = row.verdict == "better"
-        if row.generated:
-            return "faster with another output" if faster else "different in their output"
-        return "faster with another training" if faster else "different in their training"
+        what = "output" if row.generated else "training"
+        start = "faster with another" if row.verdict == "better" else "different in their"
+        return f"{start} {what}"
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return NOT_COMPARABLE
     named = {"better": "faster", "worse": "slower", "same": "equally fast"}

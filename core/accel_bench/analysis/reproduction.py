@@ -10,29 +10,22 @@ from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import UNPAIRED, Direction, Finding, RoundKey, compare
+from accel_bench.analysis.statistics.verdict import UNPAIRED, Finding, RoundKey, compare
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys
-from accel_bench.analysis.wording import percent, ratio_interval
+from accel_bench.analysis.wording import finding_words, percent, ratio_interval
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
-REPRODUCED: Mapping[Finding, str] = {
-    "holds": "reproduced",
-    "inconclusive": "inconclusive",
-    "does not hold": "not reproduced",
-}
+REPRODUCED = finding_words("reproduced", "not reproduced")
 """Words for the verdicts on a stack, or on a whole bundle, in the order in which they are counted.
 """
 
 MARGIN = 0.05
 """Relative distance within which two ratios are the same figure."""
-
-DIRECTIONS: Mapping[Direction, int] = {"better": 1, "worse": -1}
-"""Verdicts that claim a direction."""
 
 
 NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources", "evaluate"}
@@ -234,7 +227,7 @@ def _judge_ratio(
     low, high = 1 / (1 + MARGIN), 1 + MARGIN
     if change.high < low or change.low > high:
         return "does not hold", f"its ratio is {_distance(change)}"
-    direction = DIRECTIONS.get(there.verdict, 0)
+    direction = {"better": 1, "worse": -1}.get(there.verdict, 0)
     if (direction > 0 and ratio.high < 1) or (direction < 0 and ratio.low > 1):
         word = there.verdict_word
         return "does not hold", f"the bundle calls it {word}, and here it is the opposite"

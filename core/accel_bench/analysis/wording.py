@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, Finding
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import EARLIEST, Status
 from accel_bench.scenario.experiment import Experiment
@@ -160,6 +160,13 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
 def with_reason(verdict: str, reason: str) -> str:
     """Return `verdict (reason)`, or the verdict alone where there is no reason."""
     return f"{verdict} ({reason})" if reason else verdict
+
+
+def finding_words(
+    holds: str, fails: str, unsure: str = "inconclusive", untested: str = "not tested"
+) -> dict[Finding, str]:
+    """Return the words for what is found of a statement, such as `fits` and `does not fit`."""
+    return {"holds": holds, "inconclusive": unsure, "does not hold": fails, "not tested": untested}
 
 
 def training_word(verdict: str, declared_by: Sequence[str]) -> str:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from accel_bench.analysis.statistics.verdict import Finding
-from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
+from accel_bench.analysis.wording import finding_words, milliseconds, rate_interval, settings, size
 from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Invocation, plan_request, single_draft
@@ -209,11 +208,7 @@ def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any
         yield "train.gradient_accumulation", scenario.train.gradient_accumulation
 
 
-FITS: Mapping[Finding, str] = {
-    "holds": "fits",
-    "does not hold": "does not fit",
-    "not tested": "failed",
-}
+FITS = finding_words("fits", "does not fit", untested="failed")
 """Words for the outcomes of a value."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.convergence import compare_losses
@@ -178,8 +179,4 @@ def _apart(whole: Distance, allowed: Allowance) -> str:
 
 def _severity(one: TrainingComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    order = (
-        *("not tested", "bitwise equal", "equivalent", "inconclusive"),
-        *("different by design", "different"),
-    )
-    return order.index(one.update_verdict), one.update_difference or 0.0
+    return get_args(Training).index(one.update_verdict), one.update_difference or 0.0

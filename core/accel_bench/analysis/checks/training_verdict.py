@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from accel_bench.analysis.checks.convergence import LossComparison
 from accel_bench.analysis.checks.outputs import OutputComparison
@@ -14,16 +14,6 @@ NO_TRAINING = "nothing is trained: one operation is called on its own"
 
 ONLY_GENERATED = "nothing is trained: the model answers requests"
 """Why neither losses nor updates are compared in mode inference."""
-
-
-WORST_FIRST: tuple[Training, ...] = (
-    "different by design",
-    "inconclusive",
-    "equivalent",
-    "bitwise equal",
-)
-"""Verdicts of a training that is not different, of which the first one found is that on the whole.
-"""
 
 
 class Judged(NamedTuple):
@@ -147,10 +137,9 @@ class TrainingComparison(OutputComparison, LossComparison):
     @property
     def training_verdict(self) -> Training:
         """The verdict on all of it: the worst one of loss, update and output."""
-        if self.training_difference:
+        if self.training_reasons:
             return "different"
-        found = {one.verdict for one in self.judged}
-        return next((word for word in WORST_FIRST if word in found), "not tested")
+        return max((one.verdict for one in self.judged), key=get_args(Training).index)
 
     @property
     def not_the_same(self) -> str:

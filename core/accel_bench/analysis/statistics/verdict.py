@@ -44,14 +44,14 @@ OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
 """Words for a speed or a latency, and for any other quantity."""
 
 Training: TypeAlias = Literal[
+    "not tested",
     "bitwise equal",
     "equivalent",
+    "inconclusive",
     "different by design",
     "different",
-    "inconclusive",
-    "not tested",
 ]
-"""Verdicts on what was trained or generated beside the baseline's.
+"""Verdicts on what was trained or generated beside the baseline's, from harmless to bad.
 
 `bitwise equal` is said of losses that are equal in every step and round, of changes of all weights
 that are, and of outputs that agree token for token; `inconclusive` of steps that hardly moved the
@@ -167,7 +167,9 @@ PAIRED, ESTIMATE, UNPAIRED = Policy(), Policy("estimate"), Policy("unpaired")
 def compare(
     a: Mapping[RoundKey, float], b: Mapping[RoundKey, float], policy: Policy = PAIRED
 ) -> Comparison:
-    """Compare seconds per real token of B with those of A, as `compare_stacks` does."""
+    """Compare seconds per real token of B with those of A; of pairs only runs with the same key."""
+    if policy.kind == "unpaired":
+        return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values())))
     return compare_stacks(a, {"b": b}, policy)["b"]
 
 
@@ -178,16 +180,10 @@ def compare_stacks(
 ) -> dict[str, Comparison]:
     """Compare seconds per real token, one number per process, of stacks with the baseline's.
 
-    Of pairs only runs with the same key are compared. Holm's method adjusts for all stacks given,
-    each with the part of the error that its last look may spend: what is better or worse stays so
-    while others are looked at again.
+    Only runs with the same key are compared. Holm's method adjusts for all stacks given, each with
+    the part of the error that its last look may spend: what is better or worse stays so while
+    others are looked at again.
     """
-    if policy.kind == "unpaired":
-        before = list(baseline.values())
-        return {
-            name: Comparison(ratio=unpaired_ratio(before, list(runs.values())))
-            for name, runs in stacks.items()
-        }
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
     looks = {name: policy.looks or count_looks(baseline, runs) for name, runs in stacks.items()}
     return compare_logs(logs, looks, policy)
@@ -208,19 +204,15 @@ def compare_logs(
     ]
     chances = dict(zip(tested, holm(spent), strict=True))
     sharing = dict(zip(tested, _sharing(spent), strict=True))
-    margin = math.log1p(max(SAME_WITHIN, 2 * (policy.noise_floor or 0.0)))
-    found = {
+    return {
         name: _judge(
             own,
-            chances[name],
-            _Rule(len(tested) * policy.points, margin, policy.floor, looks[name]),
-            _judged_interval(own, looks[name], sharing[name] * policy.points),
+            chances.get(name),
+            sharing.get(name, 1) * policy.points,
+            _Rule(policy, len(tested) * policy.points, looks[name]),
         )
-        if name in chances
-        else _too_few(own, _judged_interval(own, looks[name], policy.points))
         for name, own in logs.items()
     }
-    return {name: one.model_copy(update={"looks": looks[name]}) for name, one in found.items()}
 
 
 def count_looks(baseline: Mapping[RoundKey, object], runs: Mapping[RoundKey, object]) -> int:
@@ -231,13 +223,6 @@ def count_looks(baseline: Mapping[RoundKey, object], runs: Mapping[RoundKey, obj
 def fraction_of_look(look: int) -> float:
     """Return which part of an error rate a look may spend."""
     return 1 / (look * (look + 1))
-
-
-def _judged_interval(logs: Sequence[float], look: int, sharing: int) -> Interval | None:
-    """Return exp of the mean of log-ratios, with the interval that leaves out 1 exactly if the test
-    of that look sees a difference, whose error `sharing` stacks share."""
-    error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(look, 1)) / sharing
-    return log_interval(logs, 1 - error)
 
 
 def _sharing(p_values: Sequence[float]) -> list[int]:
@@ -256,27 +241,19 @@ def paired_logs(baseline: Mapping[RoundKey, float], runs: Mapping[RoundKey, floa
     return [math.log(baseline[key] / runs[key]) for key in sorted(set(baseline) & set(runs))]
 
 
-def _too_few(logs: Sequence[float], ratio: Interval | None) -> Comparison:
-    few = f"{len(logs)} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
-    return Comparison(
-        rounds=len(logs),
-        ratio=ratio,
-        verdict_reason=f"{few}; {MINIMUM_ROUNDS - len(logs)} missing",
-        rounds_needed=MINIMUM_ROUNDS,
-    )
-
-
 class _Rule(NamedTuple):
     """What stacks that are compared together are judged by."""
 
+    policy: Policy
     compared: int
-    margin: float
-    """What `same` allows, as a log-ratio."""
-
-    floor: float
 
     look: int
     """Number of the look, from 1."""
+
+    @property
+    def margin(self) -> float:
+        """What `same` allows, as a log-ratio."""
+        return math.log1p(max(SAME_WITHIN, 2 * (self.policy.noise_floor or 0.0)))
 
     @property
     def probability(self) -> float:
@@ -289,24 +266,33 @@ class _Rule(NamedTuple):
         return 1 - SAME_ALPHA * fraction_of_look(self.look)
 
 
-def _judge(logs: Sequence[float], chance: float, rule: _Rule, ratio: Interval | None) -> Comparison:
-    """Apply the rule; `chance` is the p-value, adjusted for looks and stacks."""
-    verdict = _verdict(logs, chance, rule)
-    return Comparison(
-        rounds=len(logs),
-        ratio=ratio,
-        verdict=verdict,
-        minimum_detectable_effect=max(math.expm1(t_bound(logs, rule.probability)), rule.floor),
-        rounds_needed=_rounds_needed(logs, rule._replace(look=rule.look + 1))
-        if verdict == "inconclusive"
-        else None,
+def _judge(logs: Sequence[float], chance: float | None, sharing: int, rule: _Rule) -> Comparison:
+    """Apply the rule; `chance` is the p-value, adjusted for looks and stacks, None of too few
+    rounds. The interval leaves out 1 exactly if the test, whose error `sharing` stacks share, sees
+    a difference."""
+    error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(rule.look, 1)) / sharing
+    ratio = log_interval(logs, 1 - error)
+    found = Comparison(rounds=len(logs), looks=rule.look, ratio=ratio)
+    if chance is None:
+        few = f"{len(logs)} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
+        reason = f"{few}; {MINIMUM_ROUNDS - len(logs)} missing"
+        return found.model_copy(update={"verdict_reason": reason, "rounds_needed": MINIMUM_ROUNDS})
+    verdict, visible = _verdict(logs, chance, rule), t_bound(logs, rule.probability)
+    open_ = verdict == "inconclusive"
+    needed = _rounds_needed(logs, rule._replace(look=rule.look + 1)) if open_ else None
+    return found.model_copy(
+        update={
+            "verdict": verdict,
+            "minimum_detectable_effect": max(math.expm1(visible), rule.policy.floor),
+            "rounds_needed": needed,
+        }
     )
 
 
 def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Direction:
     """Return whether it is surely and clearly different, surely the same, or open."""
     mean = fmean(logs)
-    if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.floor):
+    if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.policy.floor):
         return "better" if mean > 0 else "worse"
     return "same" if abs(mean) + t_bound(logs, rule.same) <= rule.margin else "inconclusive"
 
@@ -318,6 +304,6 @@ def _rounds_needed(logs: Sequence[float], rule: _Rule) -> int | None:
         error = spread / math.sqrt(count)
         different = t_quantile(count - 1, rule.probability) * error
         same = t_quantile(count - 1, rule.same) * error
-        if mean > max(different, math.log1p(rule.floor)) or mean + same <= rule.margin:
+        if mean > max(different, math.log1p(rule.policy.floor)) or mean + same <= rule.margin:
             return count
     return None

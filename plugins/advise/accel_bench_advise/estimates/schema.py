@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.verdict import Finding
+from accel_bench.analysis.wording import finding_words
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
@@ -110,11 +111,7 @@ class Simulation(Frozen):
     """Reason why the step cannot be simulated; empty if it was."""
 
 
-FITS: Mapping[Finding, str] = {
-    "holds": "fits",
-    "inconclusive": "may fit",
-    "does not hold": "does not fit",
-}
+FITS = finding_words("fits", "does not fit", "may fit")
 """Words for the verdicts on fitting a device, whose memory may lie within the span."""
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, variance
 
 from accel_bench.analysis.statistics.estimators import t_bound, t_quantile
 from accel_bench.analysis.statistics.verdict import Finding
+from accel_bench.analysis.wording import finding_words
 from accel_bench_advise.recommendation.schema import BreakEven
 
-ADVICE: Mapping[Finding, str] = {
-    "holds": "use it",
-    "inconclusive": "too near to tell",
-    "does not hold": "leave it off",
-}
+ADVICE = finding_words("use it", "leave it off", "too near to tell")
 """What to do with a stack by the verdict on paying off."""
 
 

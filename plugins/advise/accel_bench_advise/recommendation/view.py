@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import (
     count,
     duration,
+    finding_words,
     grouped_by_reason,
     join_names,
     label,
@@ -220,11 +220,7 @@ FAMILY = (
 )
 """Columns of models of a family."""
 
-KEPT: Mapping[Finding, str] = {
-    "holds": "yes",
-    "inconclusive": "inconclusive",
-    "does not hold": "no",
-}
+KEPT = finding_words("yes", "no")
 """Words for the verdicts on the limits."""
 
 OFFERS = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import Finding
-from accel_bench.analysis.wording import count, label, rate, significant, usd
+from accel_bench.analysis.wording import count, finding_words, label, rate, significant, usd
 from accel_bench.report.table import (
     EMPTY,
     Column,
@@ -250,8 +249,8 @@ STABILITY = (
     number_column("stability.highest", "highest", "", loss_text),
 )
 
-GROWS: Mapping[Finding, str] = {"holds": "grows", "does not hold": "no growth found"}
-"""Words for the verdicts on the growth of memory that was tested."""
+GROWS = finding_words("grows", "no growth found")
+"""Words for the verdicts on the growth of memory."""
 
 GROWTH = (
     NAME,
