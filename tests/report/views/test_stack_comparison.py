@@ -77,8 +77,8 @@ def test_the_answer_is_the_first_line_after_the_title_and_names_every_stack(widt
         "padding-free is 2.500 times as fast as baseline [2.493, 2.507], with a bitwise equal "
         "loss and an equivalent update; activation-checkpointing is slower, 0.800 times as fast as "
         "baseline [0.798, 0.802], with a bitwise equal loss and an equivalent update; "
-        "torch-compile (0.87 to 1.14 times as fast) cannot be distinguished from baseline, about 75 rounds would settle it (--resume "
-        "--rounds 75)."
+        "torch-compile (0.87 to 1.14 times as fast) cannot be distinguished from baseline, "
+        "about 75 rounds would settle it (--resume --rounds 75)."
     )
 
 
