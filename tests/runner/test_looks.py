@@ -114,6 +114,27 @@ def test_open_stacks_alone_run_more_rounds_beside_the_baseline(
     assert [row.verdict for row in again.experiments] == ["not tested", "worse", "inconclusive"]
 
 
+def test_a_stack_that_the_rounds_of_others_reopen_runs_none_more(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, STACKS)
+
+    def after(rounds: dict[str, int]) -> Summary:
+        """The comparison with these stacks open after so many rounds."""
+        found = plan.summarize([])
+        rows = [
+            row.model_copy(update={"verdict": "inconclusive", "rounds": rounds[row.stack]})
+            if row.stack in rounds
+            else row
+            for row in found.experiments
+        ]
+        return found.model_copy(update={"experiments": tuple(rows)})
+
+    second = plan.of_open(after({"noisy": 5}), 10, plan)
+    third = plan.of_open(after({"noisy": 10, "slower": 5}), 12, second)
+    for more, rounds in ((second, 10), (third, 12)):
+        names = [one.experiment.stack.name for one in more.planned]
+        assert (names, more.rounds) == (["baseline", "noisy"], rounds)
+
+
 def test_a_job_that_runs_again_keeps_the_looks_that_are_stored(
     looked: tuple[Path, Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,13 +150,20 @@ class Plan:
         """Return the number of runs in all rounds."""
         return len(self.runnable) * self.rounds
 
-    def of_open(self, summary: Summary, rounds: int) -> Plan:
+    def of_open(self, summary: Summary, rounds: int, last: Plan) -> Plan:
         """Return so many rounds of the stacks whose verdict is open, each beside its baseline.
 
-        Stacks that have as many rounds are left out.
+        Stacks that have as many rounds are left out, and those that the last look left out: the
+        rounds of others may reopen a verdict, which would take all of its rounds anew.
         """
-        rows = list(zip(self.planned, summary.experiments, strict=True))
-        left = [one for one, row in rows if row.verdict == "inconclusive" and row.rounds < rounds]
+        looked_at = {id(one) for one in last.planned}
+        left = [
+            one
+            for one, row in zip(self.planned, summary.experiments, strict=True)
+            if row.verdict == "inconclusive"
+            and row.rounds < rounds
+            and id(one) in looked_at
+        ]
         if not left:
             return replace(self, planned=())
         points = {one.experiment.point for one in left}

@@ -118,9 +118,11 @@ def _run_looks(
     settings = {**benchmark.session, "repeat_round": None}
     results = sessions[0].results(plan)
     summary = plan.summarize(results)
+    more = plan
     for before, rounds in pairwise(look_sizes(plan.rounds, MOST_ROUNDS)):
-        more = plan.of_open(summary, rounds)
+        more, last = plan.of_open(summary, rounds, more), more
         if not more.runnable:
+            more = last
             continue
         needed = (rounds - before) * len(more.runnable) * fmean(one.seconds for one in results)
         if time.monotonic() - started + needed > benchmark.within:
