@@ -120,10 +120,10 @@ class ScenarioView:
     tokens: str = f"{TOKENS:,.0f}"
     excluded: str = EXCLUDED
     legend: str = (
-        "The fastest stands first; whether it is faster, the verdict says. Intervals of speeds are "
-        "95 % over processes. Times as fast is paired with the baseline, round by round; its "
-        "interval leaves out 1 if the verdict sees a difference. Below each stack stands what was "
-        "really in effect; bold differs from the baseline."
+        "The best stands first; whether it is better, the verdict says. Intervals of speeds are "
+        "95 % over processes. The ratio to the baseline is paired, round by round; its interval "
+        "leaves out 1 if the verdict sees a difference. Below each stack stands what was really in "
+        "effect; bold differs from the baseline."
     )
 
     @property

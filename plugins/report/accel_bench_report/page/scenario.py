@@ -197,11 +197,11 @@ def _point(
 
 
 def _place(row: PageRow) -> tuple[bool, bool, float]:
-    """Return the place of a row: at a rate who answers soonest comes first, else the fastest."""
-    speed, latency = row.summary.tokens_per_second, row.summary.request_seconds
-    if latency is not None:
-        return bool(row.why_not_ranked), False, latency.median
-    return bool(row.why_not_ranked), speed is None, -speed.median if speed else 0.0
+    """Return the place of a row: the best one of what is compared comes first."""
+    quantity = row.summary.quantity
+    best = quantity.value.median if quantity.value else 0.0
+    sign = 1 if quantity.better == "lower" else -1
+    return bool(row.why_not_ranked), quantity.value is None, sign * best
 
 
 def _row(
