@@ -128,7 +128,9 @@ def _speed(
         ]
         reason = {"verdict_reason": ", ".join(failed) or HISTORY}
         return compare(before, after, UNPAIRED).model_copy(update=reason)
-    speed = of_same_load(compare(before, after), left.completed, right.completed)
+    speed = compare(before, after)
+    if right.quantity.moved_by_load:
+        speed = of_same_load(speed, left.completed, right.completed)
     return of_comparable(speed, allowed)
 
 

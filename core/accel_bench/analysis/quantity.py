@@ -84,6 +84,11 @@ class Quantity(Frozen):
         return self.name in OF_BUSY_TIME or self.name == MEDIAN_LATENCY
 
     @property
+    def moved_by_load(self) -> bool:
+        """False for bytes and losses, which other programs on the host leave as they are."""
+        return not self.unit.startswith(("bytes", "nats"))
+
+    @property
     def words(self) -> QuantityWords:
         """How its ratio and verdicts are worded."""
         return OF_SPEED if self.of_speed else OF_ANY
@@ -111,9 +116,8 @@ def compared_quantity(
         return _of_metric(name, runs)
     unit, better = QUANTITIES[name]
     if name == SPEED:
-        values = {key: speed.tokens_per_second for key, speed in speeds.items()}
+        value = geometric_interval([speed.tokens_per_second for speed in speeds.values()])
         costs = {key: speed.seconds_per_token for key, speed in speeds.items()}
-        value = geometric_interval(list(values.values()))
         return Quantity(name=name, unit=unit, better=better, value=value, costs=costs)
     found = {key: _figure(name, runs[key], speed) for key, speed in speeds.items()}
     return _quantity(name, unit, better, {k: v for k, v in found.items() if v is not None})

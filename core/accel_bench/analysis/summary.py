@@ -196,7 +196,8 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             both = comparability_of_rounds(base.completed, row.completed)
             judged = of_quantity(comparison, base, row)
             judged = of_same_training(judged, training)
-            judged = of_same_load(judged, base.completed, row.completed)
+            if row.quantity.moved_by_load:
+                judged = of_same_load(judged, base.completed, row.completed)
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)

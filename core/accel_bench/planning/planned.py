@@ -160,9 +160,7 @@ class Plan:
         left = [
             one
             for one, row in zip(self.planned, summary.experiments, strict=True)
-            if row.verdict == "inconclusive"
-            and row.rounds < rounds
-            and id(one) in looked_at
+            if row.verdict == "inconclusive" and row.rounds < rounds and id(one) in looked_at
         ]
         if not left:
             return replace(self, planned=())

@@ -16,6 +16,7 @@ from analysis_factory import (
 from accel_bench.analysis.checks.audit import Broken, marked_degraded
 from accel_bench.analysis.checks.noise import concerns_work, device_reasons, load_notes, load_of
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import Summary
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
 from accel_bench.report.formats import render
@@ -145,6 +146,17 @@ def test_reasons_of_figures_and_of_what_came_later_concern_no_work() -> None:
     ]
     assert not [reason for reason in harmless if concerns_work(reason)]
     assert concerns_work("28 of 29 linear modules compute in bfloat16, the scenario says float32")
+
+
+def test_other_work_opens_no_verdict_on_bytes() -> None:
+    """Memory is what it is, whatever else runs beside one of the two stacks."""
+    runs = [run(number, 65.0 if number % 2 else 25.0) for number in range(12)]
+    less = (make_rank(step_seconds=(0.05, 0.05), peak=500),)
+    both = [one.model_copy(update={"ranks": less}) if n % 2 else one for n, one in enumerate(runs)]
+    for name, verdict in (("peak_memory_bytes", "better"), (None, "inconclusive")):
+        named = [compared_by(one, name) for one in both]
+        found = make_summary([one.experiment for one in named[:2]], named, 6, baseline="s0")
+        assert found.experiments[1].verdict == verdict
 
 
 @pytest.mark.parametrize(("base", "stack"), [(65.0, 25.0), (25.0, 65.0)])
