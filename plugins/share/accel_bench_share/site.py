@@ -306,7 +306,8 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
         return "disowned by its self-audit", "bad", "; ".join(row.disowned)
     if row.stack == summary.baseline:
         return "baseline", "", ""
-    return row.verdict_word, TONES.get(row.verdict_word, ""), row.verdict_reason
+    by = "" if row.quantity.of_speed else f" by {row.quantity.name}"
+    return f"{row.verdict_word}{by}", TONES.get(row.verdict_word, ""), row.verdict_reason
 
 
 def _repeated(verdicts: Counter[str]) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from accel_bench_share.site import ShownBundle, render_site
-from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
+from analysis_factory import STEADY, make_experiment, make_failures, make_rank, make_rounds, scaled
 from browser import Browser
 
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.reproduction import row_key, summarize_results
 from accel_bench.result import Status
 
@@ -192,3 +193,13 @@ def test_stack_ratio_and_verdict_are_on_the_screen(
         if text != hostile_page():
             assert first[:3] == ["lora", "-", "baseline"]
             assert first[-3:] == ["fast", "1.250 [1.248, 1.252]", "faster"]
+
+
+def test_a_verdict_on_another_quantity_names_it_and_counts_as_no_speed() -> None:
+    runs = [make_rounds(make_experiment(name), STEADY) for name in ("lora", "fast")]
+    less = (make_rank(step_seconds=(0.1, 0.1), peak=500),)
+    runs[1] = [run.model_copy(update={"ranks": less}) for run in runs[1]]
+    judged = [compared_by(run, "peak_memory_bytes") for own in runs for run in own]
+    page = render_site("Results", [shown(summary=summarize_results(judged, "lora"))], [])
+    assert "better by peak_memory_bytes" in page
+    assert "0 of 1 stack are faster than the baseline; 1 better by peak_memory_bytes" in page
