@@ -136,9 +136,12 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def training_verdict(self) -> Training:
-        """The verdict on all of it: the worst one of loss, update and output."""
-        if self.training_reasons:
+        """The verdict on all of it: the worst one of loss, update and output, and none where what
+        is missing leaves it open."""
+        if self.training_difference:
             return "different"
+        if self.untested:
+            return "not tested"
         return max((one.verdict for one in self.judged), key=get_args(Training).index)
 
     @property
