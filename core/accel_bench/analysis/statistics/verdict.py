@@ -33,12 +33,7 @@ SPEED_WORDS: Mapping[Direction, str] = {"better": "faster", "worse": "slower"}
 """Words for a better and a worse speed or latency; the others stand as they are."""
 
 Training: TypeAlias = Literal[
-    "not tested",
-    "bitwise equal",
-    "equivalent",
-    "inconclusive",
-    "different by design",
-    "different",
+    "not tested", "bitwise equal", "equivalent", "inconclusive", "different by design", "different"
 ]
 """Verdicts on what was trained or generated beside the baseline's, from harmless to bad.
 
@@ -148,7 +143,7 @@ def compare(
 ) -> Comparison:
     """Compare seconds per real token of B with those of A; of pairs only runs with the same key."""
     if policy.kind == "unpaired":
-        return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values())))
+        return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values()))[0])
     return compare_stacks(a, {"b": b}, policy)["b"]
 
 
