@@ -107,8 +107,7 @@ def _speed(
             for name, side in (("A", left), ("B", right))
             if not side.speeds
         ]
-        reason = {"verdict_reason": ", ".join(failed) or HISTORY}
-        return compare(before, after, UNPAIRED).model_copy(update=reason)
+        return compare(before, after, UNPAIRED).without_verdict(", ".join(failed) or HISTORY)
     speed = of_same_load(compare(before, after), left.completed, right.completed)
     return of_comparable(speed, allowed)
 

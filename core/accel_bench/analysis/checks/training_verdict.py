@@ -180,7 +180,7 @@ def of_same_training(speed: Comparison, training: TrainingComparison) -> Compari
     if speed.verdict == "better" and (different := training.training_difference):
         changes["verdict_reason"] = different
     elif speed.verdict == "better" and training.untested:
-        changes |= {"verdict": "not tested", "verdict_reason": training.untested}
+        speed = speed.without_verdict(training.untested)
     return speed.model_copy(update=changes)
 
 

@@ -101,6 +101,11 @@ class Comparison(Frozen):
     That is with the next look at them, which the session that adds the rounds is.
     """
 
+    def without_verdict(self, reason: str, verdict: Direction = "not tested") -> Comparison:
+        """Return it with a verdict that says nothing in the place of its own, and why."""
+        changes = {"verdict": verdict, "verdict_reason": reason, "rounds_needed": None}
+        return self.model_copy(update=changes)
+
     @property
     def wins(self) -> bool:
         """True if it is better, and nothing shows that its training differs."""
