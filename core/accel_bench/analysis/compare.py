@@ -126,8 +126,7 @@ def _speed(
             for name, side in (("A", left), ("B", right))
             if not side.speeds
         ]
-        reason = {"verdict_reason": ", ".join(failed) or HISTORY}
-        return compare(before, after, UNPAIRED).model_copy(update=reason)
+        return compare(before, after, UNPAIRED).without_verdict(", ".join(failed) or HISTORY)
     speed = compare(before, after)
     if right.quantity.moved_by_load:
         speed = of_same_load(speed, left.completed, right.completed)

@@ -23,12 +23,7 @@ from accel_bench.analysis.metrics.offered_load import (
     offered_load,
 )
 from accel_bench.analysis.schema import Document
-from accel_bench.analysis.statistics.estimators import (
-    Interval,
-    holm,
-    unpaired_p_value,
-    unpaired_ratio,
-)
+from accel_bench.analysis.statistics.estimators import Interval, holm, unpaired_ratio
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.statistics.verdict import Direction
 from accel_bench.analysis.tables.listing import differing_keys
@@ -291,7 +286,7 @@ def _figure(
     """Compare a figure of a row; its verdict is set later, with all rows."""
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
     positive = bool(old and new) and min(*old, *new) > 0 and not obstacle
-    ratio = unpaired_ratio(new, old) if positive else None
+    ratio, p_value = unpaired_ratio(new, old) if positive else (None, None)
     return ReferenceFigure(
         name=figure.name,
         unit=figure.unit,
@@ -299,7 +294,7 @@ def _figure(
         reference=median(old) if old else None,
         current=median(new) if new else None,
         ratio=ratio,
-        p_value=unpaired_p_value(new, old) if positive else None,
+        p_value=p_value,
         verdict="not tested",
         reason=obstacle,
     )

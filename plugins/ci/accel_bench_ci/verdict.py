@@ -219,7 +219,7 @@ def _judge_point(
     needed = judged.rounds_needed if speed.verdict != "not tested" else MINIMUM_ROUNDS
     needed = needed if outcome == "inconclusive" else None
     if outcome in ("failed", "skipped"):
-        speed = speed.model_copy(update={"verdict": "not tested", "verdict_reason": reason})
+        speed = speed.without_verdict(reason)
     found = of_same_training(speed, training).model_copy(update={"rounds_needed": needed})
     runs = [*stack.counted.values(), *against.counted.values()]
     stack = beside_baseline(stack, against)

@@ -202,10 +202,6 @@ def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
     return lambda row: None if row.is_baseline else getattr(row, name)
 
 
-def _verdict(row: StackReproduction) -> str:
-    return REPRODUCED[row.verdict] if row.verdict is not None else "baseline"
-
-
 COLUMNS = (
     Column("stack", label, kind="name"),
     Column("claim", lambda row: None if row.is_baseline else row.claim),
@@ -213,8 +209,9 @@ COLUMNS = (
     Column("ratio here", _ratio("ratio_here"), form=ratio_interval, kind="number"),
     number_column("change", "here / there", "", ratio_interval),
     Column("status", reader("status_here"), kind="word"),
-    Column("verdict", _verdict, kind="word"),
-)
+    Column("verdict", lambda row: "baseline" if row.is_baseline else REPRODUCED[row.verdict],
+           kind="word"),
+)  # fmt: skip
 """Columns of the printed table of `reproduce`."""
 
 ABSOLUTE = (

@@ -123,7 +123,8 @@ def test_faster_does_not_survive_an_update_that_was_not_compared(missing: str):
     found = verdict(make_update(steps=5)) if missing == "steps" else verdict(still, baseline=still)
     assert found.untested
     speed = of_same_training(Comparison(verdict="better"), found)
-    assert (speed.verdict, speed.verdict_reason) == ("not tested", found.update_reason)
+    assert (speed.verdict, speed.training) == ("not tested", "not tested")
+    assert speed.verdict_reason == found.update_reason
 
 
 def test_what_is_rounding_in_the_baseline_need_not_move():
@@ -503,6 +504,8 @@ def test_faster_needs_an_equivalent_update():
         for update in (make_update(), make_update({"norm": 0.0}))
     )
     assert (same.verdict_word, other.verdict_word) == ("faster", "different training")
+    assert (same.verdict, same.training, same.wins) == ("better", "equivalent", True)
+    assert (other.verdict, other.training, other.wins) == ("better", "different", False)
     assert other.loss_verdict != "different"
     assert other.verdict_reason.startswith("1 of 4 tensors did not move (norm)")
 

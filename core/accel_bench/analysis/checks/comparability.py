@@ -148,14 +148,7 @@ class Comparability(Frozen):
 
 def of_comparable(speed: Comparison, allowed: Comparability) -> Comparison:
     """Return the speed of B against A, without a verdict where the two may not be compared."""
-    if allowed.comparable:
-        return speed
-    changes = {
-        "verdict": "not tested",
-        "verdict_reason": allowed.refusal,
-        "rounds_needed": None,
-    }
-    return speed.model_copy(update=changes)
+    return speed if allowed.comparable else speed.without_verdict(allowed.refusal)
 
 
 def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:

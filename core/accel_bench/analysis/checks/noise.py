@@ -124,8 +124,7 @@ def of_same_load(
         "other programs used {} of the CPUs beside the baseline and {} beside it: close them, and "
         "measure again"
     ).format(*sides)
-    changes = {"verdict": "inconclusive", "verdict_reason": reason, "rounds_needed": None}
-    return speed.model_copy(update=changes)
+    return speed.without_verdict(reason, "inconclusive")
 
 
 def load_notes(results: Sequence[Result]) -> tuple[str, ...]:

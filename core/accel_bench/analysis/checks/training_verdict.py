@@ -136,9 +136,12 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def training_verdict(self) -> Training:
-        """The verdict on all of it: the worst one of loss, update and output."""
-        if self.training_reasons:
+        """The verdict on all of it: the worst one of loss, update and output, and none where what
+        is missing leaves it open."""
+        if self.training_difference:
             return "different"
+        if self.untested:
+            return "not tested"
         return max((one.verdict for one in self.judged), key=get_args(Training).index)
 
     @property
@@ -177,7 +180,7 @@ def of_same_training(speed: Comparison, training: TrainingComparison) -> Compari
     if speed.verdict == "better" and (different := training.training_difference):
         changes["verdict_reason"] = different
     elif speed.verdict == "better" and training.untested:
-        changes |= {"verdict": "not tested", "verdict_reason": training.untested}
+        speed = speed.without_verdict(training.untested)
     return speed.model_copy(update=changes)
 
 

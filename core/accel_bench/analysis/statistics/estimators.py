@@ -117,41 +117,29 @@ def one_sided_p(values: Sequence[float]) -> float:
     return t_tail(len(values) - 1, abs(mean) / error)
 
 
-def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """Return a / b of unpaired positive values, with Welch's 95 % interval of the log-ratio.
+def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[Interval | None, float | None]:
+    """Return a / b of unpaired positive values, with the 95 % interval of the log-ratio, and the
+    two-sided p-value of equal means of logarithms, both by Welch's test.
 
     Source: Welch (1947), "The generalization of Student's problem when several different population
-    variances are involved". Null ends with fewer than two values on a side; None without any.
+    variances are involved". Null ends and no p-value with fewer than two values on a side; neither
+    ratio nor p-value without any.
     """
     if not a or not b:
-        return None
-    mean, error, degrees = _welch(a, b)
-    half = None if degrees is None else t_quantile(degrees, 0.975) * error if error else 0.0
-    return exp_interval(mean, half)
-
-
-def unpaired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return Welch's two-sided p-value of equal means of logarithms; None as its interval is."""
-    if not a or not b:
-        return None
-    mean, error, degrees = _welch(a, b)
-    if degrees is None:
-        return None
-    if error == 0:
-        return 0.0 if mean else 1.0
-    return 2 * t_tail(degrees, abs(mean) / error)
-
-
-def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float | None]:
-    """Return the difference of means of logarithms, its error, and its degrees of freedom."""
+        return None, None
     left, right = [math.log(value) for value in a], [math.log(value) for value in b]
-    mean = fmean(left) - fmean(right)
-    if min(len(left), len(right)) < 2:
-        return mean, 0.0, None
+    mean, sizes = fmean(left) - fmean(right), (len(left), len(right))
+    if min(sizes) < 2:
+        return exp_interval(mean, None), None
     parts = [variance(values) / len(values) for values in (left, right)]
-    total, sizes = sum(parts), (len(left), len(right))
+    total = sum(parts)
+    error = math.sqrt(total)
+    if error == 0:
+        return exp_interval(mean, 0.0), 0.0 if mean else 1.0
     squares = sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
-    return mean, math.sqrt(total), total**2 / squares if squares else 1.0
+    degrees = total**2 / squares if squares else 1.0
+    interval = exp_interval(mean, t_quantile(degrees, 0.975) * error)
+    return interval, 2 * t_tail(degrees, abs(mean) / error)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

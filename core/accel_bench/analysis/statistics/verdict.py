@@ -44,12 +44,7 @@ OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
 """Words for a speed or a latency, and for any other quantity."""
 
 Training: TypeAlias = Literal[
-    "not tested",
-    "bitwise equal",
-    "equivalent",
-    "inconclusive",
-    "different by design",
-    "different",
+    "not tested", "bitwise equal", "equivalent", "inconclusive", "different by design", "different"
 ]
 """Verdicts on what was trained or generated beside the baseline's, from harmless to bad.
 
@@ -121,6 +116,11 @@ class Comparison(Frozen):
     That is with the next look at them, which the session that adds the rounds is.
     """
 
+    def without_verdict(self, reason: str, verdict: Direction = "not tested") -> Comparison:
+        """Return it with a verdict that says nothing in the place of its own, and why."""
+        changes = {"verdict": verdict, "verdict_reason": reason, "rounds_needed": None}
+        return self.model_copy(update=changes)
+
     @property
     def wins(self) -> bool:
         """True if it is better, and nothing shows that its training differs."""
@@ -169,7 +169,7 @@ def compare(
 ) -> Comparison:
     """Compare seconds per real token of B with those of A; of pairs only runs with the same key."""
     if policy.kind == "unpaired":
-        return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values())))
+        return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values()))[0])
     return compare_stacks(a, {"b": b}, policy)["b"]
 
 
