@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accel_bench.analysis.statistics.estimators import geometric_interval
-from accel_bench.analysis.statistics.verdict import judged_interval
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.verdict import Policy, compare_logs
 from accel_bench.analysis.wording import (
     StackAtPoint,
     group_label,
@@ -18,6 +20,13 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     shares,
 )
+
+
+def judged_interval(logs: Sequence[float], look: int, sharing: int = 1) -> Interval:
+    """The interval of a verdict on paired log-ratios."""
+    interval = compare_logs({"b": logs}, {"b": look}, Policy(points=sharing))["b"].ratio
+    assert interval is not None
+    return interval
 
 
 def spread(*values: float) -> str:
@@ -37,8 +46,7 @@ def test_two_rounds_of_a_verdicts_interval_are_as_short_as_others() -> None:
     texts = {(0.0, 0.1): "1.05 [<0.01, >105]", (0.0, 5.0): "12.18 [<0.1, >1,218]"}
     for rounds, text in texts.items():
         for look in (1, 2):
-            interval = judged_interval(rounds, look, 1)
-            assert interval is not None
+            interval = judged_interval(rounds, look)
             assert ratio_interval(interval) == text
             assert ratio_interval(interval.mapped(lambda ratio: 1 / ratio))
 
@@ -49,7 +57,6 @@ def test_two_rounds_of_a_verdicts_interval_are_as_short_as_others() -> None:
 )
 def test_no_interval_is_said_to_be_sure(look: int, sharing: int, sure: str) -> None:
     interval = judged_interval([0.0, 0.01], look, sharing)
-    assert interval is not None
     text = interval_text(interval, ratio)
     assert text.startswith(f"{sure} % interval ") and len(text) < 50
 
