@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from accel_bench_testing.tiny import this_machine
 from analysis_factory import make_experiment
 
 from accel_bench import Options
 from accel_bench.job import Job
 from accel_bench.runner.attempt import make_attempt
-from accel_bench.testing.tiny import this_machine
 from several_ranks import launcher
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from accel_bench_new_plugin.command import NOT_WRITTEN, REGISTERED, plugin_files, write_plugin
+from accel_bench_testing import declared
 from cli.program import call
 from imported_modules import imported
 from packaging.requirements import Requirement
@@ -22,7 +23,7 @@ from accel_bench.documents.load import load_file
 from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.validation import hook_arguments
-from accel_bench.testing import check_plugin, declared, run_plugin
+from accel_bench.testing import check_plugin, run_plugin
 
 pytestmark = pytest.mark.long
 

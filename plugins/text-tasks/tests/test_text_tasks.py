@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from accel_bench_testing.tiny import shrunk
 from accel_bench_text_tasks.data import catalogues
 from accel_bench_text_tasks.tasks.masked_lm import MaskedLMOptions
 from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
@@ -35,7 +36,6 @@ from accel_bench.plugins.manager import activate
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
-from accel_bench.testing.tiny import shrunk
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_testing.tiny import tiny_work
+from accel_bench_testing.trial_runs import losses
 from cli.program import start
+from fault_plugins.faults import plugin, source
 from imported_modules import imported
-from testing.faults import plugin, source
 
 from accel_bench import Result, Status
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.testing import run_plugin, run_program, run_scenario
-from accel_bench.testing.tiny import tiny_work
-from accel_bench.testing.trial_runs import losses
 
 
 def run(folder: Path, text: str, **arguments: Any) -> Result:

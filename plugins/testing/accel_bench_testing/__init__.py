@@ -26,16 +26,16 @@ A test that calls hooks itself makes their arguments by `make_run(folder, scenar
 
 from __future__ import annotations
 
-from accel_bench.testing.check import check_plugin
-from accel_bench.testing.factory import (
+from accel_bench_testing.check import check_plugin
+from accel_bench_testing.factory import (
     close_run,
     evidence_of,
     make_experiment,
     make_machine,
     make_run,
 )
-from accel_bench.testing.report import CheckReport, Clause
-from accel_bench.testing.running import run_plugin, run_program, run_scenario
+from accel_bench_testing.report import CheckReport, Clause
+from accel_bench_testing.running import run_plugin, run_program, run_scenario
 
 __all__ = [
     "CheckReport",
