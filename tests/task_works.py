@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accel_bench_testing.tiny import shrunk
+from kit import shrunk
 from media_works import WORKS
 
 from accel_bench import Result

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from accel_bench_testing.tiny import shrunk
+from kit import shrunk
 from torch import nn
 from transformers import AutoModelForCausalLM
 

@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accel_bench_testing.running import run_or_skip
-from accel_bench_testing.tiny import this_machine
+from kit import run_or_skip, this_machine
 from same_training.distribution import CHEATS, HONEST
 from same_training.honest import SETTINGS as HONEST_SETTINGS
 from same_training.honest import SHIPPED

@@ -20,7 +20,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 import transformers.models.llama.modeling_llama
 import transformers.models.mixtral.modeling_mixtral  # noqa: F401
-from accel_bench_testing.tiny import this_machine
+from kit import this_machine
 from launcher import Forked
 
 from accel_bench import Options

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any
 
-from accel_bench_testing.in_process import EndedRank
+from kit import EndedRank
 
 from accel_bench import Options, Plugin, hookimpl, rank_environment
 from accel_bench.documents.files import write_atomically

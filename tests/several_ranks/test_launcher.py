@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from accel_bench_testing.tiny import this_machine
 from analysis_factory import make_experiment
+from kit import this_machine
 
 from accel_bench import Options
 from accel_bench.job import Job

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from accel_bench_testing.clause_process import warnings_ignored
+from kit import warnings_ignored
 from torch import nn
 
 from accel_bench.analysis.metrics.ranks import late_ranks

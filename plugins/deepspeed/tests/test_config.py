@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from accel_bench_deepspeed import DeepSpeed, DeepSpeedOptions
 from accel_bench_deepspeed.config import merged, settings
-from accel_bench_testing.tiny import this_machine
+from kit import this_machine
 from pydantic import ValidationError
 
 from accel_bench import Experiment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from accel_bench_distributed import Mesh, MeshOptions
 from accel_bench_report.scaling import ScalingOptions, scaling_request
-from accel_bench_testing.tiny import this_machine
+from kit import this_machine
 from pydantic import ValidationError
 
 from accel_bench.documents.presets import preset_path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_testing import in_process
+from kit import in_process
 from serving_factory import RememberingServer, remembering_server
 
 from accel_bench import testing

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from accel_bench_new_plugin.command import NOT_WRITTEN, REGISTERED, plugin_files, write_plugin
-from accel_bench_testing import declared
 from cli.program import call
 from imported_modules import imported
+from kit import declared
 from packaging.requirements import Requirement
 from several_ranks.scenarios import forking
 

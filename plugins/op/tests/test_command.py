@@ -19,8 +19,8 @@ from accel_bench_op.document import OperationCell, OperationReport
 from accel_bench_op.engine import Op, OpOptions
 from accel_bench_op.scenarios import CellChoice, cell_scenarios
 from accel_bench_op.view import operations_report
-from accel_bench_testing.in_process import run_in_process
 from cli.program import call, start, surroundings, write_nulls
+from kit import run_in_process
 from whole_tables import assert_whole
 
 from accel_bench.analysis.statistics.estimators import Interval

@@ -1,28 +1,4 @@
-"""The kit with which authors prove their plugins; running a plugin needs nothing of it.
-
-    from accel_bench.testing import check_plugin, run_plugin
-
-    def test_the_plugin_keeps_the_contract():
-        check_plugin("mine")
-
-    def test_it_counts_what_it_changed():
-        result = run_plugin("mine", level=2)
-        assert result.status.completed, result.reasons
-        assert result.ranks[0].evidence["mine"]["changed_modules"] == 14
-
-The plugin must be installed, editable or not: it is found by its entry point, as users find it.
-
-`run_plugin` runs the plugin in the process of the test, on a model of two small layers, with the
-product's own code from planning to the result; `run_scenario` does that with each stack of a
-scenario, and `run_program` starts the program itself. `check_plugin` runs the plugin several times,
-beside the same work without it, and raises one AssertionError that lists every clause of the
-contract that is violated. Its report, printed for `pytest -rP`, also lists the clauses that could
-not be proven here, such as all clauses of a plugin that needs a GPU.
-
-A test that calls hooks itself makes their arguments by `make_run(folder, scenario)` and
-`make_machine()`; `evidence_of(run)` and `close_run(run)` make the calls that hooks registered by
-`run.on_evidence` and `run.on_close`.
-"""
+"""The kit that `accel_bench.testing` hands to authors of plugins, whose docstring explains it."""
 
 from __future__ import annotations
 

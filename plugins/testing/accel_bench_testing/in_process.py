@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from accel_bench import RankProcess
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import WorkerError
 from accel_bench.job import Job
-from accel_bench.launcher import RankProcess
 from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins

@@ -15,13 +15,13 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from accel_bench_testing.tiny import shrunk
 from accel_bench_text_tasks.data import catalogues
 from accel_bench_text_tasks.tasks.masked_lm import MaskedLMOptions
 from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 from accel_bench_text_tasks.tasks.pair_tasks import EmbeddingOptions, Seq2SeqLM
 from builtin.tasks.catalogue_files import write_catalogue
+from kit import shrunk
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 

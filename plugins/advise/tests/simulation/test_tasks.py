@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
 from accel_bench_advise.simulation.simulate import SimulatedRun
-from accel_bench_testing.tiny import shrunk
+from kit import shrunk
 from real_steps import experiment_of, first_batch, measured_peak
 
 from accel_bench.errors import ScenarioError
