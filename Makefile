@@ -77,7 +77,7 @@ test-quantized: $(QUANTIZED)/.done
 		code=$$?; cat $(QUANTIZED_LOG); ( exit $$code ) || { $(ALONE) $(QUANTIZED)/bin/python \
 		-m pytest -o cache_dir=$(QUANTIZED)/.pytest_cache $(AGAIN) $(QUANTIZED_TESTS); }
 
-# Core without any folder of the box, and each of them without the others.
+# Core without any folder of the box, and each of them without the others; but for the tests' kit.
 alone: $(VENV)/.test
 	$(BIN)/python tests/alone.py "" -m pytest $(PARALLEL) -m "not box and not release" tests \
 		--ignore tests/benchmarks

@@ -12,6 +12,9 @@ from statistics import mean
 from typing import Any, Literal, TypeAlias
 
 import yaml
+from accel_bench_testing.process_state import preserved
+from accel_bench_testing.running import run_or_skip
+from accel_bench_testing.tiny import this_machine
 
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_obstacle
@@ -24,9 +27,6 @@ from accel_bench.result import Result
 from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Scenario
-from accel_bench.testing.process_state import preserved
-from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import this_machine
 from benchmarks.flops_ratio import flops_ratio
 from benchmarks.support_effects import changes_something, is_wrapped_whole
 

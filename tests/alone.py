@@ -1,7 +1,8 @@
 """Environments with core and chosen folders of the box.
 
 `python tests/alone.py op -m pytest plugins/op` runs a command in one of them, and an empty name
-stands for none of the folders; distributions of other folders of `plugins/` stay installed there.
+stands for none of the folders; the kit, which all tests need, and distributions of other folders
+of `plugins/` stay installed there.
 Without arguments it prints the folders.
 """
 
@@ -20,6 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 OURS = "accel-bench"
 """The distribution of core and of the box; those of other folders begin with its name."""
+
+
+KIT = "testing"
+"""The folder of the kit `accel_bench.testing`."""
 
 
 def boxed_folders() -> dict[str, str]:
@@ -77,5 +82,6 @@ if __name__ == "__main__":
         sys.exit(print(*boxed_folders()))
     named, *arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="alone-") as folder:
-        python = make_environment(Path(folder), [*filter(None, named.split(","))], others=True)
+        folders = {KIT, *filter(None, named.split(","))}
+        python = make_environment(Path(folder), folders, others=True)
         sys.exit(subprocess.run([python, *arguments], check=False).returncode)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kit import shrunk
 from media_works import WORKS
 
 from accel_bench import Result
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.testing import run_scenario
-from accel_bench.testing.tiny import shrunk
 
 DPO: dict[str, Any] = {
     "task": {"use": "dpo", "beta": 0.5, "nll_scale": 0.1},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from alone import ROOT, boxed_folders, make_environment, write_metadata
+from alone import KIT, ROOT, boxed_folders, make_environment, write_metadata
 from cli.program import Done, write_nulls
 
 FOLDERS = boxed_folders()
@@ -73,6 +73,13 @@ def test_core_alone_measures_judges_stores_compares_and_writes_pages(core: Core)
 def test_core_alone_says_that_a_gate_is_open(core: Core) -> None:
     done = core.call("run", "nulls.yaml", "--rounds", "1", "--results", "elsewhere", *GATE)
     assert done.code == 5, (done.out, done.err)
+
+
+def test_core_alone_says_what_brings_the_kit(core: Core) -> None:
+    done = core.start("-c", "from accel_bench.testing import check_plugin")
+    last = done.err.strip().rpartition("\n")[2]
+    assert done.code == 1 and last.startswith("ModuleNotFoundError: accel_bench.testing: the kit")
+    assert "`pip install accel-bench` brings it" in last
 
 
 EVERY = """
@@ -190,9 +197,9 @@ def test_nothing_misses_a_folder_that_is_taken_away(
 
 
 def test_tests_of_core_and_of_other_folders_import_no_folder() -> None:
-    """`benchmarks` measures all of them, and its tests do."""
+    """`benchmarks` measures all of them, and its tests do; tests take parts of the kit by `kit`."""
     folders = {package: ROOT / "plugins" / folder for folder, package in FOLDERS.items()}
-    measuring = ROOT / "tests" / "benchmarks"
+    measuring, kit = ROOT / "tests" / "benchmarks", ROOT / "tests" / "kit.py"
     tests = {*(ROOT / "tests").rglob("*.py")}
     tests.update(*((root / "tests").rglob("*.py") for root in folders.values()))
     found = [
@@ -200,6 +207,7 @@ def test_tests_of_core_and_of_other_folders_import_no_folder() -> None:
         for path in sorted(tests)
         for package in imported_by(path) & folders.keys()
         if not {folders[package], measuring} & {*path.parents}
+        and (path, package) != (kit, FOLDERS[KIT])
     ]
     assert found == []
 

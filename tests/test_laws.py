@@ -289,7 +289,7 @@ def test_a_folder_in_the_box_is_shipped_and_registered_by_the_wheel_accel_bench(
     assert packages
     entries = metadata.distribution("accel-bench").entry_points
     for package, folder in packages.items():
-        assert any(entry.module.startswith(f"{package}.") for entry in entries)
+        assert any(entry.module.partition(".")[0] == package for entry in entries)
         assert (ROOT / folder / "README.md").exists()
 
 
@@ -409,7 +409,8 @@ def test_every_plugin_in_the_box_is_an_entry_point_of_the_distribution() -> None
         for path in room.rglob("*.py")
         if PLUGIN_CLASS.search(path.read_text(encoding="utf8"))
     }
-    assert holding <= named
+    of_the_kit = {"accel_bench_testing.in_process"}  # A launcher that no scenario can name.
+    assert holding - of_the_kit <= named
 
 
 # What every module does, and none. What ruff knows is ruff's: rules S, and TID253.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from kit import shrunk
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -17,7 +18,6 @@ from accel_bench.catalog.models import list_cards
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling import loading, random_weights
 from accel_bench.scenario.uses import ModelUse
-from accel_bench.testing.tiny import shrunk
 
 MakeRun = Callable[..., Run]
 

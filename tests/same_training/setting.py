@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kit import run_or_skip, this_machine
 from same_training.distribution import CHEATS, HONEST
 from same_training.honest import SETTINGS as HONEST_SETTINGS
 from same_training.honest import SHIPPED
@@ -20,8 +21,6 @@ from accel_bench.plugins.registry import installed
 from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.settings import Measure
-from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import this_machine
 
 RATES = {"full": 2e-5, "lora": 2e-4}
 """Learning rates at which such models are usually fine-tuned, by what trains."""

@@ -20,6 +20,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 import transformers.models.llama.modeling_llama
 import transformers.models.mixtral.modeling_mixtral  # noqa: F401
+from kit import this_machine
 from launcher import Forked
 
 from accel_bench import Options
@@ -28,7 +29,6 @@ from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.result import Result
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.scenario.draft import read_draft
-from accel_bench.testing.tiny import this_machine
 
 
 def run(planned: Planned, root: Path) -> Result:

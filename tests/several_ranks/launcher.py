@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any
 
+from kit import EndedRank
+
 from accel_bench import Options, Plugin, hookimpl, rank_environment
 from accel_bench.documents.files import write_atomically
 from accel_bench.job import Job
 from accel_bench.plugins.manager import activate, with_observers
-from accel_bench.testing.in_process import EndedRank
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure

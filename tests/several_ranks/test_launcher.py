@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from analysis_factory import make_experiment
+from kit import this_machine
 
 from accel_bench import Options
 from accel_bench.job import Job
 from accel_bench.runner.attempt import make_attempt
-from accel_bench.testing.tiny import this_machine
 from several_ranks import launcher
 
 

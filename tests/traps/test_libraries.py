@@ -66,7 +66,7 @@ def done(
     """One session of all stacks, in the environment that has the libraries.
 
     Those that use the libraries are left to releases: the tests of their plugins run the same
-    layers, and tests/testing/test_check.py cuts a gradient.
+    layers, and plugins/testing/tests/test_check.py cuts a gradient.
     """
     folder = tmp_path_factory.mktemp("traps")
     site = folder / "site"

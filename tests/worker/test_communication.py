@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from kit import warnings_ignored
 from torch import nn
 
 from accel_bench.analysis.metrics.ranks import late_ranks
 from accel_bench.result import Collective, Communication
-from accel_bench.testing.clause_process import warnings_ignored
 from accel_bench.worker.communication import CommunicationProbe
 
 WIDTH = 64

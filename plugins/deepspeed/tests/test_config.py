@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from accel_bench_deepspeed import DeepSpeed, DeepSpeedOptions
 from accel_bench_deepspeed.config import merged, settings
+from kit import this_machine
 from pydantic import ValidationError
 
 from accel_bench import Experiment
@@ -16,7 +17,6 @@ from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_experiment, make_machine
-from accel_bench.testing.tiny import this_machine
 
 MASTER = {"train": {"precision": "bf16-master-weights"}}
 

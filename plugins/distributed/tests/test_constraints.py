@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from accel_bench_distributed import Mesh, MeshOptions
 from accel_bench_report.scaling import ScalingOptions, scaling_request
+from kit import this_machine
 from pydantic import ValidationError
 
 from accel_bench.documents.presets import preset_path
@@ -15,7 +16,6 @@ from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_experiment, make_machine
-from accel_bench.testing.tiny import this_machine
 
 EXPERTS = {"model": {"id": "mixtral-8x7b"}}
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import in_process
 from serving_factory import RememberingServer, remembering_server
 
 from accel_bench import testing
 from accel_bench.analysis.checks.outputs import compare_outputs
 from accel_bench.result import Metric, Result
 from accel_bench.runner.attempt import make_attempt
-from accel_bench.testing import in_process
 
 SECONDS_OF_A_TOKEN = 0.002
 """Planted seconds of an uncached prompt token, far above those of a request."""

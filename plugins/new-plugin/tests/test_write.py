@@ -15,6 +15,7 @@ import pytest
 from accel_bench_new_plugin.command import NOT_WRITTEN, REGISTERED, plugin_files, write_plugin
 from cli.program import call
 from imported_modules import imported
+from kit import declared
 from packaging.requirements import Requirement
 from several_ranks.scenarios import forking
 
@@ -22,7 +23,7 @@ from accel_bench.documents.load import load_file
 from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.validation import hook_arguments
-from accel_bench.testing import check_plugin, declared, run_plugin
+from accel_bench.testing import check_plugin, run_plugin
 
 pytestmark = pytest.mark.long
 

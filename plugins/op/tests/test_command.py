@@ -20,6 +20,7 @@ from accel_bench_op.engine import Op, OpOptions
 from accel_bench_op.scenarios import CellChoice, cell_scenarios
 from accel_bench_op.view import operations_report
 from cli.program import call, start, surroundings, write_nulls
+from kit import run_in_process
 from whole_tables import assert_whole
 
 from accel_bench.analysis.statistics.estimators import Interval
@@ -31,7 +32,6 @@ from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.report.formats import render_report
 from accel_bench.result import Result, Status
 from accel_bench.scenario.find import find_drafts
-from accel_bench.testing.in_process import run_in_process
 
 from .distribution import install, install_operations
 

@@ -21,6 +21,7 @@ from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 from accel_bench_text_tasks.tasks.pair_tasks import EmbeddingOptions, Seq2SeqLM
 from builtin.tasks.catalogue_files import write_catalogue
+from kit import shrunk
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
@@ -35,7 +36,6 @@ from accel_bench.plugins.manager import activate
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
-from accel_bench.testing.tiny import shrunk
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

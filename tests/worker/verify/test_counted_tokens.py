@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from testing.faults import plugin, source
+from fault_plugins.faults import plugin, source
 
 from accel_bench import Batch, Device, Experiment, Options, Run, Scenario, Status, TokenCounts
 from accel_bench.builtin.engines.torch_engine_impl import TorchEngine

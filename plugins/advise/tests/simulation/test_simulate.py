@@ -9,8 +9,8 @@ import pytest
 from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
 from accel_bench_advise.simulation.__main__ import answer
 from accel_bench_advise.simulation.simulate import SimulatedRun
+from fault_plugins.faults import plugin, source
 from real_steps import experiment_of, measured_peak
-from testing.faults import plugin, source
 
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack

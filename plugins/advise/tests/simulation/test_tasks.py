@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
 from accel_bench_advise.simulation.simulate import SimulatedRun
+from kit import shrunk
 from real_steps import experiment_of, first_batch, measured_peak
 
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.testing import make_run
-from accel_bench.testing.tiny import shrunk
 
 pytestmark = pytest.mark.box
 

@@ -24,9 +24,9 @@ from accel_bench.plugins.registry import InstalledPlugin, is_on_contract
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.scenario.uses import slot_defaults
-from accel_bench.testing.clause_process import not_ended
-from accel_bench.testing.report import Clause, judged, proven, unproven, violated
-from accel_bench.testing.trial_runs import TrialRuns
+from accel_bench_testing.clause_process import not_ended
+from accel_bench_testing.report import Clause, judged, proven, unproven, violated
+from accel_bench_testing.trial_runs import TrialRuns
 
 HEAVY = (
     "accelerate",
@@ -50,7 +50,7 @@ import accel_bench.plugins.manager
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import Job
 from accel_bench.machine.parent import put_process_between
-from accel_bench.testing.tiny import plan_trial, this_machine
+from accel_bench_testing.tiny import plan_trial, this_machine
 
 def effects(act, *arguments, **named):
     before, modules, printed = dict(os.environ), set(sys.modules), io.StringIO()

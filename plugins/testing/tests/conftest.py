@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from accel_bench_testing import declared
 
-from accel_bench.testing import declared, run_plugin
+from accel_bench.testing import run_plugin
 
 
 @pytest.fixture(scope="session", autouse=True)

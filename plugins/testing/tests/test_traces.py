@@ -7,11 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from testing.checking import NULL, check, violations
-from testing.faults import source
+from accel_bench_testing import traces
+from fault_plugins.faults import source
 
 from accel_bench.machine.scheduling import running_children
-from accel_bench.testing import traces
+
+from .checking import NULL, check, violations
 
 
 def test_what_outlives_a_run_is_named_with_its_module(tmp_path: Path) -> None:

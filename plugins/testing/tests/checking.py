@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from testing.faults import plugin
+from fault_plugins.faults import plugin
 
 from accel_bench.testing import CheckReport, check_plugin
 

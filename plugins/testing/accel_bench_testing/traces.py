@@ -169,10 +169,10 @@ def _noted_start(thread: threading.Thread) -> None:
 
 
 def is_library(module: str) -> bool:
-    """Return whether a module belongs to a library that many plugins use, or to core."""
+    """Return whether a module belongs to core, to this kit, or to a library of many plugins."""
     package = module.partition(".")[0]
     core = package == "accel_bench" and not module.startswith("accel_bench.builtin.")
-    return core or package in LIBRARIES
+    return core or package in {__package__, *LIBRARIES}
 
 
 def _author() -> str:

@@ -9,14 +9,14 @@ from typing import Any
 from accel_bench.catalog.models import list_cards
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result, Status
-from accel_bench.testing import result_clauses
-from accel_bench.testing.in_process import fail_in_process
-from accel_bench.testing.model_clauses import accumulation, model_steps
-from accel_bench.testing.process_state import SEEN_THROUGH
-from accel_bench.testing.report import RUN, CheckStep, Clause, judged, proven, unproven, violated
-from accel_bench.testing.running import needs_processes
-from accel_bench.testing.tiny import model_of, models_of_task, shrunk
-from accel_bench.testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
+from accel_bench_testing import result_clauses
+from accel_bench_testing.in_process import fail_in_process
+from accel_bench_testing.model_clauses import accumulation, model_steps
+from accel_bench_testing.process_state import SEEN_THROUGH
+from accel_bench_testing.report import RUN, CheckStep, Clause, judged, proven, unproven, violated
+from accel_bench_testing.running import needs_processes
+from accel_bench_testing.tiny import model_of, models_of_task, shrunk
+from accel_bench_testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
 
 UNDONE = "undone at the end"
 """Name of the clause about changes that outlive a run."""

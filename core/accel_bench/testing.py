@@ -22,20 +22,16 @@ not be proven here, such as all clauses of a plugin that needs a GPU.
 A test that calls hooks itself makes their arguments by `make_run(folder, scenario)` and
 `make_machine()`; `evidence_of(run)` and `close_run(run)` make the calls that hooks registered by
 `run.on_evidence` and `run.on_close`.
+
+An entry point of the group `accel_bench.testing` brings the names. Importing this module raises
+ModuleNotFoundError where no distribution has one.
 """
 
 from __future__ import annotations
 
-from accel_bench.testing.check import check_plugin
-from accel_bench.testing.factory import (
-    close_run,
-    evidence_of,
-    make_experiment,
-    make_machine,
-    make_run,
-)
-from accel_bench.testing.report import CheckReport, Clause
-from accel_bench.testing.running import run_plugin, run_program, run_scenario
+from typing import TYPE_CHECKING
+
+from accel_bench.plugins.doors import OWN_DISTRIBUTION, find_entries
 
 __all__ = [
     "CheckReport",
@@ -50,3 +46,28 @@ __all__ = [
     "run_program",
     "run_scenario",
 ]
+
+if TYPE_CHECKING:
+    from accel_bench_testing import (
+        CheckReport,
+        Clause,
+        check_plugin,
+        close_run,
+        evidence_of,
+        make_experiment,
+        make_machine,
+        make_run,
+        run_plugin,
+        run_program,
+        run_scenario,
+    )
+else:
+    _entry = next(iter(find_entries(__name__, "kit").values()), None)
+    if _entry is None:
+        raise ModuleNotFoundError(
+            f"{__name__}: the kit that proves plugins is not installed; "
+            f"`pip install {OWN_DISTRIBUTION}` brings it, in a checkout `pip install -e .`",
+            name=__name__,
+        )
+    _kit = _entry.point.load()
+    globals().update({name: getattr(_kit, name) for name in __all__})

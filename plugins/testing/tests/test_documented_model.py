@@ -17,7 +17,7 @@ import accel_bench
 from accel_bench import RankResult
 from accel_bench.testing import run_scenario
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 FILE = re.compile(
     r"^`([a-z_]+\.(?:toml|py|yaml))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL
 )

@@ -11,12 +11,12 @@ from typing import Any
 from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.registry import find
 from accel_bench.scenario.uses import ModelUse
-from accel_bench.testing import declared
-from accel_bench.testing.behaviour import steps
-from accel_bench.testing.clause_process import CLAUSE_SECONDS, try_apart
-from accel_bench.testing.report import RUN, CheckReport, CheckStep, Clause, proven, violated
-from accel_bench.testing.tiny import MODEL
-from accel_bench.testing.trial_runs import TrialRuns
+from accel_bench_testing import declared
+from accel_bench_testing.behaviour import steps
+from accel_bench_testing.clause_process import CLAUSE_SECONDS, try_apart
+from accel_bench_testing.report import RUN, CheckReport, CheckStep, Clause, proven, violated
+from accel_bench_testing.tiny import MODEL
+from accel_bench_testing.trial_runs import TrialRuns
 
 FATAL = frozenset({"known hooks", "declarations", "requirements"})
 """Clauses that must hold before any run is tried."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from testing.checking import NULL, violations
-from testing.faults import source
+from accel_bench_testing import clause_process
+from fault_plugins.faults import source
 
-from accel_bench.testing import clause_process
+from .checking import NULL, violations
 
 PR_SET_NAME = 15
 """Linux: give the calling thread a name."""
@@ -120,7 +120,7 @@ def test_the_process_ends_when_the_one_that_checks_is_killed(tmp_path: Path) -> 
     program = """
 import os, time
 from pathlib import Path
-from accel_bench.testing.clause_process import try_apart
+from accel_bench_testing.clause_process import try_apart
 
 def steps(folder):
     Path("child.pid.part").write_text(str(os.getpid()))

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from testing.checking import NULL, check, violations
-from testing.faults import source
+from fault_plugins.faults import source
 from torch.optim import optimizer
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from accel_bench.testing import check_plugin
+
+from .checking import NULL, check, violations
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from testing.checking import check, violations
+
+from .checking import check, violations
 
 pytestmark = pytest.mark.long
 

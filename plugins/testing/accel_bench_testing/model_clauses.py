@@ -9,9 +9,9 @@ from typing import Any
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.result import Result
-from accel_bench.testing.report import CheckStep, Clause, proven, unproven, violated
-from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.trial_runs import TrialRuns, ending_of
+from accel_bench_testing.report import CheckStep, Clause, proven, unproven, violated
+from accel_bench_testing.running import run_or_skip
+from accel_bench_testing.trial_runs import TrialRuns, ending_of
 
 LARGE_VOCABULARY = 300_000
 """Vocabulary of data that exceeds the embeddings of all tried models."""

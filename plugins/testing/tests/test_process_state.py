@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 
 import torch
+from accel_bench_testing.process_state import changes, read_process_state
 from torch.nn.attention import flex_attention
-
-from accel_bench.testing.process_state import changes, read_process_state
 
 
 def test_compiled_code_that_is_dropped_meanwhile_was_not_removed_by_the_run() -> None:

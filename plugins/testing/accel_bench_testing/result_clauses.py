@@ -13,10 +13,10 @@ from accel_bench.plugins.describe import implemented
 from accel_bench.result import Result
 from accel_bench.runner.artifacts import TAIL_BYTES
 from accel_bench.scenario.uses import slot_defaults
-from accel_bench.testing.report import Clause, judged, proven, unproven, violated
-from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import merged, plan_trial
-from accel_bench.testing.trial_runs import TrialRuns
+from accel_bench_testing.report import Clause, judged, proven, unproven, violated
+from accel_bench_testing.running import run_or_skip
+from accel_bench_testing.tiny import merged, plan_trial
+from accel_bench_testing.trial_runs import TrialRuns
 
 SAME_WORK = frozenset({"engine", "metrics"})
 """Slots whose plugins must not change the training."""

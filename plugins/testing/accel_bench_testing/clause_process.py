@@ -27,8 +27,8 @@ from accel_bench.job import HEARTBEAT_PHASE, PHASES
 from accel_bench.machine.parent import die_with_parent, put_process_between
 from accel_bench.runner.artifacts import log_tail
 from accel_bench.runner.outcome import describe_exit
-from accel_bench.testing.report import CheckStep, Clause, unproven, violated
-from accel_bench.testing.tiny import this_machine
+from accel_bench_testing.report import CheckStep, Clause, unproven, violated
+from accel_bench_testing.tiny import this_machine
 
 CLAUSE_SECONDS = 120.0
 """Seconds that the process may take for one clause, with its runs."""

@@ -12,7 +12,7 @@ from accel_bench.plugins.manager import load_class
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
-from accel_bench.testing.tiny import merged
+from accel_bench_testing.tiny import merged
 
 
 def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from accel_bench_testing.tiny import merged, model_of, plan_trial, shrunk, slots_of, usual_dtype
 
 from accel_bench.catalog.models import list_cards
 from accel_bench.plugins.manager import load_class
-from accel_bench.testing.tiny import merged, model_of, plan_trial, shrunk, slots_of, usual_dtype
 
 SLOTS = {
     "adamw": ("optimizer",),

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from accel_bench import RankProcess
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import WorkerError
 from accel_bench.job import Job
-from accel_bench.launcher import RankProcess
 from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
@@ -26,18 +26,18 @@ from accel_bench.result import RankResult, Result, Status, Window
 from accel_bench.run_context import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.update_files import PendingUpdates
-from accel_bench.testing.process_state import (
+from accel_bench.worker import settings
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.measurement import measure
+from accel_bench_testing.process_state import (
     ProcessState,
     changes,
     preserved,
     read_process_state,
     replaced_measuring,
 )
-from accel_bench.testing.tiny import this_machine
-from accel_bench.testing.traces import note_processes, watch
-from accel_bench.worker import settings
-from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.measurement import measure
+from accel_bench_testing.tiny import this_machine
+from accel_bench_testing.traces import note_processes, watch
 
 SESSION = "testing"
 """Session id of all results of the kit, so that any two can be compared."""

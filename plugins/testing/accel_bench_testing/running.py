@@ -20,9 +20,9 @@ from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.result import Result, Status
 from accel_bench.runner.update_files import PendingUpdates
 from accel_bench.scenario.draft import read_draft
-from accel_bench.testing.in_process import SESSION, Execution, run_in_process
-from accel_bench.testing.process_state import preserved
-from accel_bench.testing.tiny import plan_trial, this_machine
+from accel_bench_testing.in_process import SESSION, Execution, run_in_process
+from accel_bench_testing.process_state import preserved
+from accel_bench_testing.tiny import plan_trial, this_machine
 
 STARTS_PROCESSES = ("launcher", "parallel")
 """Slots of plugins that start several processes."""
@@ -39,7 +39,7 @@ def run_plugin(
 
     `options` are the plugin's; `scenario` holds keys of a scenario file, such as `{"model": {"id":
     "gpt2"}, "train": {"gradient_checkpointing": True}}`, which are merged over the tiny scenario
-    (`accel_bench.testing.tiny`). An adapter or a dtype that the plugin needs is added. The result
+    (`accel_bench_testing.tiny`). An adapter or a dtype that the plugin needs is added. The result
     is the row that `accel-bench run` would store: `status`, `reasons`, and for the one rank
     `ranks[0].window.samples`, `.evidence[name]`, `.effective`, `.metrics`. A failed run has a
     result with its status; a run excluded by a constraint is `skipped` with its reasons.

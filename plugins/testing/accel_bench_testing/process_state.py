@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from accel_bench.testing.traces import is_library
+from accel_bench_testing.traces import is_library
 
 WATCHED = (
     "torch.autograd",

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from cli.program import call, surroundings, write_nulls
-from testing.checking import NULL, violations
 
 import accel_bench
 from accel_bench.testing import check_plugin
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+from .checking import NULL, violations
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 FILE = re.compile(r"^`([a-z_]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 FORGETFUL = """

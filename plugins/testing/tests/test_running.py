@@ -9,17 +9,18 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import accel_bench_testing
 import pytest
 import torch
+from accel_bench_testing.tiny import tiny_work
+from accel_bench_testing.trial_runs import losses
 from cli.program import start
+from fault_plugins.faults import plugin, source
 from imported_modules import imported
-from testing.faults import plugin, source
 
-from accel_bench import Result, Status
+from accel_bench import Result, Status, testing
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.testing import run_plugin, run_program, run_scenario
-from accel_bench.testing.tiny import tiny_work
-from accel_bench.testing.trial_runs import losses
 
 
 def run(folder: Path, text: str, **arguments: Any) -> Result:
@@ -164,6 +165,10 @@ def test_two_runs_do_not_share_random_numbers() -> None:
     first = losses(run_plugin("memory"))
     torch.rand(7)
     assert losses(run_plugin("memory"))[:6] == first[:6]
+
+
+def test_what_authors_import_is_what_the_kit_promises() -> None:
+    assert testing.__all__ == accel_bench_testing.__all__
 
 
 def test_importing_the_kit_imports_neither_torch_nor_pytest() -> None:

@@ -13,10 +13,10 @@ from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import find
 from accel_bench.result import Result
-from accel_bench.testing.in_process import Execution
-from accel_bench.testing.process_state import preserved
-from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import Trial, merged, plan_trial
+from accel_bench_testing.in_process import Execution
+from accel_bench_testing.process_state import preserved
+from accel_bench_testing.running import run_or_skip
+from accel_bench_testing.tiny import Trial, merged, plan_trial
 
 
 @dataclass(eq=False)
