@@ -159,7 +159,7 @@ class ExperimentRuns:
     @property
     def load(self) -> OfferedLoad:
         """What decides whether its latencies may be compared."""
-        return OfferedLoad(self.name, self.rate, self.saturated, bool(self.compared_seconds))
+        return OfferedLoad(self.name, self.rate, self.saturated)
 
     def largest(self, metric: str) -> float | None:
         """Return the largest value over runs of a metric of the engine; None where one lacks it."""

@@ -14,7 +14,12 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_metric, offered_rate
+from accel_bench.analysis.metrics.offered_load import (
+    MEDIAN_LATENCY,
+    NO_LATENCY,
+    largest_metric,
+    offered_rate,
+)
 from accel_bench.analysis.metrics.plugin_metrics import every_metric
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
@@ -166,8 +171,9 @@ def _quantity(
     """Return a quantity, with what stands in the way of a ratio: it needs positive values."""
     positive = {k: v for k, v in values.items() if v > 0 and math.isfinite(v)}
     whole = len(positive) == len(values)
+    missing = NO_LATENCY if name == MEDIAN_LATENCY else f"no completed run has {name}"
     obstacles = {
-        f"no completed run has {name}{f': {reason}' if reason else ''}": not values,
+        f"{missing}{f': {reason}' if reason else ''}": not values,
         f"{name} states no better direction": better == "neither",
         f"{name} is not positive in every run, so that it has no ratio": not whole,
     }

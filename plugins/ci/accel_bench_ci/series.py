@@ -346,7 +346,7 @@ def _saturated(
     if not full:
         return ""
     rate = offered_rate(experiment.scenario)
-    load = OfferedLoad(label_of(experiment), rate, saturated=True, has_latency=True)
+    load = OfferedLoad(label_of(experiment), rate, saturated=True)
     worse = (
         f"; worse: every session since {since.session} of {since.started_at[:10]} is saturated, "
         "and earlier ones are not"

@@ -39,9 +39,6 @@ class OfferedLoad(NamedTuple):
     saturated: bool
     """True if requests piled up in a run."""
 
-    has_latency: bool
-    """True if the median latency was measured."""
-
 
 def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
     """Return the load of completed runs of one scenario; `name` is for messages."""
@@ -50,7 +47,6 @@ def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
         name=name,
         rate=offered_rate(known[-1].experiment.scenario) if known else None,
         saturated=any(map(is_saturated, known)),
-        has_latency=any(largest_metric(run, MEDIAN_LATENCY) for run in known),
     )
 
 
@@ -118,9 +114,8 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
         return reason
     if base.rate is None:
         return ""
-    if full := [one for one in (base, row) if one.saturated]:
-        return saturation(*full)
-    return "" if base.has_latency and row.has_latency else NO_LATENCY
+    full = [one for one in (base, row) if one.saturated]
+    return saturation(*full) if full else ""
 
 
 def newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
 from accel_bench.analysis.aggregate import ExperimentRuns, by_point, obstacle
-from accel_bench.analysis.metrics.offered_load import load_obstacle
+from accel_bench.analysis.metrics.offered_load import NO_LATENCY, load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import (
@@ -101,7 +101,7 @@ def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
         ratio_per_device=ratio and ratio.mapped(lambda value: value * per_device),
         paired=paired and ratio is not None,
         rounds=len(set(base.speeds) & set(row.speeds)) if paired else len(row.speeds),
-        verdict_reason=reason,
+        verdict_reason=reason or ("" if ratio else NO_LATENCY),
     )
 
 
