@@ -99,7 +99,7 @@ def test_each_stack_of_the_sample_ends_with_the_loss_of_the_first(
 ) -> None:
     assert sample[stack].status.completed, sample[stack].reasons
     compared = compare_losses({("", 0): sample["moe-eager"]}, {("", 0): sample[stack]})
-    assert compared.loss_verdict == "equivalent"
+    assert compared.loss_verdict in ("bitwise equal", "equivalent")
 
 
 def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
