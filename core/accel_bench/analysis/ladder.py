@@ -35,7 +35,8 @@ class MemoryChange(Frozen):
 
 
 class LadderFigure(StackComparison):
-    """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
+    """One stack compared with its neighbour on the ladder: an estimate with a 95 % interval over
+    rounds, not a verdict."""
 
     stack: str | None
     """Name of the stack; null where the plan has none."""

@@ -52,7 +52,8 @@ Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
 
 
 class GatePoint(StackComparison):
-    """Comparison of the stack with the reference stack at one sweep point."""
+    """Comparison of the stack with the reference stack at one sweep point, in all its rounds before
+    those that confirm."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""

@@ -79,7 +79,8 @@ class GradientCheck(Frozen):
 
 
 class OperationCell(Comparison):
-    """Measurement of an operation at one size under one executor; missing figures are null."""
+    """Measurement of an operation at one size under one executor, and its speed beside the
+    baseline's; missing figures are null."""
 
     scenario: str
     """Name of the scenario under which it is stored."""

@@ -129,7 +129,8 @@ class TuneTrial(Frozen):
 
 
 class TuneCheck(Comparison):
-    """The winner, run again beside the baseline: its speed, or over seeds its loss."""
+    """The winner, run again beside the baseline: the ratio of its speed or, over seeds, that of its
+    loss to the baseline's."""
 
     reason: str
     """What was found, in a sentence."""

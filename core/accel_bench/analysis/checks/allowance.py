@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from accel_bench.analysis.checks.declared import declared_tolerances, other_training
 from accel_bench.analysis.checks.verdict_rules import Pair, limit_of
+from accel_bench.analysis.statistics.verdict import Training
 from accel_bench.analysis.wording import join_names, percent
 
 
@@ -41,9 +42,7 @@ class Allowance(NamedTuple):
         """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
         return allowed_words(self.tolerance, self.plugins)
 
-    def verdict(
-        self, difference: float
-    ) -> Literal["equivalent", "different", "different by design"]:
+    def verdict(self, difference: float) -> Training:
         """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
         if difference > self.tolerance:
             return "different"

@@ -186,7 +186,7 @@ def _compare_round(
     # What needs no excuse is judged by the usual tolerance, whatever is declared.
     excused = difference > allowed.usual
     tolerance = allowed.tolerance if excused else min(allowed.tolerance, allowed.usual)
-    verdict: Training = allowed.verdict(difference)
+    verdict = allowed.verdict(difference)
     may_be_excused = allowed.excuses(difference)
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.

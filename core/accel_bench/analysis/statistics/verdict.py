@@ -82,7 +82,7 @@ SAME_WITHIN = 0.02
 
 
 class Comparison(Frozen):
-    """The speed of a stack over that of its baseline, or of B over that of A."""
+    """The speed of a stack, or another figure, beside that of its baseline, or of B beside A."""
 
     rounds: int = 0
     """Rounds in which both completed."""
@@ -94,7 +94,7 @@ class Comparison(Frozen):
     """Speed-up, with its interval over rounds; null without a round.
 
     The confidence is that of the verdict: the interval leaves out 1 exactly if the test sees a
-    difference. Unpaired runs, which get no verdict, have Welch's interval of 95 %.
+    difference. Estimates, which get no verdict, have one of 95 %, that of unpaired runs is Welch's.
     """
 
     verdict: Direction = "not tested"

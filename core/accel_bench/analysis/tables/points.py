@@ -28,7 +28,11 @@ from accel_bench.scenario.uses import TOKENS
 
 
 class PointFigure(Comparison):
-    """A stack at one sweep point against itself at another: an estimate, not a verdict."""
+    """A stack at one sweep point against itself at another: an estimate, not a verdict.
+
+    The ratio is that of global speeds or, where requests arrive at a rate, of the latencies of the
+    median request. Its rounds are pairs, or unpaired runs of this point.
+    """
 
     stack: str
     """Name of the stack."""
