@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -75,6 +76,16 @@ def test_it_runs_for_real_and_leaves_its_series(site: Path, tmp_path: Path) -> N
             assert metric.series.times[0] > rank.window.ended
     plugins = {(one.name, one.distribution) for run in runs for one in run.plugins}
     assert ("interruptions", "acme-interruptions") in plugins
+
+    # It is what `--compare` judges, of the same runs.
+    named = ["--resume", "--compare", "interruptions.preemptions_per_step", "--format", "json"]
+    done = call("run", str(scenario), "--quiet", *named, folder=tmp_path, PYTHONPATH=str(site))
+    assert done.code == 0, done.err
+    for row in json.loads(done.out)["experiments"]:
+        quantity = row["quantity"]
+        assert (quantity["unit"], quantity["better"]) == ("1", "lower")
+        assert quantity["value"] or "is not positive in every run" in quantity["obstacle"]
+    assert len(accel_bench.open_store(tmp_path / "accel_bench_results").select()) == len(runs)
 
 
 @pytest.mark.usefixtures("site")
