@@ -58,7 +58,8 @@ def measure_identical_sessions(counts: Counts) -> Entry:
     for _ in range(counts.identical_pairs):
         compared = run_comparison(("quickstart", *words, *settings(*TINIER), *few))
         rows = [one for one in compared.document["experiments"] if one["stack"] in names]
-        alarms.append(float(any(one["verdict"] in ("better", "worse") for one in rows)))
+        found = map(_comparison, rows)
+        alarms.append(float(any(one.wins or one.verdict == "worse" for one in found)))
         rounds += [float(one["rounds"]) for one in rows]
     return Entry(
         name="identical-sessions",
@@ -85,7 +86,7 @@ def _measure(
     machine = this_machine()
     compared = run_comparison((*arguments, "--only", stack, *shortened(counts)))
     row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
-    said = Comparison(**{name: row[name] for name in Comparison.model_fields})
+    said = _comparison(row)
     if said.ratio is None:
         raise RuntimeError(f"{name}: no ratio: {'; '.join([*row['reasons'], row['ratio_reason']])}")
     low, high = said.ratio.low, said.ratio.high
@@ -102,6 +103,11 @@ def _measure(
         samples=samples_of(compared.results),
         machine=machine,
     )
+
+
+def _comparison(row: Mapping[str, Any]) -> Comparison:
+    """Return the comparison that a row of a document holds."""
+    return Comparison(**{name: row[name] for name in Comparison.model_fields})
 
 
 def shortened(counts: Counts) -> tuple[str, ...]:

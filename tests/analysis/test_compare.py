@@ -20,7 +20,7 @@ LONGER = make_experiment("lora", scenario={"train": {"seed": 7}})
 def test_pairs_get_a_verdict():
     found = compare_stored(make_rounds(BASE, STEADY), make_rounds(FAST, scaled(0.8)))
     assert (found.comparable, found.paired, found.rounds) == (True, True, 5)
-    assert (found.verdict, found.loss_verdict) == ("better", "bitwise equal")
+    assert (found.verdict_word, found.loss_verdict) == ("faster", "bitwise equal")
     assert found.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert (found.a.stack, found.b.stack) == ("lora", "fast")
 

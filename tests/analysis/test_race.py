@@ -107,7 +107,7 @@ def race_of_three(**changes: Any) -> Summary:
 def test_the_row_of_a_dropped_stack_says_so_and_no_round_of_it_is_missing() -> None:
     summary = race_of_three()
     _, fast, slow = summary.experiments
-    assert (slow.status, slow.runs, slow.verdict) == (Status.OK, 5, "better")
+    assert (slow.status, slow.runs, slow.verdict_word) == (Status.OK, 5, "faster")
     assert slow.dropped.startswith("dropped by --race after 5 rounds: surely slower than fast, 0.5")
     assert (fast.status, fast.runs, fast.dropped) == (Status.OK, 12, "")
     assert summary.race is not None

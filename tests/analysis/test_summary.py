@@ -76,7 +76,7 @@ def test_rows_stand_in_the_order_of_the_plan():
 
 def test_a_faster_stack_is_called_so_with_its_ratio():
     row = two_stacks().experiments[1]
-    assert row.verdict == "better"
+    assert row.verdict_word == "faster"
     assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert row.tokens_per_second.median == pytest.approx(1250, rel=1e-3)
     assert (row.runs, row.rounds, row.loss_verdict) == (5, 5, "bitwise equal")
@@ -176,7 +176,7 @@ def test_a_retry_replaces_the_attempt_before():
     fast[0] = make_result(FAST, round=0, status=Status.CRASHED)
     fast.append(make_result(FAST, round=0, attempt=1, seconds=0.08))
     row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
-    assert (row.status, row.runs, row.verdict) == (Status.OK, 5, "better")
+    assert (row.status, row.runs, row.verdict_word) == (Status.OK, 5, "faster")
 
 
 def test_runs_of_different_sessions_are_no_pairs():
@@ -198,14 +198,14 @@ def test_stacks_are_compared_with_the_baseline_of_their_own_sweep_point():
     results = [run for point, seconds in points for run in make_rounds(point, [seconds] * 5)]
     rows = make_summary([point for point, _ in points], results).experiments
     assert [round(row.ratio.median, 6) for row in rows] == [1.0, 2.0, 1.0, 1.0]
-    assert [row.verdict for row in rows] == ["not tested", "better", "not tested", "same"]
+    assert [row.verdict_word for row in rows] == ["not tested", "faster", "not tested", "same"]
 
 
 def test_two_stacks_of_one_identity_are_told_apart_by_name():
     twin = FAST.model_copy(update={"id": LORA.id})
     results = [*make_rounds(LORA, STEADY), *make_rounds(twin, scaled(0.8))]
     row = make_summary([LORA, twin], results).experiments[1]
-    assert (row.runs, row.verdict) == (5, "better")
+    assert (row.runs, row.verdict_word) == (5, "faster")
 
 
 def test_a_different_loss_stands_beside_the_speed():
@@ -402,14 +402,14 @@ def test_a_row_is_slower_than_its_baseline_passes_or_is_open():
 def test_rounds_that_one_side_alone_completed_make_nothing_incomparable():
     alone = with_threads([make_result(LORA, session="tuesday")], 2)
     results = [*make_rounds(LORA, STEADY), *make_rounds(FAST, scaled(0.8)), *alone]
-    assert make_summary([LORA, FAST], results).experiments[1].verdict == "better"
+    assert make_summary([LORA, FAST], results).experiments[1].verdict_word == "faster"
 
 
 def test_threads_that_the_stack_declares_are_compared():
     fast = make_experiment("fast", settings={"resources.threads": 2})
     results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(fast, scaled(0.8)), 2)]
     row = make_summary([LORA, fast], results).experiments[1]
-    assert row.verdict == "better"
+    assert row.verdict_word == "faster"
 
 
 def test_an_operation_counts_calls_and_is_faster_without_any_loss():
@@ -419,6 +419,6 @@ def test_an_operation_counts_calls_and_is_faster_without_any_loss():
     runs = [*make_rounds(eager, STEADY)]
     runs += [make_result(fast, round=i, ranks=ranks) for i in range(5)]
     base, row = make_summary([eager, fast], runs, baseline="a").experiments
-    assert (base.counts, row.counts, row.verdict) == ("calls", "calls", "better")
+    assert (base.counts, row.counts, row.verdict_word) == ("calls", "calls", "faster")
     assert (row.loss, row.losses, row.loss_verdict) == (None, None, "not tested")
     assert row.loss_reason.startswith("nothing is trained")

@@ -68,7 +68,7 @@ def run_all(
     site.mkdir()
     install(site, "accel-bench-pretenders", pretenders, source)
     program = Path(__file__).with_name("forked.py")
-    paths = filter(None, [str(site), os.environ.get("PYTHONPATH")])
+    paths = filter(None, [str(site), str(program.parents[1]), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(program), *map(str, scenarios), str(out)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},

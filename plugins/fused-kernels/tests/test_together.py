@@ -35,7 +35,7 @@ def run_all(
     return run_scenario(scenario, settings={"resources.threads": 1, **(settings or {})}, only=only)
 
 
-NEAR = ("equivalent", "inconclusive")
+NEAR = ("bitwise equal", "equivalent", "inconclusive")
 """Verdicts that accept a loss; a few steps of LoRA hardly change it."""
 
 

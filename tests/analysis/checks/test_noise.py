@@ -180,9 +180,9 @@ def test_nothing_is_faster_where_other_work_ran_beside_one_of_the_two(
         "s1 (2.000 to 2.000 times as fast) may be faster than s0: other programs"
     )
     assert used in said and "times as fast" in said
-    assert summary_of(base, base).experiments[1].verdict == "better"
+    assert summary_of(base, base).experiments[1].verdict_word == "faster"
     agents = (Node.model_construct(rank=0),)
-    assert summary_of(base, stack, nodes=agents).experiments[1].verdict == "better"
+    assert summary_of(base, stack, nodes=agents).experiments[1].verdict_word == "faster"
 
 
 def test_an_idle_machine_has_no_level_worth_a_word() -> None:

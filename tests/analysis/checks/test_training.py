@@ -516,8 +516,8 @@ def test_what_only_a_declaration_allows_is_never_called_equivalent():
     stack = rounds(half, times(0.5), make_update(turned=0.25), **declared)
     summary = make_summary([BASE, half], [*rounds(BASE, times(1.0), make_update()), *stack])
     row, word = summary.experiments[1], "within what half-backward declares"
-    assert (row.verdict, row.update_verdict, row.update_excused) == (
-        *("better", "different by design"),
+    assert (row.verdict_word, row.update_verdict, row.update_excused) == (
+        *("faster", "different by design"),
         True,
     )
     text = conclusion(summary)

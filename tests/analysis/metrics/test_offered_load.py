@@ -50,13 +50,13 @@ def test_a_server_that_answers_sooner_with_other_text_is_no_faster() -> None:
     summary = summary_of(serving("base", 100), serving("other", 50, answer=(1, 2, 3)))
     assert summary.experiments[1].verdict_word == "different output"
     same = summary_of(serving("base", 100), serving("other", 50))
-    assert same.experiments[1].verdict == "better"
+    assert same.experiments[1].verdict_word == "faster"
 
 
 def test_latencies_count_that_a_plugin_of_the_stack_measured_in_the_engines_place() -> None:
     summary = summary_of(serving("base", 100), serving("paged", 50, answered_by="paged"))
     row = summary.experiments[1]
-    assert row.verdict == "better"
+    assert row.verdict_word == "faster"
     assert row.ratio is not None and row.ratio.median == pytest.approx(2.0)
     assert {one.plugin for one in row.metrics if one.name == "request_latency_p50"} == {"paged"}
     # Of two that report latencies and are not the scenario's engine, neither is known to answer.
@@ -116,7 +116,7 @@ def test_sweep_points_may_differ_in_the_rate() -> None:
 def test_without_a_rate_tokens_per_second_are_compared() -> None:
     slow, fast = serving("base", 100, rate=None), serving("fast", 900, seconds=0.05, rate=None)
     row = summary_of(slow, fast).experiments[1]
-    assert row.verdict == "better"
+    assert row.verdict_word == "faster"
     assert (row.offered_rate, row.request_seconds) == (None, None)
 
 
