@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import (
@@ -27,12 +26,14 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
     columns_of,
     in_units,
     number_column,
+    paths,
     reader,
 )
 
@@ -129,16 +130,8 @@ def cost_report(document: CostDocument) -> Report:
     columns = [c for c in COLUMNS if document.for_tokens or c.key != "usd_for_tokens"]
     columns = in_units(columns, (row.counts for row in rows))
     section = Section(tables=[Table(columns, rows)], notes=list(_notes(document)))
-    flat = [
-        *FLAT,
-        *(Column(f"tariff_{name}", _same(getattr(document.tariff, name))) for name in TARIFF),
-        Column("for_tokens", _same(document.for_tokens)),
-    ]
-    return Report([section], document, Table(flat if rows else (), rows))
-
-
-def _same(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
+    lines = [Line(row=row, document=document) for row in rows]
+    return Report([section], document, Table(FLAT if lines else (), lines))
 
 
 def _notes(document: CostDocument) -> Iterator[str]:
@@ -168,8 +161,9 @@ COLUMNS = (
 )
 """Columns of the printed table; the last needs a number of tokens."""
 
-TARIFF = ("kind", "instance", "provider", "region", "date", "stale", "source")
-"""Columns of the CSV for the price, repeated on each line."""
-
-FLAT = columns_of(ExperimentCost)
-"""CSV columns of `results cost`."""
+FLAT = (
+    *columns_of(ExperimentCost, "row"),
+    *paths("document.tariff", "kind instance provider region date stale source", "tariff_{}"),
+    *paths("document", "for_tokens"),
+)
+"""CSV columns of `results cost`; the price is repeated on each line."""

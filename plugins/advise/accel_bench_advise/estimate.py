@@ -80,12 +80,8 @@ def estimate(options: EstimateOptions) -> int:
         raise ScenarioError("--fits names the device already; leave --gpu out")
     if options.tokens is not None and not 0 < options.tokens < float("inf"):
         raise ScenarioError(f"--tokens must be a positive number, not {options.tokens}")
-    draft, name, lengths = (
-        single_draft(options.file, "estimate"),
-        options.gpu or options.fits,
-        None,
-    )
-    overrides = parse_overrides(options.set_ or [], {})
+    draft, name = single_draft(options.file, "estimate"), options.gpu or options.fits
+    overrides, lengths = parse_overrides(options.set_ or [], {}), None
     if options.lengths:
         lengths = lengths_instead_of(options.lengths, draft, overrides)
         overrides = (*overrides, (LENGTH, lengths.sequence_length))

@@ -107,11 +107,10 @@ def read(source: SourceFile) -> Iterator[ImportedRow]:
 
 def _row(cells: Cells, place: int) -> ImportedRow:
     status, reasons = _ending(cells)
-    framework = cells.get("framework_config", "")
     return ImportedRow(
         key=f"line {place}",
         scenario="fms-acceleration",
-        stack=framework if framework not in ("", "none") else "none",
+        stack=cells.get("framework_config") or "none",
         settings=_settings(cells),
         metrics=[*figures(cells, KNOWN), *_global_rate(cells), *_memory_figures(cells)],
         status=status,

@@ -53,6 +53,9 @@ class SweepMatrix:
     devices: Sequence[int] = (1, 2)
     lengths: Sequence[int] = (4096,)
 
+    parallel: str | None = None
+    """Strategy of several devices, in accelerate's configuration file; None for the default."""
+
 
 def read_folder(
     folder: Path, matrix: SweepMatrix, findings: Findings
@@ -63,10 +66,10 @@ def read_folder(
     files = sorted(folder.rglob("scenarios*.yaml"))
     if not files:
         raise ImportFileError(f"{folder}: there is no scenarios.yaml in it")
-    parallel = _parallel(folder, table, findings)
+    matrix = replace(matrix, parallel=_parallel(folder, table, findings))
     scenarios: dict[str, NativeScenario] = {}
     for file in files:
-        for one in _File(file, stacks, table, findings).scenarios(matrix, parallel):
+        for one in _File(file, stacks, table, findings).scenarios(matrix):
             name = one.name if one.name not in scenarios else f"{file.stem}-{one.name}"
             scenarios[name] = replace(one, name=short_name(name))
     return [*scenarios.values()], stacks
@@ -87,20 +90,16 @@ class _File:
         found = load_file(defaults) if defaults.is_file() else ParsedFile("", {})
         self.defaults = respelled(found, (), found.data, self.known, findings)
 
-    def scenarios(self, matrix: SweepMatrix, parallel: str | None) -> list[NativeScenario]:
+    def scenarios(self, matrix: SweepMatrix) -> list[NativeScenario]:
         """Return every scenario of the file."""
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
             raise ImportFileError(f"{self.document.source}: expected a list below `scenarios`")
         for key in self.document.data.keys() - {"scenarios"}:
             self.findings.drop(key, "the data of a scenario are tokens")
-        return [
-            self._scenario(place, entry, matrix, parallel) for place, entry in enumerate(entries)
-        ]
+        return [self._scenario(place, entry, matrix) for place, entry in enumerate(entries)]
 
-    def _scenario(
-        self, place: int, entry: Any, matrix: SweepMatrix, parallel: str | None
-    ) -> NativeScenario:
+    def _scenario(self, place: int, entry: Any, matrix: SweepMatrix) -> NativeScenario:
         here = ("scenarios", place)
         where = self.document.where(here)
         given = entry if isinstance(entry, dict) else {}
@@ -125,7 +124,7 @@ class _File:
                 "model.id": models if isinstance(models, list) else [models],
                 "data.sequence_length": list(matrix.lengths),
             },
-            zip=self._sizes(sizes, matrix, parallel),
+            zip=self._sizes(sizes, matrix),
         )
 
     def _stacks(self, place: int, names: Any) -> dict[str, Any]:
@@ -151,9 +150,7 @@ class _File:
             )
         return found
 
-    def _sizes(
-        self, given: Sequence[Any], matrix: SweepMatrix, parallel: str | None
-    ) -> dict[str, list[Any]]:
+    def _sizes(self, given: Sequence[Any], matrix: SweepMatrix) -> dict[str, list[Any]]:
         """Return batch sizes by number of devices, computed as in the benchmark."""
         micro, accumulation = map(positive_integer, given)
         rows = []
@@ -172,10 +169,10 @@ class _File:
                         "train.micro_batch_size": of_device,
                         "train.gradient_accumulation": steps,
                         "resources.devices": devices,
-                        "parallel.use": parallel if devices > 1 else "none",
+                        "parallel.use": matrix.parallel if devices > 1 else "none",
                     }
                 )
-        keys = [key for row in rows[:1] for key in row if key != "parallel.use" or parallel]
+        keys = [key for row in rows[:1] for key in row if key != "parallel.use" or matrix.parallel]
         return {key: [row[key] for row in rows] for key in keys}
 
 

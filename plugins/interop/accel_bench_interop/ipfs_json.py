@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.interchange import Format, ImportedRow, SourceFile
@@ -20,10 +20,8 @@ from accel_bench_interop.value_parsers import (
     utc_time,
 )
 
-STATISTICS = ("min", "max", "mean", "std")
-
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
-"""Words for statistics in names of figures."""
+"""Statistics by key, as words in names of figures."""
 
 SETTINGS: Settings = {
     "train.micro_batch_size": ("batch_size", positive_integer),
@@ -47,6 +45,8 @@ FIGURES = {
 }
 """Figures of a leaf, by key."""
 
+OF_MODEL = {"model_load_time": ("model_load_seconds", "seconds", "global", "lower")}
+
 THROUGHPUT = "throughput is in samples/s, of all devices: batch_size / training_time.mean"
 MEMORY = "the file does not state the unit of memory_usage: the numbers are as they stand"
 SUMMARY = "performance_summary was left out: it is computed from these rows"
@@ -64,34 +64,22 @@ def read(source: SourceFile) -> Iterator[ImportedRow]:
     for family, models in found["benchmarks"].items():
         for model, devices in models.items():
             for hardware, tree in devices.items():
-                where = (one_line(family), one_line(model), one_line(hardware))
-                yield from _rows(where, tree, found)
-
-
-def _rows(
-    where: tuple[str, str, str], tree: Mapping[str, Any], found: Mapping[str, Any]
-) -> Iterator[ImportedRow]:
-    runs = tree.get("training_results") or {}
-    for tag, run in runs.items():
-        yield _row(where, one_line(tag), run, tree, found)
-    if not runs:
-        yield _row(where, "no configuration", tree, tree, found)
+                runs = tree.get("training_results") or {"no configuration": tree}
+                for tag, run in runs.items():
+                    where = [one_line(part) for part in (family, model, hardware, tag)]
+                    yield _row(where, run, tree, found)
 
 
 def _row(
-    where: tuple[str, str, str],
-    tag: str,
-    run: Mapping[str, Any],
-    tree: Mapping[str, Any],
-    found: Mapping[str, Any],
+    where: Sequence[str], run: Mapping[str, Any], tree: Mapping[str, Any], found: Mapping[str, Any]
 ) -> ImportedRow:
-    family, model, hardware = where
+    family, model, hardware, tag = where
     system = found["system_info"] or {}
     status, reasons = _ending(run)
     corrections = [SUMMARY] if "performance_summary" in tree else []
     facts = (hardware, system.get("processor"), system.get("platform"))
     return ImportedRow(
-        key="/".join((*where, tag)),
+        key="/".join(where),
         scenario=family,
         stack=tag,
         settings={"model.id": model, **_settings(hardware, tag, run)},
@@ -124,9 +112,7 @@ def _figures(
     if run.get("throughput") is not None:
         corrections.append(THROUGHPUT)
     yield from figures(run, FIGURES)
-    yield from figures(
-        tree, {"model_load_time": ("model_load_seconds", "seconds", "global", "lower")}
-    )
+    yield from figures(tree, OF_MODEL)
     if run.get("mixed_precision") is not None:
         yield figure("mixed_precision", int(bool(run["mixed_precision"])), "1")
 
@@ -141,9 +127,9 @@ def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> 
         corrections.append(
             f"{shown}: the file's min {low:g} is above its max {high:g}; both are as they stand"
         )
-    for key in STATISTICS:
+    for key, word in WORDS.items():
         if found.get(key) is not None:
-            yield figure(name.format(WORDS[key]), found[key], unit)
+            yield figure(name.format(word), found[key], unit)
 
 
 def _ending(run: Mapping[str, Any]) -> tuple[Status, tuple[str, ...]]:

@@ -106,7 +106,6 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
     metrics = list(_figures(events, times, corrections))
     stated = settings(facts, SETTINGS)
     _fit_sizes(stated, corrections)
-    seconds = _span(times, "run_start", "run_stop")
     return ImportedRow(
         key=namespace or "log",
         scenario=one_line(facts.get("submission_benchmark") or UNKNOWN),
@@ -119,7 +118,7 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
         series=_series(events),
         machine=one_line(facts.get("submission_platform") or ""),
         started_at=_time(times.get("run_start")),
-        seconds=seconds,
+        seconds=_span(times, "run_start", "run_stop"),
     )
 
 

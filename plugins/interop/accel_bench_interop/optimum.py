@@ -83,18 +83,15 @@ def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the training's row, or for other scenarios a row for each part."""
     found = source.json
     report = found.get("report", found)
-    config = found.get("config") or _config_beside(source)
+    config = found.get("config")
+    if not config and (beside := source.beside(CONFIG)):
+        config = beside.json
     if isinstance(report.get("train"), dict):
-        yield _row("train", report["train"], config)
+        yield _row("train", report["train"], config or {})
         return
     for name, part in report.items():
         if isinstance(part, dict) and isinstance(part.get("latency"), dict):
-            yield _row(name, part, config)
-
-
-def _config_beside(source: SourceFile) -> Mapping[str, Any]:
-    beside = source.beside(CONFIG)
-    return (beside.json or {}) if beside else {}
+            yield _row(name, part, config or {})
 
 
 def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:

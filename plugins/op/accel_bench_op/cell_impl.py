@@ -57,7 +57,7 @@ class Cell:
     def timed_call(self) -> TimedCall:
         """Return the timed call of a round."""
         one = self.benchmark
-        postprocess = one.postprocess_for_backward if one.requires_grad else _no_backward
+        postprocess = one.postprocess_for_backward if one.requires_grad else lambda _: None
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
 
     def check(self) -> Check:
@@ -186,10 +186,6 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
     torch.manual_seed(seed)
     args, kwargs = benchmark.make_batch()
     return args, kwargs
-
-
-def _no_backward(_: Any) -> None:
-    """Return None as the start of a backward pass that a benchmark does not have."""
 
 
 @contextlib.contextmanager

@@ -80,13 +80,6 @@ class Estimator:
         """The device that the estimate is for."""
         return target_of(self.machine, self.chosen)
 
-    @property
-    def machine_there(self) -> Machine:
-        """This machine with the estimated device in place of its own."""
-        return (
-            machine_with(self.machine, self.chosen, MOST_DEVICES) if self.chosen else self.machine
-        )
-
     def plan(self, changed: Mapping[str, Any] = {}) -> Plan:
         """Return the plan of the scenario on the estimated machine, with settings changed."""
         request = replace(
@@ -96,9 +89,12 @@ class Estimator:
             oversubscribe=True,
             build_environments=False,
         )
+        there = self.machine
+        if self.chosen is not None:
+            there = machine_with(there, self.chosen, MOST_DEVICES)
         # What a plugin prints is no part of the document; standard output is that of all threads.
         with PLANNING, redirect_stdout(sys.stderr):
-            return make_plan(self.draft, self.machine_there, request)
+            return make_plan(self.draft, there, request)
 
     def baseline(self) -> DeviceEstimate:
         """Return the estimate of the baseline, or of the first stack without one.

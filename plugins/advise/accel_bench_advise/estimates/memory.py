@@ -55,9 +55,6 @@ LONGEST_BATCH, LONGEST_LENGTH = 65_536, 1_048_576
 """Upper ends of the searches, in samples and tokens."""
 
 
-Replan = Callable[[Planned, dict[str, Any]], Planned]
-"""Function that plans an experiment with other settings; raises AccelBenchError if it cannot."""
-
 CHANGE_WHAT_LASTS = ("model.dtype", "adapter.use")
 """Settings that change the memory of weights and optimizer state."""
 
@@ -123,7 +120,9 @@ class NearestSearch(NamedTuple):
     """Search for the nearest change of an experiment that fits."""
 
     estimator: MemoryEstimator
-    replan: Replan
+
+    replan: Callable[[Planned, dict[str, Any]], Planned]
+    """Function that plans an experiment with other settings. Raises AccelBenchError."""
 
     def nearest(self, planned: Planned) -> Alternative | None:
         """Return the first change that fits, in order of preference.
@@ -183,7 +182,7 @@ class NearestSearch(NamedTuple):
         larger = [
             (row.memory_bytes, name)
             for name, row in list_hardware().items()
-            if need.fit(row.memory_bytes) == "holds"
+            if need.within(row.memory_bytes) == "holds"
         ]
         if self.estimator.target.kind == "cpu" or not larger:
             return None
@@ -214,7 +213,7 @@ def memory_estimate(
         phase=footprint.phase,
         needed_bytes=needed,
         device_bytes=device_bytes,
-        fit=needed.fit(device_bytes),
+        fit=needed.within(device_bytes),
     )
 
 

@@ -129,13 +129,13 @@ class Bounds(Frozen):
         """Return `numerator` divided by both ends, the lower quotient first."""
         return Bounds(low=numerator / self.high, high=numerator / self.low)
 
-    def fit(self, device_bytes: int | None) -> Finding | None:
-        """Return the verdict for a device of so many bytes; None if its size is unknown."""
-        if device_bytes is None:
+    def within(self, limit: float | None) -> Finding | None:
+        """Return the verdict for a limit, such as a device's bytes; None if it is unknown."""
+        if limit is None:
             return None
-        if self.high <= device_bytes:
+        if self.high <= limit:
             return "holds"
-        return "inconclusive" if self.low <= device_bytes else "does not hold"
+        return "inconclusive" if self.low <= limit else "does not hold"
 
     def text(self, form: Callable[[float], str]) -> str:
         """Return the span as text, such as `1.2 to 3.4`, or one value if both ends are equal."""

@@ -98,19 +98,14 @@ def _notes(document: EstimateDocument) -> Iterator[str]:
     yield METHOD
     rows = document.estimates
     about = [(label(row), row) for row in rows]
-    yield from grouped_by_reason(
-        [(name, f"no estimate: {row.problem}") for name, row in about if row.problem]
-    )
-    yield from grouped_by_reason(
-        [(name, f"speed: {row.speed.basis}") for name, row in about if row.speed]
-    )
-    yield from grouped_by_reason(
-        [
-            (name, f"time and money are for {row.for_tokens:,.0f} {row.counts}, padding included")
-            for name, row in about
-            if row.for_tokens and row.speed
-        ]
-    )
+    reasons = [(name, f"no estimate: {row.problem}") for name, row in about if row.problem]
+    reasons += [(name, f"speed: {row.speed.basis}") for name, row in about if row.speed]
+    reasons += [
+        (name, f"time and money are for {row.for_tokens:,.0f} {row.counts}, padding included")
+        for name, row in about
+        if row.for_tokens and row.speed
+    ]
+    yield from grouped_by_reason(reasons)
     if prices := dict.fromkeys(row.cost.price for row in rows if row.cost):
         yield f"price: {'; '.join(prices)}"
     yield from grouped_by_reason([(name, note) for name, row in about for note in row.notes])

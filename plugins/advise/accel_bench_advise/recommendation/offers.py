@@ -123,11 +123,8 @@ def _with_limits(
 
 
 def _within(span: Bounds | None, limit: float | None, sure: bool) -> Finding | None:
-    if span is None or limit is None:
-        return None
-    if span.high <= limit:
-        return "holds" if sure else "inconclusive"
-    return "inconclusive" if span.low <= limit else "does not hold"
+    found = span.within(limit) if span else None
+    return "inconclusive" if found == "holds" and not sure else found
 
 
 def _duration(offer: Offer) -> float:

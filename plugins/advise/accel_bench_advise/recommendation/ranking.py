@@ -191,7 +191,14 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     bases = [one for one in ranked.eligible if one.is_baseline]
     pairs = [(best, one) for one in bases if point_of(one) == point_of(best)]
     pairs += [(one, best) for one in ranked.eligible]
-    return [_break_even(*pair, tokens) for pair in pairs if _costs_more_once(*pair)]
+    found = []
+    for one, rival in pairs:
+        extra, saved = _extra_and_saved(one, rival)
+        starts_later = mean_ends(extra)[0] > 0
+        if starts_later and job_time(one, None).median < job_time(rival, None).median:
+            steps = tokens / rival.tokens_per_step if tokens else None
+            found.append(break_even((one.name, rival.name), extra, saved, steps))
+    return found
 
 
 def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
@@ -203,18 +210,6 @@ def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool
 def _not_faster(one: Candidate, best: Candidate, tokens: float | None) -> bool:
     ratio = as_fast(one, best, tokens)
     return ratio is not None and ratio.high is not None and ratio.high < 1 + SAME_WITHIN
-
-
-def _costs_more_once(one: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate surely starts later than another and has shorter steps."""
-    extra, _ = _extra_and_saved(one, other)
-    return mean_ends(extra)[0] > 0 and job_time(one, None).median < job_time(other, None).median
-
-
-def _break_even(one: Candidate, rival: Candidate, tokens: float | None) -> BreakEven:
-    extra, saved = _extra_and_saved(one, rival)
-    steps = tokens / rival.tokens_per_step if tokens else None
-    return break_even((one.name, rival.name), extra, saved, steps)
 
 
 def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], list[float]]:

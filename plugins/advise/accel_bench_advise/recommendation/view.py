@@ -42,7 +42,6 @@ from accel_bench_advise.recommendation.schema import (
     FittingModel,
     FittingModels,
     MemoryUse,
-    NextRun,
     OtherCandidate,
     Recommendation,
 )
@@ -104,8 +103,9 @@ def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
         if row.recommended
     ]
     yield from grouped_by_reason(list(dict.fromkeys(measured)))
-    named = [(f"{row.model}, {row.mode} on {row.device}", row.why) for row in document.rows]
-    yield from grouped_by_reason([(name, why) for name, why in named if why])
+    yield from grouped_by_reason(
+        [(f"{r.model}, {r.mode} on {r.device}", r.why) for r in document.rows if r.why]
+    )
     yield from (f"no evidence: {text}" for text in document.left_out)
     if document.not_stored:
         names = join_names(list(document.not_stored), most=NAMED)
@@ -138,16 +138,12 @@ def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[st
 
 def _commands(document: Recommendation) -> Iterator[Section]:
     for one in document.next_runs:
-        yield Section(text=f"{one.command or 'no command'}\n  {_about(one)}")
-
-
-def _about(one: NextRun) -> str:
-    text = one.why
-    if one.minutes is not None:
-        text += f"; about {duration(one.minutes * 60)} (from earlier runs here)"
-    if one.usd is not None:
-        text += f", {one.usd:,.2f} USD"
-    return text
+        text = f"{one.command or 'no command'}\n  {one.why}"
+        if one.minutes is not None:
+            text += f"; about {duration(one.minutes * 60)} (from earlier runs here)"
+        if one.usd is not None:
+            text += f", {one.usd:,.2f} USD"
+        yield Section(text=text)
 
 
 def _memory(value: Any) -> tuple[str, ...]:

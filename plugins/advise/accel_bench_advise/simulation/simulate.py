@@ -151,10 +151,10 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     run.unwrapped_model = run.model
     run.loss = require(active, "build_loss", run)
     weights = [*run.model.parameters(), *run.model.buffers()]
-    tracker.vocabulary = getattr(
-        text_config(getattr(run.model, "config", None)), "vocab_size", None
-    )
-    tracker.assumes = _sees_or_hears(run)
+    config = getattr(run.model, "config", None)
+    tracker.vocabulary = getattr(text_config(config), "vocab_size", None)
+    # Batches that hold images or audio beside text.
+    tracker.assumes = hasattr(config, "vision_config") or run.scenario.counts != TOKENS
     tracker.assign((w for w in weights if w.dtype in QUANTIZED), "quantized weights")
     tracker.assign((w for w in weights if w.dtype not in QUANTIZED), "weights")
     for parameter in run.model.parameters():
@@ -177,12 +177,6 @@ def _check_task(run: Run) -> None:
             f"data {scenario.data.use!r} does not say what a batch of task {scenario.task.use!r} "
             "is: it has no simulate_batch; measure it with `accel-bench run`"
         )
-
-
-def _sees_or_hears(run: Run) -> bool:
-    """Return whether the batches of a run hold images or audio beside text."""
-    looks = hasattr(getattr(run.model, "config", None), "vision_config")
-    return looks or run.scenario.counts != TOKENS
 
 
 def _use_lists(optimizer: Any) -> None:

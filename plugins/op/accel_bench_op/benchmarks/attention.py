@@ -51,10 +51,9 @@ class _Attention(PartBenchmark):
 
 
 class SdpaAttention(_Attention):
-    """Benchmark of torch's `scaled_dot_product_attention` with its own choice of kernel."""
+    """Causal attention by torch's scaled_dot_product_attention."""
 
     name = "sdpa_attention"
-    description = "Causal attention by torch's scaled_dot_product_attention."
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys and values."""
@@ -62,10 +61,9 @@ class SdpaAttention(_Attention):
 
 
 class FlashAttention(_Attention):
-    """Benchmark of torch's flash kernel, which has no float32 on a GPU."""
+    """Causal attention by torch's flash attention kernel alone."""
 
     name = "flash_attention"
-    description = "Causal attention by torch's flash attention kernel alone."
     is_flash = True
 
     def fn(self) -> Callable[..., Any]:
@@ -74,10 +72,9 @@ class FlashAttention(_Attention):
 
 
 class FlexAttention(_Attention):
-    """Benchmark of torch's flex attention with a causal block mask, compiled on a GPU."""
+    """Causal attention by torch's flex_attention; on a CPU without a backward pass."""
 
     name = "flex_attention"
-    description = "Causal attention by torch's flex_attention; on a CPU without a backward pass."
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
@@ -90,15 +87,13 @@ class FlexAttention(_Attention):
 
 
 class VarlenAttention(_Attention):
-    """Benchmark of packed rows: torch's varlen kernel on a GPU, a call per sequence on a CPU."""
+    """Causal attention of sequences of several lengths packed in rows, unpadded."""
 
     name = "varlen_attention"
-    description = "Causal attention of sequences of several lengths packed in rows, unpadded."
     is_flash = True
 
     @property
     def lengths(self) -> list[int]:
-        """Number of tokens of each sequence."""
         return [self.shape.length // part for part in PARTS_OF_A_ROW] * self.shape.batch
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:

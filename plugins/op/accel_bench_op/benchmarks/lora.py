@@ -14,10 +14,9 @@ from accel_bench_op.benchmarks.shapes import LLAMAS
 
 
 class LoraLinear(PartBenchmark):
-    """Benchmark of a frozen dense projection, hidden to intermediate width, with an adapter."""
+    """Linear layer with LoRA over a dense base."""
 
     name = "lora_linear"
-    description = "Linear layer with LoRA over a dense base."
     operation = "lora_linear"
     sizes = LLAMAS
 
@@ -65,10 +64,9 @@ class LoraLinear(PartBenchmark):
 
 
 class LoraNF4Linear(LoraLinear):
-    """Benchmark of LoRA over a 4-bit base of bitsandbytes, as in QLoRA."""
+    """Linear layer with LoRA over a base in nf4 by bitsandbytes."""
 
     name = "lora_nf4_linear"
-    description = "Linear layer with LoRA over a base in nf4 by bitsandbytes."
     operation = "lora_nf4_linear"
     base = "nf4"
     counts_bytes = False
@@ -76,14 +74,13 @@ class LoraNF4Linear(LoraLinear):
 
 
 class LoraInt8Linear(LoraLinear):
-    """Benchmark of LoRA over an 8-bit base of bitsandbytes, which quantizes inputs too.
+    """Linear layer with LoRA over a base in int8 by bitsandbytes.
 
-    The error of each input is up to 1/254 of its row's largest, about 1/80 of a typical input; in a
-    sum over a row these errors average out except for a factor of two.
+    Inputs are quantized too, each with an error of up to 1/254 of its row's largest, about 1/80 of
+    a typical input; in a sum over a row these errors average out except for a factor of two.
     """
 
     name = "lora_int8_linear"
-    description = "Linear layer with LoRA over a base in int8 by bitsandbytes."
     operation = "lora_int8_linear"
     base = "int8"
     counts_bytes = False
@@ -92,12 +89,12 @@ class LoraInt8Linear(LoraLinear):
 
 
 class LoraGPTQLinear(LoraLinear):
-    """Benchmark of LoRA over a 4-bit base of GPTQModel, which multiplies in 16 bits always."""
+    """Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."""
 
     name = "lora_gptq_linear"
-    description = "Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."
     operation = "lora_gptq_linear"
     base = "gptq"
     counts_bytes = False
     needs = ("gptqmodel", "gptq")
+    # It multiplies in 16 bits always.
     tolerance = MappingProxyType({**TOLERANCE, "float64": 4e-3, "float32": 4e-3})

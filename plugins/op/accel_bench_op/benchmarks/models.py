@@ -37,10 +37,9 @@ class TransformersBenchmark(PartBenchmark):
 
 
 class GroupedExperts(TransformersBenchmark):
-    """Benchmark of Mixtral's gated experts, by transformers' grouped product."""
+    """Experts of Mixtral by one grouped product, without their router."""
 
     name = "grouped_experts"
-    description = "Experts of Mixtral by one grouped product, without their router."
     operation = "grouped_experts"
     sizes = MIXTRALS
     counts_bytes = True
@@ -123,8 +122,8 @@ def _of(
     kind: type[Benchmark], name: str, description: str, sizes: Sizes, **more: Any
 ) -> type[Benchmark]:
     """Return a named subclass of a benchmark, at the sizes of one model family."""
-    own = {"name": name, "description": description, "sizes": sizes, "__module__": __name__}
-    return type(name, (kind,), {"__doc__": description, **own, **more})
+    own = {"__doc__": description, "name": name, "sizes": sizes, "__module__": __name__}
+    return type(name, (kind,), {**own, **more})
 
 
 nanogpt_attention = _of(

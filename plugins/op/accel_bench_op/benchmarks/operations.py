@@ -15,10 +15,9 @@ TOKEN_BYTES = 8
 
 
 class RMSNormBenchmark(PartBenchmark):
-    """Benchmark of Llama's RMS norm in torch operations."""
+    """RMS norm with a weight, computed in float32 as Llama does."""
 
     name = "rms_norm"
-    description = "RMS norm with a weight, computed in float32 as Llama does."
     operation = "rms_norm"
     sizes = LLAMA_SIZES
 
@@ -28,10 +27,9 @@ class RMSNormBenchmark(PartBenchmark):
 
 
 class LayerNormBenchmark(PartBenchmark):
-    """Benchmark of torch's layer norm."""
+    """Layer norm with a weight and a bias, as GPT-2 has it."""
 
     name = "layer_norm"
-    description = "Layer norm with a weight and a bias, as GPT-2 has it."
     operation = "layer_norm"
     sizes = GPT2_SIZES
     unread = ("bias",)
@@ -61,29 +59,26 @@ class _MLPBenchmark(PartBenchmark):
 
 
 class LlamaMLPBenchmark(_MLPBenchmark):
-    """Benchmark of Llama's SwiGLU MLP."""
+    """SwiGLU MLP: down(silu(gate(x)) * up(x))."""
 
     name = "llama_mlp"
-    description = "SwiGLU MLP: down(silu(gate(x)) * up(x))."
     operation = "swiglu_mlp"
     sizes = LLAMA_SIZES
 
 
 class GemmaMLPBenchmark(_MLPBenchmark):
-    """Benchmark of a GeGLU MLP as in Gemma, at other models' sizes."""
+    """GeGLU MLP: down(gelu(gate(x)) * up(x)), gelu by its tanh approximation."""
 
     name = "gemma_mlp"
-    description = "GeGLU MLP: down(gelu(gate(x)) * up(x)), gelu by its tanh approximation."
     operation = "geglu_mlp"
     sizes = LLAMA_SIZES
     activation = "gelu"
 
 
 class GPT2MLPBenchmark(_MLPBenchmark):
-    """Benchmark of GPT-2's MLP, with biases and without a gate."""
+    """MLP of GPT-2: two projections with biases, gelu in between."""
 
     name = "gpt2_mlp"
-    description = "MLP of GPT-2: two projections with biases, gelu in between."
     operation = "gelu_mlp"
     sizes = GPT2_SIZES
     unread = ("c_proj.bias",)
@@ -94,10 +89,9 @@ class GPT2MLPBenchmark(_MLPBenchmark):
 
 
 class EmbeddingBenchmark(PartBenchmark):
-    """Benchmark of an embedding; the backward adds gradients into the table."""
+    """Embedding of tokens; the backward makes the gradient of the whole table."""
 
     name = "embedding"
-    description = "Embedding of tokens; the backward makes the gradient of the whole table."
     operation = "embedding"
     sizes = MIXED_SIZES
     unread = ("weight",)
@@ -119,10 +113,9 @@ class EmbeddingBenchmark(PartBenchmark):
 
 
 class RotaryEmbeddingBenchmark(PartBenchmark):
-    """Benchmark of rotary embedding of queries and keys."""
+    """Rotary embedding of queries and keys."""
 
     name = "rotary_embedding"
-    description = "Rotary embedding of queries and keys."
     operation = "rotary"
     keeps_inputs = False
     unread = ("input 0", "input 1")
@@ -153,10 +146,9 @@ class RotaryEmbeddingBenchmark(PartBenchmark):
 
 
 class CrossEntropyBenchmark(PartBenchmark):
-    """Benchmark of the mean cross-entropy of logits."""
+    """Cross-entropy of logits of all tokens, computed in float32."""
 
     name = "cross_entropy"
-    description = "Cross-entropy of logits of all tokens, computed in float32."
     operation = "cross_entropy"
     keeps_inputs = False
     sizes = MIXED_SIZES
@@ -172,10 +164,9 @@ class CrossEntropyBenchmark(PartBenchmark):
 
 
 class LinearCrossEntropyBenchmark(PartBenchmark):
-    """Benchmark of the output projection with the mean cross-entropy."""
+    """Output projection and cross-entropy; kernels that fuse them store no logits."""
 
     name = "linear_cross_entropy"
-    description = "Output projection and cross-entropy; kernels that fuse them store no logits."
     operation = "fused_linear_cross_entropy"
     sizes = MIXED_SIZES
 
@@ -195,10 +186,9 @@ class LinearCrossEntropyBenchmark(PartBenchmark):
 
 
 class AdamWBenchmark(PartBenchmark):
-    """Benchmark of torch's AdamW over the matrices of one block, without a backward pass."""
+    """One step of torch's AdamW over the matrices of a block."""
 
     name = "adamw_step"
-    description = "One step of torch's AdamW over the matrices of a block."
     operation = "adamw_step"
     sizes = MIXED_SIZES
     requires_grad = False

@@ -28,7 +28,10 @@ operations of a block.
 
 
 class PartBenchmark(Benchmark):
-    """Benchmark of a part of a model, at the shape of a known model."""
+    """Benchmark of a part of a model, at the shape of a known model.
+
+    The first line of a subclass's docstring is its default description.
+    """
 
     args: tuple[BenchmarkArg, ...] = (
         BenchmarkArg("model", "Model whose shape it is, of `shapes.SHAPES`; null for a tiny one."),
@@ -39,6 +42,11 @@ class PartBenchmark(Benchmark):
     )
     tolerance = TOLERANCE
     counts_bytes = True
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        if "description" not in vars(cls):
+            cls.description = (cls.__doc__ or "").partition("\n")[0]
+        super().__init_subclass__(**keywords)
 
     def __init__(
         self,

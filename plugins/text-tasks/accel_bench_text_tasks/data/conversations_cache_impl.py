@@ -126,12 +126,10 @@ def cached(
     tokenizer or template.
     """
     seed = run.scenario.data.seed
-    templates = ("plain", "tokenizer", None)
-    named = options.chat_template if options.chat_template in templates else "file"
     key: dict[str, Any] = {
         "form": CACHE_FORM,
         "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
-        "chat_template": named,
+        "chat_template": "file" if options.template_path() else options.chat_template,
         "content": options.content_fingerprint(seed),
         "tokenizers": tokenizers.__version__,
         "transformers": transformers.__version__,
@@ -219,8 +217,7 @@ def load(
     if not kept.any():
         raise ScenarioError(
             f"data: no {options.sample_name} is left within data.sequence_length "
-            f"{sequence_length}: "
-            f"{options.way_to_answers}"
+            f"{sequence_length}: {options.way_to_answers}"
         )
     each = np.repeat(kept, per_sample)
     sequences = TokenDataset(

@@ -80,17 +80,13 @@ class Template:
     ) -> Rendered:
         """Return messages as text with answer spans. Raises ScenarioError on failure."""
         with _limited_memory(MOST_BYTES_OF_A_ROW):
-            return self._found(messages, where, find_answers)
-
-    def _found(self, messages: Sequence[Message], where: str, find_answers: bool) -> Rendered:
-        if MARKS_ANSWERS.search(self.source):
-            text, spans = self._rendered(messages, where, marked=True)
-            return Rendered(text, tuple((int(first), int(last)) for first, last in spans))
-        text, _ = self._rendered(messages, where)
-        if not find_answers:
-            return Rendered(text, ())
-        answers = [n for n, message in enumerate(messages) if message["role"] == ASSISTANT]
-        return Rendered(text, tuple(self._span(messages, n, text, where) for n in answers))
+            if MARKS_ANSWERS.search(self.source):
+                text, spans = self._rendered(messages, where, marked=True)
+                return Rendered(text, tuple((int(first), int(last)) for first, last in spans))
+            text, _ = self._rendered(messages, where)
+            said = enumerate(messages) if find_answers else ()
+            answers = [number for number, one in said if one["role"] == ASSISTANT]
+            return Rendered(text, tuple(self._span(messages, n, text, where) for n in answers))
 
     def _span(
         self, messages: Sequence[Message], number: int, text: str, where: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,12 @@ FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 
 class ConversationOptions(TokenizerOptions):
     """Options of `instructions` and `preferences`: rows with prompts, and their tokenization."""
+
+    sample_name: ClassVar[str] = "prompt with an answer"
+    """Name of a sample in messages."""
+
+    way_to_answers: ClassVar[str] = "raise it"
+    """Advice on keeping truncated answers, a clause for messages."""
 
     source: Literal["stdlib", "path", "synthetic"] = "stdlib"
     """Source of rows. `stdlib`: documented functions of Python's standard library; `path`: files of
@@ -79,16 +85,6 @@ class ConversationOptions(TokenizerOptions):
     def learns_answers(self) -> bool:
         """True if the loss is on answer tokens only."""
         return True
-
-    @property
-    def sample_name(self) -> str:
-        """Name of a sample in messages."""
-        return "prompt with an answer"
-
-    @property
-    def way_to_answers(self) -> str:
-        """Advice on keeping truncated answers, a clause for messages."""
-        return "raise it"
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -166,6 +162,8 @@ class ConversationOptions(TokenizerOptions):
 class InstructionsOptions(ConversationOptions):
     """Options of `instructions`: fields of answers, supervised tokens, and packing."""
 
+    way_to_answers: ClassVar[str] = "raise it, or set data.train_on: all"
+
     answer: str = Field("answer", min_length=1)
     """Name of the answer's field."""
 
@@ -188,18 +186,11 @@ class InstructionsOptions(ConversationOptions):
 
     @property
     def is_packed(self) -> bool:
-        """True if samples are concatenated and cut into full sequences."""
         return self.packing
 
     @property
     def learns_answers(self) -> bool:
-        """True if the loss is on answer tokens only."""
         return self.train_on == "answers"
-
-    @property
-    def way_to_answers(self) -> str:
-        """Advice on keeping truncated answers, a clause for messages."""
-        return "raise it, or set data.train_on: all"
 
 
 ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions)

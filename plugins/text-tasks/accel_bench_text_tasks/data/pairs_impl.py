@@ -91,17 +91,6 @@ class PairDataset:
         first, end, second, last = self.bounds[index]
         return self._sequence(first, end), self._sequence(second, last)
 
-    def counted(self) -> tuple[int, int]:
-        """Return the number of tokens of all first and of all second sequences."""
-        return int(self.lengths.sum()), int(self.second_lengths.sum())
-
-    def cut(self) -> int:
-        """Return the number of pairs with a truncated sequence."""
-        longer = np.maximum(
-            self.bounds[:, 1] - self.bounds[:, 0], self.bounds[:, 3] - self.bounds[:, 2]
-        )
-        return int((longer > self.sequence_length).sum())
-
     def _sequence(self, start: int, end: int) -> Tokens:
         if end - start <= self.sequence_length:
             return self.tokens[start:end]
@@ -269,11 +258,7 @@ def _fill(folder: Path, texts: Texts, settings: BPESettings) -> None:
         raise ScenarioError("data: there is no pair of texts; name others")
     tokenizer = _train(texts, settings)
     encoded = [
-        [
-            *_special(tokenizer, settings.before[side]),
-            *encoding.ids,
-            *_special(tokenizer, END),
-        ]
+        [*_special(tokenizer, settings.before[side]), *encoding.ids, *_special(tokenizer, END)]
         for side in (0, 1)
         for encoding in tokenizer.encode_batch_fast(
             [pair[side] for pair in texts], add_special_tokens=False
@@ -331,12 +316,12 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
 
 def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
     """Return JSON evidence of the dataset."""
-    first, second = dataset.counted()
+    longer = (dataset.bounds[:, 1::2] - dataset.bounds[:, ::2]).max(axis=1)
     return {
         "pairs": len(dataset),
-        "samples_cut": dataset.cut(),
-        "first_tokens": first,
-        "second_tokens": second,
+        "samples_cut": int((longer > dataset.sequence_length).sum()),
+        "first_tokens": int(dataset.lengths.sum()),
+        "second_tokens": int(dataset.second_lengths.sum()),
         "vocab_size": dataset.vocab_size,
         "sequences_per_sample": 2,
         "constant_length": padding == "max_length",

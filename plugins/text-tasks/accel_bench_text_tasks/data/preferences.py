@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 class PreferencesOptions(ConversationOptions):
     """Options of `preferences`. Fields hold text, or lists of messages."""
 
+    sample_name: ClassVar[str] = "pair of answers"
+
     chosen: str = Field("chosen", min_length=1)
     """Name of the better answer's field."""
 
     rejected: str = Field("rejected", min_length=1)
     """Name of the worse answer's field."""
-
-    @property
-    def sample_name(self) -> str:
-        """Name of a sample in messages."""
-        return "pair of answers"
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ class PreferenceLoss:
         """Return the loss of a micro-batch; `supervised_in_step` is the step's number of pairs."""
         options, labels = self._options, inputs["labels"][:, 1:]
         with torch.no_grad():
-            reference = self._answers(self._of_reference(inputs), labels)
+            expected = token_log_probabilities(self._of_reference(inputs), labels)
+            reference = self._per_answer(expected, labels)
         log_probabilities = token_log_probabilities(self._of(model, inputs), labels)
         policy = self._per_answer(log_probabilities, labels)
         chosen, rejected = (policy - reference).chunk(2)
@@ -107,9 +108,6 @@ class PreferenceLoss:
         """Parameters that require a gradient, collected in the first step."""
         return [one for one in self._policy.parameters() if one.requires_grad]
 
-    def _answers(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self._per_answer(token_log_probabilities(logits, labels), labels)
-
     def _per_answer(self, log_probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each answer, of shape (sequences,)."""
         of_answers = log_probabilities.sum(dim=1)
@@ -136,10 +134,8 @@ def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
     if options.reference_model is None and hasattr(run.unwrapped_model, "disable_adapter"):
         return None, "the base, without the adapter, as the stack accelerates it"
     if options.reference_model is not None:
-        found, what = (
-            frozen(load_other_model(run, options.reference_model)),
-            options.reference_model,
-        )
+        what = options.reference_model
+        found = frozen(load_other_model(run, what))
     elif copied is not None:
         found, what = copied, "a copy of the policy as it was loaded"
     else:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from accel_bench import Run
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.tokenizing import load_tokenizer
 from accel_bench.modeling.losses import IGNORED_LABEL
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Masking:
         self._options = options
         self._seed = run.scenario.data.seed
         self._vocabulary: int = dataset.vocab_size
-        tokenizer = _tokenizer(getattr(dataset, "tokenizer_path", None))
+        path = getattr(dataset, "tokenizer_path", None)
+        tokenizer = None if path is None else load_tokenizer(path)
         self._mask = _mask_id(run, options, tokenizer)
         self._special = _special_ids(tokenizer)
         self._words = np.setdiff1d(np.arange(self._vocabulary, dtype=np.int64), self._special)
@@ -68,18 +70,15 @@ class Masking:
     def evidence(self) -> dict[str, Any]:
         """Return JSON evidence of the masked tokens."""
         share = self.masked / self.tokens if self.tokens else 0.0
-        return {
-            "samples": self.samples,
-            "masked_share": share,
-            "mask_token_id": self._mask,
-        }
+        return {"samples": self.samples, "masked_share": share, "mask_token_id": self._mask}
 
 
 def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
     """Return the mask token's id. Raises ScenarioError if the model has no embedding for it."""
     found = options.mask_token_id
-    if found is None:
-        found = _of_tokenizer(tokenizer)
+    if found is None and tokenizer is not None:
+        ids = map(tokenizer.token_to_id, MASKS)
+        found = next((one for one in ids if one is not None), None)
     if found is None:
         found = run.dataset.vocab_size
     config = getattr(run.unwrapped_model, "config", None)
@@ -92,22 +91,7 @@ def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
     return found
 
 
-def _of_tokenizer(tokenizer: Any) -> int | None:
-    if tokenizer is None:
-        return None
-    ids = (tokenizer.token_to_id(name) for name in MASKS)
-    return next((int(one) for one in ids if one is not None), None)
-
-
 def _special_ids(tokenizer: Any) -> Integers:
     """Return the ids of the special tokens; empty for synthetic tokens."""
     added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
     return np.array([number for number, token in added.items() if token.special], dtype=np.int64)
-
-
-def _tokenizer(path: Any) -> Any:
-    if path is None:
-        return None
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(path))

@@ -44,11 +44,8 @@ def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule
     found.hf_device_map = {"": torch.get_default_device()}
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["proj"])
     inject_adapter_in_model(config, found, adapter_name=ADAPTER)
-    with torch.no_grad():
-        for matrix in (found.proj.lora_A[ADAPTER].weight, found.proj.lora_B[ADAPTER].weight):
-            matrix.normal_(std=rank**-0.5)
-    for matrix in (found.proj.lora_A[ADAPTER], found.proj.lora_B[ADAPTER]):
-        matrix.requires_grad_(True)
+    for matrix in (found.proj.lora_A[ADAPTER].weight, found.proj.lora_B[ADAPTER].weight):
+        nn.init.normal_(matrix.requires_grad_(True), std=rank**-0.5)
     return found.train()
 
 
