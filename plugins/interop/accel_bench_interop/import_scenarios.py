@@ -49,7 +49,7 @@ def import_scenarios(
     if source.is_file():
         scenarios = ipfs_config.read_config(source, findings)
     else:
-        numbers = map(_numbers, (batch_sizes, devices, lengths))
+        numbers = _numbers(batch_sizes), _numbers(devices), _numbers(lengths)
         matrix = fms_scenarios.SweepMatrix(*numbers)
         scenarios, stacks = fms_scenarios.read_folder(source, matrix, findings)
     kept = [one for one in scenarios if one.stacks]

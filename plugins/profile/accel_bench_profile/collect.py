@@ -72,7 +72,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
             why = [text for text in profile.warnings if text not in run.reasons][:1]
             missing.append(": ".join((f"rank {rank} has recorded no step", *why)))
     findings = findings_of(profiles)
-    events = _write_events(folder, run, profiles)
+    ended = f"no profile: the run ended as {run.status.value}"
     return StackProfile(
         scenario=run.experiment.scenario.name,
         stack=run.experiment.stack.name,
@@ -82,8 +82,8 @@ def _of_run(root: Path, run: Result) -> StackProfile:
         status=Status.FAILED if missing and run.status.completed else run.status,
         reasons=(*run.reasons, *missing),
         folder=str(folder),
-        events=events,
-        answer=answer_of(findings) if profiles else _no_profile(run),
+        events=_write_events(folder, run, profiles),
+        answer=answer_of(findings) if profiles else ": ".join((ended, *run.reasons[:1])),
         findings=findings,
         ranks=tuple(sorted(profiles, key=attrgetter("rank"))),
     )
@@ -115,12 +115,6 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
             return str(error)
         written = str(folder)
     return written
-
-
-def _no_profile(run: Result) -> str:
-    return f"no profile: the run ended as {run.status.value}" + "".join(
-        f": {reason}" for reason in run.reasons[:1]
-    )
 
 
 WALL_TIME, ELAPSED_TIME = "Wall Time", "Elapsed Time"

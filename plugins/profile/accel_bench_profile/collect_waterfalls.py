@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.metrics.throughput import RunThroughput, unit_of
+from accel_bench.analysis.metrics.throughput import unit_of
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import StackAtPoint, label, plain_value, point_name
@@ -88,19 +88,14 @@ def _waterfall(
     made = profile_waterfall(stacks[0], stacks[1], ", ".join(scenarios), unit, sweep)
     if made is None:
         return f"{names[0]} to {names[1]}: no round in which both left their profiles"
-    known = {"folders": _folders(root, (a, b))}
+    runs = (run for row in (a, b) for run in row.completed.values())
+    folders = tuple(dict.fromkeys(str((root / run.folder).parent) for run in runs))
     differing = _differing_settings(experiments) if apart else ()
-    return made.model_copy(update={**known, "notes": (*differing, *made.notes)})
+    return made.model_copy(update={"folders": folders, "notes": (*differing, *made.notes)})
 
 
 def _sessions(row: ExperimentRuns) -> set[str]:
     return {session for session, _ in row.speeds}
-
-
-def _folders(root: Path, rows: Sequence[ExperimentRuns]) -> tuple[str, ...]:
-    """Return the folders of the runs of both stacks, with their traces."""
-    runs = (run for row in rows for run in row.completed.values())
-    return tuple(dict.fromkeys(str((root / run.folder).parent) for run in runs))
 
 
 def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
@@ -146,9 +141,8 @@ def _profiles(root: Path, run: Result) -> list[RankProfile]:
 
 def _step_tokens(row: ExperimentRuns) -> float:
     """Return the real tokens of a step on all ranks, averaged over runs."""
-    speeds: list[RunThroughput] = list(row.speeds.values())
-    steps = sum(len(speed.step_seconds) for speed in speeds)
-    return sum(speed.real_tokens for speed in speeds) / steps
+    steps = sum(len(speed.step_seconds) for speed in row.speeds.values())
+    return sum(speed.real_tokens for speed in row.speeds.values()) / steps
 
 
 def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side, b: Side) -> str:

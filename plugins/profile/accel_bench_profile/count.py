@@ -18,11 +18,10 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import plan_request, single_draft
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Planned, PlanRequest
+from accel_bench.planning.plan import Planned
 from accel_bench.planning.request import resolve_request
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, paths, reader
 from accel_bench.runner.purpose import ask_ranks, plan_stack
-from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.overrides import dotted
 from accel_bench_profile.ledger.difference import LedgerDifference, TotalChange, difference, totals
 from accel_bench_profile.ledger.line_changes import (
@@ -77,13 +76,20 @@ def count(options: CountOptions) -> int:
     of everything that rose.
     """
     draft, machine = single_draft(options.scenario, "count"), read_machine()
-    reference = None
-    if options.against is not None and Path(options.against).is_file():
-        reference = read_ledger(Path(options.against))
-    planned = _plan(options, draft, machine, options.stack)
-    other = None
-    if options.against is not None and reference is None:
-        other = _other(options, draft, machine)
+    against, reference, other = options.against, None, None
+    if against is not None and Path(against).is_file():
+        reference = read_ledger(Path(against))
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        # No tracker: nothing is stored.
+        plugins = tuple(options.plugin or ())
+        request = replace(plan_request(options, {}), plugins=plugins, trackers=())
+        planned = plan_stack(draft, machine, request, options.stack)
+        if against is not None and reference is None:
+            stacks = resolve_request(draft, request).stacks
+            if against not in stacks:
+                text = f"--against {against}: neither a file nor a stack of the scenario"
+                raise ScenarioError(text + did_you_mean(against, stacks))
+            other = plan_stack(draft, machine, request, against)
     ledger = _count(options, planned, machine)
     if options.save is not None:
         write_ledger(options.save, ledger)
@@ -110,31 +116,6 @@ def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
         found = ask_ranks("count", planned, machine, trust_remote_code=remote)
     ranks = [RankLedger.model_validate_json(one) for one in found]
     return make_ledger(planned, planned.machine(machine), ranks)
-
-
-def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
-    """Return the plan of the reference stack. Raises ScenarioError for an unknown one."""
-    assert options.against is not None
-    with redirect_stdout(sys.stderr):
-        stacks = resolve_request(draft, _request(options)).stacks
-    if options.against not in stacks:
-        hint = did_you_mean(options.against, stacks)
-        raise ScenarioError(
-            f"--against {options.against}: neither a file nor a stack of the scenario{hint}"
-        )
-    return _plan(options, draft, machine, options.against)
-
-
-def _plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | None) -> Planned:
-    """Return the one experiment of a stack; without a name, of the baseline."""
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        return plan_stack(draft, machine, _request(options), stack)
-
-
-def _request(options: CountOptions) -> PlanRequest:
-    """Return the plan request; trackers are refused, since nothing is stored."""
-    request = plan_request(options, {})
-    return replace(request, plugins=tuple(options.plugin or ()), trackers=())
 
 
 NOT_WORK = {"name", "description", "environment", "launcher", "measure", "metrics"}

@@ -115,10 +115,7 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeCha
         a, b = sum(m.a for m in rest), sum(m.b for m in rest)
         hardly = all(abs(bar.change) < SMALL * one.difference.a for bar in rest)
         what = "that hardly change" if hardly else "that change less"
-        yield (
-            f"{count(len(rest), 'module')} {what}",
-            TimeChange.over((a, b)),
-        )
+        yield f"{count(len(rest), 'module')} {what}", TimeChange.over((a, b))
 
 
 def _lines(one: ProfileWaterfall) -> Iterator[Line]:

@@ -70,25 +70,21 @@ class Recommender:
     def answer(self) -> Recommendation:
         """Return the recommendation. Raises AccelBenchError for a request without an answer."""
         ranks, left_out = self.ranked()
-        usable = [one for one in ranks if one.best]
         measured = [
-            measured_offer(one.best, self.request, self.tokens, self.prices)
-            for one in usable
+            (one, measured_offer(one.best, self.request, self.tokens, self.prices))
+            for one in ranks
             if one.best
         ]
-        estimates = list(self._estimates({one.device.name for one in usable}, left_out))
-        estimated = [estimated_offer(one, self.request) for one in estimates]
-        offers = [*measured, *estimated]
+        estimates = self._estimates({one.device.name for one, _ in measured}, left_out)
+        estimated = [(one, estimated_offer(one, self.request)) for one in estimates]
+        offers = [own for _, own in measured] + [own for _, own in estimated]
         chosen = choose(offers, self.request)
-        ranked = next(
-            (one for one, own in zip(usable, measured, strict=True) if own is chosen), None
-        )
-        found = next(
-            (one for one, own in zip(estimates, estimated, strict=True) if own is chosen), None
-        )
+        ranked = next((one for one, own in measured if own is chosen), None)
+        found = next((one for one, own in estimated if own is chosen), None)
+        nearest = found or next((one for one, _ in estimated), None)
         there = [one for one in ranks if chosen is None or one.device.name == chosen.device]
         shown = ranked or min(there, key=lambda one: one.best is None, default=None)
-        next_runs = self._next_runs(chosen, ranked, found or next(iter(estimates), None))
+        next_runs = self._next_runs(chosen, ranked, nearest)
         return Recommendation(
             request=self.request,
             offer=chosen,

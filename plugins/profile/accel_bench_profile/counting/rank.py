@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
@@ -128,12 +128,11 @@ def has_compiled() -> bool:
     return bool(utils and utils.counters["stats"].get("unique_graphs"))
 
 
-def counting_kernels(counter: OperationCounter) -> ExitStack:
+def counting_kernels(counter: OperationCounter) -> AbstractContextManager[Any]:
     """Return a context that counts the generated kernels of each call of a compiled graph."""
-    stack = ExitStack()
     code = sys.modules.get("torch._inductor.output_code")
     if code is None:
-        return stack
+        return nullcontext()
     graph = code.CompiledFxGraph
     call: Callable[..., Any] = graph.__call__
 
@@ -146,8 +145,7 @@ def counting_kernels(counter: OperationCounter) -> ExitStack:
             counter.add((site, operation, "compiled", ""), {"kernels": number})
         return call(self, inputs)
 
-    stack.enter_context(patch.object(graph, "__call__", counted))
-    return stack
+    return patch.object(graph, "__call__", counted)
 
 
 def count_compilations(counter: OperationCounter) -> None:

@@ -84,11 +84,10 @@ def seconds_by_kind(kernels: Sequence[KernelTime]) -> dict[Kind, float]:
 
 def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
     """Return the kernels whose names show fusion."""
-    both = ((one, fused_by(one.name)) for one in kernels)
     return tuple(
         FusedKernel(name=one.name, what=what, calls=one.calls, seconds=one.seconds)
-        for one, what in both
-        if what
+        for one in kernels
+        if (what := fused_by(one.name))
     )
 
 

@@ -14,7 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench_profile.figures.modules import Direction, ModuleTime, ModuleTimes, StepKind
+from accel_bench_profile.figures.inflation import StepPart
+from accel_bench_profile.figures.modules import ModuleTime, ModuleTimes
 from accel_bench_profile.figures.spans import Cycle, Interval, innermost, union
 from accel_bench_profile.recording.operation_places import (
     OF_PHASE,
@@ -74,14 +75,14 @@ def folded(path: str, unlike: Collection[str] = ()) -> str:
 
 
 class _Totals:
-    """Sums of time by folded module, kind and direction."""
+    """Sums of time by part of a step, with folded modules."""
 
     def __init__(self, steps: int, unlike: Collection[str]) -> None:
         self._steps = steps
         self._unlike = unlike
-        self._events: Counter[tuple[str, StepKind, Direction]] = Counter()
-        self._seconds: dict[tuple[str, StepKind, Direction], float] = defaultdict(float)
-        self._calls: dict[tuple[str, StepKind, Direction], int] = defaultdict(int)
+        self._events: Counter[StepPart] = Counter()
+        self._seconds: dict[StepPart, float] = defaultdict(float)
+        self._calls: Counter[StepPart] = Counter()
 
     def add(self, segments: Iterable[Segment], events: Mapping[StepPlace, int]) -> None:
         """Add the segments and events of one cycle."""
@@ -99,9 +100,7 @@ class _Totals:
         """Return the sums of a mean step, the longest first."""
         return tuple(
             ModuleTime(
-                module=key[0],
-                kind=key[1],
-                direction=key[2],
+                **key._asdict(),
                 seconds=self._seconds[key] / self._steps,
                 calls=self._calls[key] / self._steps,
                 events=self._events[key] / self._steps,
@@ -109,8 +108,8 @@ class _Totals:
             for key in sorted(self._seconds, key=lambda key: -self._seconds[key])
         )
 
-    def _key(self, place: StepPlace) -> tuple[str, StepKind, Direction]:
-        return folded(place.module, self._unlike), place.kind, place.direction
+    def _key(self, place: StepPlace) -> StepPart:
+        return StepPart(folded(place.module, self._unlike), place.kind, place.direction)
 
 
 def _whole(cycle: Cycle) -> Interval:

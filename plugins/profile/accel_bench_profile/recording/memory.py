@@ -102,7 +102,9 @@ class MemoryRecorder(WindowRecorder):
                 warnings.simplefilter("ignore")  # that no step was marked
                 profiler.stop()
             if self._run.device.type == "cuda":
-                self._write_snapshot()
+                self._folder.mkdir(parents=True, exist_ok=True)
+                torch.cuda.memory._dump_snapshot(str(self._folder / SNAPSHOT_FILE))
+                self._snapshot = SNAPSHOT_FILE
         finally:
             if self._run.device.type == "cuda":
                 torch.cuda.memory._record_memory_history(enabled=None)
@@ -115,11 +117,6 @@ class MemoryRecorder(WindowRecorder):
         if self._recorded is not None:
             found["memory"] = self._recorded.model_copy(update={"snapshot": self._snapshot})
         return found
-
-    def _write_snapshot(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        torch.cuda.memory._dump_snapshot(str(self._folder / SNAPSHOT_FILE))
-        self._snapshot = SNAPSHOT_FILE
 
 
 def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
