@@ -268,7 +268,12 @@ def _measured(
     if goal.metric in ("tokens_per_second", "speed_ratio"):
         found = row.tokens_per_second if goal.metric == "tokens_per_second" else row.ratio
         if found is None:
-            return None, None, None, row.ratio_reason or "; ".join(row.reasons) or row.status.value
+            return (
+                None,
+                None,
+                None,
+                row.verdict_reason or "; ".join(row.reasons) or row.status.value,
+            )
         return found.median, found.low, found.high, ""
     peaks = [*_peaks(goal, runs)]
     if not peaks:

@@ -88,7 +88,9 @@ def _measure(
     row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
     said = _comparison(row)
     if said.ratio is None:
-        raise RuntimeError(f"{name}: no ratio: {'; '.join([*row['reasons'], row['ratio_reason']])}")
+        raise RuntimeError(
+            f"{name}: no ratio: {'; '.join([*row['reasons'], row['verdict_reason']])}"
+        )
     low, high = said.ratio.low, said.ratio.high
     return Entry(
         name=name,

@@ -107,7 +107,7 @@ def test_a_failed_stack_has_null_for_every_number(status):
     row = make_summary([LORA, FAST], results).experiments[1]
     assert row.status is status
     assert row.reasons[0] == "why"
-    assert row.ratio_reason == f"ended as {status.value}"
+    assert row.verdict_reason == f"ended as {status.value}"
     assert row.runs == 0
     for number in ("tokens_per_second", "ratio", "step_seconds", "peak_memory_bytes", "loss",
                    "tokens_per_second_per_device", "devices_used"):  # fmt: skip
@@ -117,13 +117,13 @@ def test_a_failed_stack_has_null_for_every_number(status):
 def test_ratios_to_a_failed_baseline_are_null_with_that_reason():
     results = [*make_failures(LORA, Status.OOM), *make_rounds(FAST, STEADY)]
     row = make_summary([LORA, FAST], results).experiments[1]
-    assert (row.ratio, row.ratio_reason) == (None, "the baseline ended as oom")
+    assert (row.ratio, row.verdict_reason) == (None, "the baseline ended as oom")
     assert row.tokens_per_second is not None
 
 
 def test_ratios_without_a_baseline_are_null_with_that_reason():
     row = make_summary([FAST], make_rounds(FAST, STEADY)).experiments[0]
-    assert (row.ratio, row.ratio_reason) == (None, "the baseline was not run")
+    assert (row.ratio, row.verdict_reason) == (None, "the baseline was not run")
 
 
 def test_a_skipped_stack_keeps_its_reason():
@@ -132,7 +132,7 @@ def test_a_skipped_stack_keeps_its_reason():
     )
     row = summary.experiments[1]
     assert (row.status, row.reasons) == (Status.SKIPPED, ("needs a GPU",))
-    assert row.ratio_reason == "was skipped"
+    assert row.verdict_reason == "was skipped"
 
 
 def test_the_notices_of_the_plan_are_in_the_summary_once():
@@ -186,7 +186,7 @@ def test_runs_of_different_sessions_are_no_pairs():
     ]
     row = make_summary([LORA, FAST], results).experiments[1]
     assert row.ratio is None
-    assert row.ratio_reason == "no round in which it and the baseline both completed"
+    assert row.verdict_reason == "no round in which it and the baseline both completed"
 
 
 def test_stacks_are_compared_with_the_baseline_of_their_own_sweep_point():

@@ -528,7 +528,7 @@ def test_without_the_baseline_there_is_no_ratio_and_the_reason_is_given() -> Non
     assert found["baseline"] == "baseline"
     assert experiment["stack"] == "other"
     assert experiment["ratio"] is None
-    assert experiment["ratio_reason"] == "the baseline was not run"
+    assert experiment["verdict_reason"] == "the baseline was not run"
 
 
 def test_no_baseline_and_no_other_stack_is_refused(folder: Path) -> None:

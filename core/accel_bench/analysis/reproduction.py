@@ -209,7 +209,7 @@ def _judge(
         ended = "was not run here" if here is None else f"ended as {here.status.value} here"
         return "inconclusive", f"it {ended}"
     if here.ratio is None or change is None:
-        return "inconclusive", f"there is no ratio here: {here.ratio_reason or here.verdict_reason}"
+        return "inconclusive", f"there is no ratio here: {here.verdict_reason}"
     if refused := [one for one in (there, here) if one.verdict_reason.startswith(NOT_COMPARABLE)]:
         return "inconclusive", refused[0].verdict_reason
     if bool(there.training_difference) != bool(here.training_difference):

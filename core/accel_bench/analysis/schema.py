@@ -258,9 +258,6 @@ class ExperimentSummary(StackComparison, ExperimentFigures):
     utilization_reason: str = ""
     """Why FLOPs are not known, or why they are those that a plugin declares."""
 
-    ratio_reason: str = ""
-    """Why there is no ratio, where there is none."""
-
     slow_runs: tuple[SlowRun, ...] = ()
     """Runs that keep an open verdict open; each round of them may be measured again, once."""
 

@@ -169,7 +169,7 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outc
     outcome: Outcome = "inconclusive" if row.untested else judge_comparison(row, floor).outcome
     words = row.words
     times = f"{words.times}{row.quantity.by}"
-    found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.ratio_reason
+    found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.verdict_reason
     slower = f"{name} is {words.worse} than {baseline}"
     if outcome == "regression":
         return outcome, f"{slower} by more than {allowed}: {found}"
@@ -297,7 +297,6 @@ def _row(
         ranks=ranks_summary(completed),
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",
-        ratio_reason="" if comparison.ratio else comparison.verdict_reason,
         dropped=row.dropped,
         repeated_rounds=tuple(sorted(row.repeated)),
         failed_rounds=dict(Counter(run.status for run in counted if not run.status.completed)),

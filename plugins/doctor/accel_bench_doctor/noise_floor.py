@@ -98,7 +98,7 @@ def noise_of(
 def _words(again: ExperimentSummary) -> str:
     """Return the conclusion from a stack's comparison with itself."""
     if again.ratio is None or again.minimum_detectable_effect is None:
-        return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
+        return f"not measured: {again.verdict_reason or again.status.value}"
     text = (
         f"The same work, measured twice in {again.rounds} rounds, came out "
         f"{ratio(again.ratio.median)} times as fast as itself "

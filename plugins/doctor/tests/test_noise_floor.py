@@ -86,8 +86,8 @@ def test_where_a_run_failed_the_reason_stands_there() -> None:
         step_seconds=None,
         status=Status.FAILED,
         reasons=("it broke",),
-        ratio_reason="no completed run",
         verdict="not tested",
+        verdict_reason="no completed run",
     )
     found = noise_of(row("baseline"), failed, ("other work took 40 % of the CPUs",))
     assert found.words == "not measured: no completed run"

@@ -230,7 +230,7 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
         return candidate.trained_apart(apart)
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return candidate.trained_apart(row.verdict_reason)
-    if (why := training_obstacle(row, row.ratio_reason)) or not row.other_work:
+    if (why := training_obstacle(row, row.verdict_reason)) or not row.other_work:
         return candidate.trained_apart(why)
     degraded = f"it is degraded: {join_names(row.other_work)}"
     return replace(candidate, obstacle=degraded, fate="degraded")
