@@ -221,4 +221,4 @@ def test_a_window_that_is_measured_again_shifts_no_loss(monkeypatch: pytest.Monk
     ordinary, again = runs
     assert len(losses(again)) > len(losses(ordinary))
     compared = compare_losses({("", 0): ordinary}, {("", 0): again})
-    assert (compared.loss_verdict, compared.loss_difference) == ("equivalent", 0.0)
+    assert (compared.loss_verdict, compared.loss_difference) == ("bitwise equal", 0.0)
