@@ -243,6 +243,7 @@ def test_a_race_and_a_gate_judge_the_same_quantity():
     ]
     _, raced = collect_raced(plans, twice, "lora", 10)
     assert [(drop.stack, drop.rival, drop.rounds) for drop in raced.drops] == [("nf4", "fast", 5)]
+    assert raced.drops[0].reason.endswith("), by joules_per_token (less is better)")
     aimless = [with_direction(run, "neither") for run in twice]
     assert not collect_raced(plans, aimless, "lora", 10)[1].drops
     summary = summary_of(rounds("lora", 1.0), rounds("fast", 2.0))

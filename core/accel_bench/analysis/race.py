@@ -80,7 +80,7 @@ class RaceDrop(Comparison):
         return (
             f"dropped by --race after {count(self.rounds, 'round')}: surely {self.words.worse} "
             f"than {self.rival}, {ratio(self.ratio.median)} {self.words.times} "
-            f"({interval_text(self.ratio, ratio)})"
+            f"({interval_text(self.ratio, ratio)}){self.quantity.by}"
         )
 
 
