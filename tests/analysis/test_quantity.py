@@ -11,7 +11,8 @@ from analysis_factory import STEADY, make_experiment, make_rank, make_result, ma
 from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.quantity import compared_by
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
+from accel_bench.analysis.quantity import QUANTITIES, Quantity, compared_by
 from accel_bench.analysis.summary import collect_raced, judge_row
 from accel_bench.report.formats import render
 from accel_bench.result import Metric, Result
@@ -41,6 +42,12 @@ def rounds(
         ranks = [rank.model_copy(update={"metrics": (*rank.metrics, measured)})]
         found.append(compared_by(make_result(experiment, round=number, ranks=ranks), compare))
     return found
+
+
+def with_direction(run: Result, better: str) -> Result:
+    (rank,) = run.ranks
+    metrics = tuple(one.model_copy(update={"better": better}) for one in rank.metrics)
+    return run.model_copy(update={"ranks": (rank.model_copy(update={"metrics": metrics}),)})
 
 
 def summary_of(*runs: Sequence[Result]):
@@ -102,10 +109,15 @@ def test_a_figure_of_the_run_is_judged_by_its_name():
         ("joules_per_token", {"better": "neither"}, "joules_per_token states no better direction"),
         ("first_loss", {}, "first_loss states no better direction"),
         ("joules_per_token", {"unit": "W"}, "joules_per_token has the units J/token and W"),
+        (
+            "joules_per_token",
+            {"better": "higher"},
+            "of joules_per_token one calls the lower value better, the other the higher",
+        ),
     ],
 )
 def test_what_cannot_be_judged_says_why_and_gets_no_ratio(name, metric, reason):
-    base = {} if "unit" in metric else metric
+    base = metric if metric.get("better") == "neither" else {}
     row = summary_of(rounds("lora", 1.0, name, **base), rounds("fast", 0.5, name, **metric))
     row = row.experiments[1]
     assert (row.ratio, row.verdict, row.verdict_reason) == (None, "not tested", reason)
@@ -143,6 +155,53 @@ def test_of_two_plugins_that_report_one_name_the_plugin_must_be_named():
     name = "meter.joules_per_token"
     both = doubled(rounds("lora", 1.0, name)), doubled(rounds("fast", 0.5, name))
     assert summary_of(*both).experiments[1].verdict == "better"
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "answer"),
+    [
+        ("joules_per_token", ["nvml"], "better"),
+        ("meter.joules_per_token", ["nvml"], "better"),
+        ("joules_per_token nvml", ["nvml", "rapl"], "better"),
+        (
+            "joules_per_token",
+            ["nvml", "rapl"],
+            "joules_per_token is meter.joules_per_token nvml and meter.joules_per_token rapl: "
+            "name one of them",
+        ),
+    ],
+)
+def test_the_kind_of_a_measurement_is_named_only_where_there_are_several(name, kinds, answer):
+    def measured(run: Result) -> Result:
+        (rank,) = run.ranks
+        *others, one = rank.metrics
+        kept = (*others, *(one.model_copy(update={"kind": kind}) for kind in kinds))
+        return run.model_copy(update={"ranks": (rank.model_copy(update={"metrics": kept}),)})
+
+    both = (map(measured, rounds(*one, name)) for one in (("lora", 1.0), ("fast", 0.5)))
+    row = summary_of(*map(list, both)).experiments[1]
+    assert (row.verdict_reason or row.verdict) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "by"),
+    [
+        ("steps_per_second", "times as fast", "by steps_per_second (more is better)"),
+        ("median_step_seconds", "times as fast", "by median_step_seconds (less is better)"),
+        ("mfu", "times as good", "by mfu (more is better)"),
+        ("tokens_per_second", "times as fast", ""),
+        (MEDIAN_LATENCY, "times as fast", "by the latency of the median request"),
+    ],
+)
+def test_all_but_the_usual_speed_is_named_behind_its_ratio(name, times, by):
+    """A stack may take other steps, or count other FLOPs: no speed of tokens follows from them."""
+    quantity = Quantity(name=name, unit="", better=QUANTITIES[name][1])
+    assert (quantity.words.times, quantity.by.removeprefix(", ")) == (times, by)
+
+
+def test_a_speed_that_is_named_has_its_column():
+    runs = [rounds(name, 1.0, "median_step_seconds") for name in ("lora", "fast")]
+    assert "median_step" in render([summary_of(*runs)], "table")
 
 
 def test_the_worst_rank_counts():
@@ -184,6 +243,9 @@ def test_a_race_and_a_gate_judge_the_same_quantity():
     ]
     _, raced = collect_raced(plans, twice, "lora", 10)
     assert [(drop.stack, drop.rival, drop.rounds) for drop in raced.drops] == [("nf4", "fast", 5)]
+    assert raced.drops[0].reason.endswith("), by joules_per_token (less is better)")
+    aimless = [with_direction(run, "neither") for run in twice]
+    assert not collect_raced(plans, aimless, "lora", 10)[1].drops
     summary = summary_of(rounds("lora", 1.0), rounds("fast", 2.0))
     outcome, reason = judge_row(summary.experiments[1], "lora", 0.01)
     assert (outcome, "fast is worse than lora by more than 1 %" in reason) == ("regression", True)

@@ -125,3 +125,9 @@ def test_sweep_points_are_compared_one_by_one(tmp_path: Path) -> None:
     title, table = text.split("\n\n")[:2]
     assert title == "lora and fast at 2 sweep points"
     assert [line.split()[0] for line in table.splitlines()[-2:]] == ["k=1", "k=2"]
+    by_memory = ("--compare", "peak_memory_bytes")
+    title, table = compare("lora", "fast", "--results", str(swept), *by_memory).out.split("\n\n")[
+        :2
+    ]
+    assert title == "lora and fast at 2 sweep points, by peak_memory_bytes (less is better)"
+    assert "times as good" in table and "fast " not in table

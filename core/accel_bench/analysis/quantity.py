@@ -84,9 +84,14 @@ class Quantity(Frozen):
         return self.model_copy(update={"costs": {}})
 
     @property
+    def usual(self) -> bool:
+        """True for what is compared unless something else is named: the speed, or the latency."""
+        return self.name in (SPEED, MEDIAN_LATENCY)
+
+    @property
     def of_speed(self) -> bool:
         """True for a speed or a latency, of which one is faster than another."""
-        return self.name in OF_BUSY_TIME or self.name == MEDIAN_LATENCY
+        return self.name in OF_BUSY_TIME - {"mfu"} or self.usual
 
     @property
     def moved_by_load(self) -> bool:
@@ -100,11 +105,12 @@ class Quantity(Frozen):
 
     @property
     def by(self) -> str:
-        """Words that name it behind a ratio: `, by NAME (less is better)`; empty for a speed."""
+        """Words that name it behind a ratio, such as `, by NAME (less is better)`; empty for the
+        usual speed."""
         if self.name == MEDIAN_LATENCY:
             return ", by the latency of the median request"
         more = "less" if self.better == "lower" else "more"
-        return "" if self.of_speed else f", by {self.name} ({more} is better)"
+        return "" if self.usual else f", by {self.name} ({more} is better)"
 
 
 def compared_name(name: str, rate: float | None) -> str:
@@ -154,6 +160,8 @@ def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
     """Return the quantity of a plugin's metric, of the worst rank."""
     known = {f"{one.plugin}.{one.name}": one for one in every_metric(list(runs.values()))}
     found = {full: one for full, one in known.items() if name in (full, one.name)}
+    if not found:  # Of one kind of measurement, which need not be named.
+        found = {k: v for k, v in known.items() if name in (_kindless(k), _kindless(v.name))}
     if len(found) == 1:
         (one,) = found.values()
         return _quantity(name, one.unit, one.better, one.by_round, one.reason)
@@ -163,6 +171,11 @@ def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
         names = {*QUANTITIES, *known, *(one.name for one in known.values())}
         obstacle = f"no completed run has {name}{did_you_mean(name, names)}"
     return Quantity(name=name, unit="", better="neither", obstacle=obstacle)
+
+
+def _kindless(metric: str) -> str:
+    """Return the name of a metric without the kind of measurement."""
+    return metric.partition(" ")[0]
 
 
 def _quantity(
@@ -191,6 +204,10 @@ def quantity_obstacle(base: Quantity, row: Quantity) -> str:
     """Return why two quantities are not compared; empty where they may be."""
     if base.name != row.name:
         return f"one is compared by {base.name}, the other one by {row.name} (measure.compare)"
-    if base.unit != row.unit and not base.obstacle and not row.obstacle:
+    if obstacle := base.obstacle or row.obstacle:
+        return obstacle
+    if base.unit != row.unit:
         return f"{row.name} has the units {base.unit} and {row.unit}"
-    return base.obstacle or row.obstacle
+    if base.better != row.better:
+        return f"of {row.name} one calls the {base.better} value better, the other the {row.better}"
+    return ""

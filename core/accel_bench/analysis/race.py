@@ -80,7 +80,7 @@ class RaceDrop(Comparison):
         return (
             f"dropped by --race after {count(self.rounds, 'round')}: surely {self.words.worse} "
             f"than {self.rival}, {ratio(self.ratio.median)} {self.words.times} "
-            f"({interval_text(self.ratio, ratio)})"
+            f"({interval_text(self.ratio, ratio)}){self.quantity.by}"
         )
 
 
@@ -215,7 +215,10 @@ def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
-    """Return each run that counts by itself, whatever came after it, and its compared cost."""
+    """Return each run that counts by itself, whatever came after it, and its compared cost.
+
+    None counts where the compared quantity is not fit for a comparison.
+    """
     kept = {
         key: run
         for key, run in row.counted.items()
@@ -223,7 +226,8 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
     }
     found = {key: run_throughput(run) for key, run in kept.items()}
     speeds = {key: speed for key, speed in found.items() if speed}
-    costs = compared_quantity(row.planned.experiment.scenario, kept, speeds).costs
+    quantity = compared_quantity(row.planned.experiment.scenario, kept, speeds)
+    costs = {} if quantity.obstacle else quantity.costs
     return {key: (kept[key], cost) for key, cost in costs.items() if key in speeds}
 
 

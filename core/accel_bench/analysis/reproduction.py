@@ -10,7 +10,7 @@ from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import UNPAIRED, Finding, RoundKey, compare
+from accel_bench.analysis.statistics.verdict import UNPAIRED, Finding, compare
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import finding_words, percent, ratio_interval
@@ -47,17 +47,20 @@ class StackReproduction(Frozen):
     is_baseline: bool
     """True if the others are compared with it; it has no ratio, and so no verdict."""
 
+    compared: str
+    """Name of what the ratios are ratios of, such as `tokens_per_second`."""
+
     claim: str
-    """Verdict of the bundle's own runs on its speed, as people read it."""
+    """Verdict of the bundle's own runs on it, as people read it."""
 
     status_here: Status | None
     """How it ended; null where it was not planned here."""
 
     ratio_there: Interval | None
-    """Speed over the baseline's."""
+    """Times as fast as the baseline, or as good."""
 
     ratio_here: Interval | None
-    """Speed over the baseline's."""
+    """Times as fast as the baseline, or as good."""
 
     change: Interval | None = None
     """Ratio here over the ratio there, with Welch's 95 % interval over rounds."""
@@ -131,6 +134,7 @@ def _compare(
         sweep=there.sweep,
         tag=there.tag,
         is_baseline=is_baseline,
+        compared=there.quantity.name,
         claim=there.verdict_word,
         status_here=here.status if here else None,
         ratio_there=there.ratio,
@@ -152,11 +156,13 @@ def _changes(
     """Return the change of the ratio and of the speed, from there to here, of usable runs."""
     own = [_usable(results, row, row.stack) for results in runs]
     base = [_usable(results, row, baseline) for results in runs]
+    costs = [[one.quantity.costs if one else {} for one in side] for side in (own, base)]
     relative = (
-        {key: seconds[key] / others[key] for key in sorted({*others} & {*seconds})}
-        for seconds, others in zip(own, base, strict=True)
+        {key: cost[key] / others[key] for key in sorted({*others} & {*cost})}
+        for cost, others in zip(*costs, strict=True)
     )
-    ratios, speeds = (compare(there, here, UNPAIRED).ratio for there, here in (relative, own))
+    seconds = (one.compared_seconds if one else {} for one in own)
+    ratios, speeds = (compare(there, here, UNPAIRED).ratio for there, here in (relative, seconds))
     return ratios, speeds
 
 
@@ -188,15 +194,13 @@ def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> li
     return [run for run in found if run.experiment.sweep == row.sweep]
 
 
-def _usable(
-    results: Sequence[Result], row: ExperimentSummary, stack: str
-) -> Mapping[RoundKey, float]:
-    """Return the compared seconds of a stack at the row's sweep point, by round."""
+def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> ExperimentRuns | None:
+    """Return the runs of a stack at the row's sweep point; None if nothing may rest on them."""
     found = _of_row(results, row, stack)
     if not found:
-        return {}
-    runs: ExperimentRuns = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
-    return runs.quantity.costs if runs.usable else {}
+        return None
+    runs = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
+    return runs if runs.usable else None
 
 
 def _judge(

@@ -8,6 +8,8 @@ from functools import partial
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.device_kinds import device_models
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
+from accel_bench.analysis.quantity import SPEED
 from accel_bench.analysis.reproduction import (
     REPRODUCED,
     StackReproduction,
@@ -20,6 +22,7 @@ from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
+    join_names,
     label,
     rate_interval,
     ratio_interval,
@@ -194,7 +197,10 @@ def _notes(found: Reproduction) -> list[str]:
         if found.same_device
         else f"absolute speeds are not compared: the devices differ ({devices})"
     )
-    return [*grouped_by_reason(reasons), compared]
+    usual = {SPEED, MEDIAN_LATENCY}
+    others = list(dict.fromkeys(row.compared for row in found.stacks if row.compared not in usual))
+    what = [f"ratios are those of {join_names(others)}"] if others else []
+    return [*grouped_by_reason(reasons), *what, compared]
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:

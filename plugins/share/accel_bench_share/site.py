@@ -306,7 +306,7 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
         return "disowned by its self-audit", "bad", "; ".join(row.disowned)
     if row.stack == summary.baseline:
         return "baseline", "", ""
-    by = "" if row.quantity.of_speed else f" by {row.quantity.name}"
+    by = "" if row.quantity.usual else f" by {row.quantity.name}"
     return f"{row.verdict_word}{by}", TONES.get(row.verdict_word, ""), row.verdict_reason
 
 

@@ -15,12 +15,15 @@ from accel_bench_share.reproduction import (
     facts,
     judge_bundle,
     plugins_of,
+    reproduction_report,
 )
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 
 from accel_bench.analysis.device_kinds import device_models
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.reproduction import StackReproduction, summarize_results
+from accel_bench.report.formats import render_report
 from accel_bench.result import PluginVersion, Result, Status
 from accel_bench.scenario.uses import DataUse
 
@@ -95,6 +98,22 @@ def test_absolute_speeds_are_compared_on_one_device_model_alone() -> None:
         ("NVIDIA L4",),
     )
     assert [row.speed_change for row in found.stacks] == [None, None]
+
+
+def test_a_ratio_of_memory_says_so_and_leaves_speeds_their_own() -> None:
+    def by_memory(runs: list[Result]) -> list[Result]:
+        return [compared_by(run, "peak_memory_bytes") for run in runs]
+
+    found = judged(by_memory(session(0.8)), by_memory(session(0.8, [3 * one for one in QUIET])))
+    row = fast(found)
+    assert (row.compared, row.claim, row.verdict) == ("peak_memory_bytes", "same", "holds")
+    assert row.change is not None and row.change.median == 1.0
+    assert row.speed_change is not None and row.speed_change.median == pytest.approx(
+        1 / 3, rel=0.01
+    )
+    assert "ratios are those of peak_memory_bytes" in render_report(
+        reproduction_report(found), "table"
+    )
 
 
 def test_a_cpu_is_named_by_its_processor() -> None:

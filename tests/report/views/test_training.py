@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from analysis_factory import FAST, LORA, STEADY, UPDATE, make_rank, make_result, make_summary
 
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
+from accel_bench.analysis.statistics.verdict import ALIKE, Training
+from accel_bench.analysis.wording import TONES
 from accel_bench.report.views import compare, stack_comparison
 from accel_bench.report.views.results import results_report
 from accel_bench.report.views.stack_comparison import details
@@ -25,6 +27,14 @@ def test_a_distance_that_sketches_estimate_is_marked(
 ) -> None:
     cell = TrainingVerdict("equivalent", difference, 0.1, estimated)
     assert verdict_parts(cell) == ("equivalent", shown, "limit 10 %")
+
+
+@pytest.mark.parametrize("word", get_args(Training))
+def test_the_first_line_of_each_verdict_has_its_tone(word: Training) -> None:
+    parts = verdict_parts(TrainingVerdict(word, 0.0, 0.1, False))
+    assert TONES[parts[0]] == (
+        "good" if word in ALIKE else "bad" if word.startswith("different") else "warn"
+    )
 
 
 def run(experiment: object, number: int, kept: int = 0, reason: str = "") -> Result:

@@ -69,8 +69,12 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
         if all(one.paired for one in comparisons):
             units = {ESTIMATED: JUDGED}
             columns = [replace(one, unit=units.get(one.unit, one.unit)) for one in columns]
-        tables = [Table(columns, comparisons)]
-        yield Section(title=f"{names} at {len(comparisons)} sweep points", tables=tables)
+        first = comparisons[0]
+        columns = [
+            replace(one, title=first.words.times) if one.key == "ratio" else one for one in columns
+        ]
+        title = f"{names} at {len(comparisons)} sweep points{first.b.quantity.by}"
+        yield Section(title=title, tables=[Table(columns, comparisons)])
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:

@@ -220,12 +220,12 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return the column of the compared quantity; none for a speed, which has one already."""
+    """Return the column of the compared quantity; none for the usual one, which needs none."""
     found = {row.quantity.name: row.quantity for row in summary.experiments}
     return [
         number_column("quantity.value", name, unit, partial(with_spread, form=form))
         for name, one in found.items()
-        if not one.of_speed
+        if not one.usual
         for unit, form in [("per device", size) if one.unit == BYTES else (one.unit, figure_text)]
     ]
 
