@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from accel_bench.analysis.wording import join_names
-from accel_bench.catalog.hardware import named_hardware
-from accel_bench.catalog.models import list_cards, model_problems
+from accel_bench.analysis.wording import join_names, size
+from accel_bench.catalog.hardware import NamedHardware, named_hardware
+from accel_bench.catalog.models import ModelCard, list_cards, model_problems, read_card
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import single_draft
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load import load_json
 from accel_bench.documents.validate import validate
-from accel_bench.errors import NoResultsError, ScenarioError
+from accel_bench.errors import AccelBenchError, NoResultsError, ScenarioError
 from accel_bench.machine.info import available_cores, available_memory, read_machine
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.runner.interrupted import open_results
@@ -35,9 +37,13 @@ from accel_bench_advise.estimates.speed import recent_results
 from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.family import WORK, recommend_family
-from accel_bench_advise.recommendation.models import fitting_models
 from accel_bench_advise.recommendation.recommender import Recommender, check_request, lengths_of
-from accel_bench_advise.recommendation.schema import FittingModels, Mode, RecommendRequest
+from accel_bench_advise.recommendation.schema import (
+    FittingModel,
+    FittingModels,
+    Mode,
+    RecommendRequest,
+)
 from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20
@@ -48,6 +54,9 @@ MOST_SIMULATORS = 8
 
 SIMULATOR_BYTES = 3 * 2**29
 """Free bytes that each simulating process needs, about a gibibyte."""
+
+LEAST_BYTES = 2
+"""Bytes per weight at 16 bits, the smallest dtype that is tried without a plugin."""
 
 ALL_MODELS = "all"
 """Value of --model that selects every model of the catalog."""
@@ -252,3 +261,47 @@ def _model_of(scenario: str) -> str:
     draft = single_draft(scenario, "recommend")
     file = resolve_request(draft, PlanRequest(build_environments=False))
     return file.scenario.model.id
+
+
+def fitting_models(
+    names: Sequence[str], device: NamedHardware, estimators: Sequence[Estimator]
+) -> tuple[FittingModel, ...]:
+    """Return models that fit a device, the largest first, then models that do not fit.
+
+    One simulation runs concurrently for each estimator.
+    """
+    # The largest take longest: they begin first.
+    cards = sorted(((name, read_card(name)) for name in names), key=lambda one: -one[1].parameters)
+
+    def share(place: int) -> list[FittingModel]:
+        mine = replace(estimators[place], chosen=device)
+        return [_fitting(name, card, mine) for name, card in cards[place :: len(estimators)]]
+
+    with ThreadPoolExecutor(len(estimators)) as pool:
+        found = list(chain(*pool.map(share, range(len(estimators)))))
+    return tuple(sorted(found, key=lambda one: (one.fit != "holds", -one.parameters, one.model)))
+
+
+def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
+    blank = FittingModel(model=name, parameters=card.parameters, fit=None)
+    weights = card.parameters * LEAST_BYTES
+    if weights > (estimator.target.memory_bytes or 0):
+        why = f"its weights alone take {size(weights)} in 16 bits"
+        return blank.model_copy(update={"fit": "does not hold", "why": why})
+    overrides = (*estimator.request.overrides, ("model.id", name))
+    request = replace(estimator.request, overrides=overrides)
+    try:
+        found = replace(estimator, request=request).baseline()
+    except AccelBenchError as error:
+        return blank.model_copy(update={"why": str(error)})
+    one = found.estimate
+    return blank.model_copy(
+        update={
+            "fit": one.memory.fit if one.memory else None,
+            "settings": found.settings,
+            "needed_bytes": one.memory.needed_bytes if one.memory else None,
+            "tokens_per_second": one.speed.tokens_per_second if one.speed else None,
+            "usd_per_million_tokens": one.cost.usd_per_million_tokens if one.cost else None,
+            "why": one.problem or ("" if one.memory and one.memory.fit == "holds" else one.answer),
+        }
+    )

@@ -16,19 +16,8 @@ from accel_bench.documents.escaping import csv_line
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
-from accel_bench_interop import trainer
+from accel_bench_interop import parse, trainer
 from accel_bench_interop.exported_runs import ExportedRun
-from accel_bench_interop.value_parsers import (
-    Settings,
-    as_stated,
-    figure,
-    figures,
-    number,
-    one_line,
-    one_of,
-    positive_integer,
-    settings,
-)
 
 Cells = Mapping[str, str]
 
@@ -38,19 +27,19 @@ KNOWN = {key: trainer.KNOWN[key] for key in ("train_samples_per_second", "train_
          "train_tokens_per_second", "train_loss", "epoch")}  # fmt: skip
 """Figures of a run by CSV column."""
 
-SETTINGS: Settings = {
-    "model.id": ("model_name_or_path", as_stated),
-    "model.dtype": ("torch_dtype", one_of("float32", "bfloat16", "float16")),
-    "train.precision": ("precision", as_stated),
-    "train.micro_batch_size": ("per_device_train_batch_size", positive_integer),
-    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
-    "train.learning_rate": ("learning_rate", number),
-    "data.sequence_length": ("max_seq_len", positive_integer),
-    "resources.devices": ("num_gpus", positive_integer),
-    "adapter.use": ("peft_method", as_stated),
-    "adapter.r": ("r", positive_integer),
-    "adapter.alpha": ("lora_alpha", number),
-    "adapter.dropout": ("lora_dropout", number),
+SETTINGS: parse.Settings = {
+    "model.id": ("model_name_or_path", parse.as_stated),
+    "model.dtype": ("torch_dtype", parse.one_of("float32", "bfloat16", "float16")),
+    "train.precision": ("precision", parse.as_stated),
+    "train.micro_batch_size": ("per_device_train_batch_size", parse.positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", parse.positive_integer),
+    "train.learning_rate": ("learning_rate", parse.number),
+    "data.sequence_length": ("max_seq_len", parse.positive_integer),
+    "resources.devices": ("num_gpus", parse.positive_integer),
+    "adapter.use": ("peft_method", parse.as_stated),
+    "adapter.r": ("r", parse.positive_integer),
+    "adapter.alpha": ("lora_alpha", parse.number),
+    "adapter.dropout": ("lora_dropout", parse.number),
     "adapter.target_modules": ("target_modules", lambda text: text and text.split()),
 }
 """Settings by column, for reading and writing."""
@@ -112,12 +101,12 @@ def _row(cells: Cells, place: int) -> ImportedRow:
         scenario="fms-acceleration",
         stack=cells.get("framework_config") or "none",
         settings=_settings(cells),
-        metrics=[*figures(cells, KNOWN), *_global_rate(cells), *_memory_figures(cells)],
+        metrics=[*parse.figures(cells, KNOWN), *_global_rate(cells), *_memory_figures(cells)],
         status=status,
         reasons=reasons,
         corrections=_corrections(cells),
         machine=cells.get("gpu_device_name", ""),
-        seconds=number(cells.get("train_runtime")),
+        seconds=parse.number(cells.get("train_runtime")),
     )
 
 
@@ -125,7 +114,7 @@ def _settings(cells: Cells) -> dict[str, Any]:
     """Return the settings of the work stated in a line; unknown values are left out."""
     length = cells.get("max_seq_len") or cells.get("max_seq_length")
     stated = {**cells, "max_seq_len": length, "precision": _precision(cells)}
-    found = settings(stated, SETTINGS)
+    found = parse.settings(stated, SETTINGS)
     if "adapter.use" not in found:
         return {key: value for key, value in found.items() if not key.startswith("adapter.")}
     return found
@@ -139,49 +128,50 @@ def _precision(cells: Cells) -> str | None:
 
 
 def _global_rate(cells: Cells) -> Iterator[Metric]:
-    rate = number(cells.get("train_tokens_per_second"))
-    devices = positive_integer(cells.get("num_gpus"))
+    rate = parse.number(cells.get("train_tokens_per_second"))
+    devices = parse.positive_integer(cells.get("num_gpus"))
     if rate is not None and devices is not None:
-        yield figure("tokens_per_second", rate * devices, "1/s", "global", "higher")
+        yield parse.figure("tokens_per_second", rate * devices, "1/s", "global", "higher")
 
 
 def _memory_figures(cells: Cells) -> Iterator[Metric]:
     stages = trainer.peak_allocated(cells)
-    if number(cells.get(PEAK)) is None and stages is not None:
+    if parse.number(cells.get(PEAK)) is None and stages is not None:
         yield stages
-    yield from figures(cells, MEMORY)
-    if (driver := number(cells.get(DRIVER))) is not None:
-        yield figure("peak_driver_memory_bytes", driver * MIB, "bytes", "device", "lower")
+    yield from parse.figures(cells, MEMORY)
+    if (driver := parse.number(cells.get(DRIVER))) is not None:
+        yield parse.figure("peak_driver_memory_bytes", driver * MIB, "bytes", "device", "lower")
 
 
 def _corrections(cells: Cells) -> list[str]:
     found = []
-    if number(cells.get("train_tokens_per_second")) is not None:
-        found += [PER_DEVICE, *([] if positive_integer(cells.get("num_gpus")) else [SAME_RATE])]
+    if parse.number(cells.get("train_tokens_per_second")) is not None:
+        known = parse.positive_integer(cells.get("num_gpus"))
+        found += [PER_DEVICE] if known else [PER_DEVICE, SAME_RATE]
     if DRIVER in cells:
         found.append(DRIVER_MEMORY)
     if PEAK in cells or LEVEL in cells:
         found.append(TORCH_MEMORY)
     if "provenance" in cells:
-        found.append(f"the file marks the row as {one_line(cells['provenance'])!r}")
+        found.append(f"the file marks the row as {parse.one_line(cells['provenance'])!r}")
     return found
 
 
 def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
     """Return a run's status: failed for a line without figures, with its reason if stated."""
     stated = cells.get("error_messages", "")
-    if not stated and number(cells.get("train_runtime")) is not None:
+    if not stated and parse.number(cells.get("train_runtime")) is not None:
         return Status.OK, ()
     if "OutOfMemoryError" in stated or "CUDA out of memory" in stated:
-        return Status.OOM, (one_line(stated)[-500:],)
+        return Status.OOM, (parse.one_line(stated)[-500:],)
     if stated:
-        return Status.FAILED, (one_line(stated)[-500:],)
+        return Status.FAILED, (parse.one_line(stated)[-500:],)
     return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells)}",)
 
 
 def _inferred(cells: Cells) -> str:
     """Return the likely reason of a line without figures, from the driver's peak memory."""
-    device, used = cells.get("gpu_device_name", UNKNOWN), number(cells.get(DRIVER))
+    device, used = cells.get("gpu_device_name", UNKNOWN), parse.number(cells.get(DRIVER))
     row = find_hardware(device)
     total = row.hardware.memory_bytes / MIB if row and row.hardware.memory_bytes else None
     if used is None or total is None or used < FULL * total:

@@ -21,8 +21,8 @@ from accel_bench_interop.mapping import (
     respelled,
     spelled,
 )
+from accel_bench_interop.parse import positive_integer, short_name
 from accel_bench_interop.scenario_writer import NativeScenario
-from accel_bench_interop.value_parsers import positive_integer, short_name
 
 TABLE = "fms-acceleration"
 

@@ -9,8 +9,8 @@ from typing import Any
 from accel_bench.documents.load import ParsedFile, load_file
 from accel_bench.errors import ImportFileError
 from accel_bench_interop.mapping import Findings, MappingTable, read_mapping, respelled
+from accel_bench_interop.parse import positive_integer, short_name
 from accel_bench_interop.scenario_writer import NativeScenario
-from accel_bench_interop.value_parsers import positive_integer, short_name
 
 SWEEPS = {
     "batch_sizes": "train.micro_batch_size",

@@ -7,35 +7,24 @@ from typing import Any
 
 from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Status
-from accel_bench_interop.value_parsers import (
-    Settings,
-    as_stated,
-    figure,
-    figures,
-    number,
-    one_line,
-    one_of,
-    positive_integer,
-    settings,
-    utc_time,
-)
+from accel_bench_interop import parse
 
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
 """Statistics by key, as words in names of figures."""
 
-SETTINGS: Settings = {
-    "train.micro_batch_size": ("batch_size", positive_integer),
-    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+SETTINGS: parse.Settings = {
+    "train.micro_batch_size": ("batch_size", parse.positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", parse.positive_integer),
 }
 """Settings of a leaf, by key."""
 
-TAGGED: Settings = {
-    "resources.device": ("hardware", one_of("cpu", "cuda", "rocm", "mps")),
-    "train.micro_batch_size": ("batch", positive_integer),
-    "train.gradient_accumulation": ("accum", positive_integer),
-    "data.sequence_length": ("seq", positive_integer),
-    "train.learning_rate": ("lr", number),
-    "optimizer.use": ("opt", as_stated),
+TAGGED: parse.Settings = {
+    "resources.device": ("hardware", parse.one_of("cpu", "cuda", "rocm", "mps")),
+    "train.micro_batch_size": ("batch", parse.positive_integer),
+    "train.gradient_accumulation": ("accum", parse.positive_integer),
+    "data.sequence_length": ("seq", parse.positive_integer),
+    "train.learning_rate": ("lr", parse.number),
+    "optimizer.use": ("opt", parse.as_stated),
 }
 """Default settings of a leaf, from its path and tag."""
 
@@ -66,7 +55,7 @@ def read(source: SourceFile) -> Iterator[ImportedRow]:
             for hardware, tree in devices.items():
                 runs = tree.get("training_results") or {"no configuration": tree}
                 for tag, run in runs.items():
-                    where = [one_line(part) for part in (family, model, hardware, tag)]
+                    where = [parse.one_line(part) for part in (family, model, hardware, tag)]
                     yield _row(where, run, tree, found)
 
 
@@ -87,8 +76,8 @@ def _row(
         status=status,
         reasons=reasons,
         corrections=corrections,
-        machine=", ".join(one_line(fact) for fact in facts if fact),
-        started_at=utc_time(one_line(found.get("timestamp") or ""), corrections),
+        machine=", ".join(parse.one_line(fact) for fact in facts if fact),
+        started_at=parse.utc_time(parse.one_line(found.get("timestamp") or ""), corrections),
     )
 
 
@@ -97,7 +86,8 @@ def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
     alone = {} if run.get("distributed", True) else {"resources.devices": 1}
-    return settings({**tagged, "hardware": hardware}, TAGGED) | settings(run, SETTINGS) | alone
+    found = parse.settings({**tagged, "hardware": hardware}, TAGGED)
+    return found | parse.settings(run, SETTINGS) | alone
 
 
 def _figures(
@@ -111,17 +101,17 @@ def _figures(
     yield from _statistics(memory, "{}_memory_of_unstated_unit", "unstated", corrections)
     if run.get("throughput") is not None:
         corrections.append(THROUGHPUT)
-    yield from figures(run, FIGURES)
-    yield from figures(tree, OF_MODEL)
+    yield from parse.figures(run, FIGURES)
+    yield from parse.figures(tree, OF_MODEL)
     if run.get("mixed_precision") is not None:
-        yield figure("mixed_precision", int(bool(run["mixed_precision"])), "1")
+        yield parse.figure("mixed_precision", int(bool(run["mixed_precision"])), "1")
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:
     """Yield the statistics of a quantity, with a correction if the smallest exceeds the largest."""
     if not isinstance(found, Mapping):
         return
-    low, high = number(found.get("min")), number(found.get("max"))
+    low, high = parse.number(found.get("min")), parse.number(found.get("max"))
     if low is not None and high is not None and low > high:
         shown = name.format("").strip("_").replace("_", " ")
         corrections.append(
@@ -129,12 +119,12 @@ def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> 
         )
     for key, word in WORDS.items():
         if found.get(key) is not None:
-            yield figure(name.format(word), found[key], unit)
+            yield parse.figure(name.format(word), found[key], unit)
 
 
 def _ending(run: Mapping[str, Any]) -> tuple[Status, tuple[str, ...]]:
-    status = one_line(run.get("status", "completed"))
-    error = one_line(run.get("error") or run.get("error_message") or "")[:500]
+    status = parse.one_line(run.get("status", "completed"))
+    error = parse.one_line(run.get("error") or run.get("error_message") or "")[:500]
     if status == "completed" and not error:
         if not run.get("training_time") and "throughput" not in run:
             return Status.FAILED, ("inferred, the file states no reason: it left no figure",)

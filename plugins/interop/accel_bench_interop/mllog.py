@@ -13,27 +13,19 @@ from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
+from accel_bench_interop import parse
 from accel_bench_interop.exported_runs import ExportedRun
-from accel_bench_interop.value_parsers import (
-    Better,
-    Settings,
-    figure,
-    number,
-    one_line,
-    positive_integer,
-    settings,
-)
 
 LINE = re.compile(r":::MLLOG\s+(\{.*\})\s*$")
 
-SETTINGS: Settings = {
-    "train.global_batch_size": ("global_batch_size", positive_integer),
-    "train.micro_batch_size": ("micro_batch_size", positive_integer),
-    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
-    "data.sequence_length": ("max_sequence_length", positive_integer),
-    "train.learning_rate": ("opt_base_learning_rate", number),
-    "adapter.r": ("lora_rank", positive_integer),
-    "adapter.alpha": ("lora_alpha", number),
+SETTINGS: parse.Settings = {
+    "train.global_batch_size": ("global_batch_size", parse.positive_integer),
+    "train.micro_batch_size": ("micro_batch_size", parse.positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", parse.positive_integer),
+    "data.sequence_length": ("max_sequence_length", parse.positive_integer),
+    "train.learning_rate": ("opt_base_learning_rate", parse.number),
+    "adapter.r": ("lora_rank", parse.positive_integer),
+    "adapter.alpha": ("lora_alpha", parse.number),
 }
 """Settings by log key, for reading and writing."""
 
@@ -92,9 +84,9 @@ def _event(line: str, where: str) -> Event:
     return Event(
         data["key"],
         data.get("value"),
-        number(data.get("time_ms")),
+        parse.number(data.get("time_ms")),
         metadata if isinstance(metadata, dict) else {},
-        one_line(data.get("namespace") or ""),
+        parse.one_line(data.get("namespace") or ""),
     )
 
 
@@ -102,21 +94,22 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
     facts = {event.key: event.value for event in events}
     times = {event.key: event.milliseconds for event in events}
     status, reasons = _ending(events)
+    submitted = facts.get("submission_entry") or facts.get("submission_org")
     corrections: list[str] = []
     metrics = list(_figures(events, times, corrections))
-    stated = settings(facts, SETTINGS)
+    stated = parse.settings(facts, SETTINGS)
     _fit_sizes(stated, corrections)
     return ImportedRow(
         key=namespace or "log",
-        scenario=one_line(facts.get("submission_benchmark") or UNKNOWN),
-        stack=one_line(facts.get("submission_entry") or facts.get("submission_org") or UNKNOWN),
+        scenario=parse.one_line(facts.get("submission_benchmark") or UNKNOWN),
+        stack=parse.one_line(submitted or UNKNOWN),
         settings=stated,
         metrics=metrics,
         status=status,
         reasons=reasons,
         corrections=corrections,
         series=_series(events),
-        machine=one_line(facts.get("submission_platform") or ""),
+        machine=parse.one_line(facts.get("submission_platform") or ""),
         started_at=_time(times.get("run_start")),
         seconds=_span(times, "run_start", "run_stop"),
     )
@@ -144,18 +137,18 @@ def _figures(
     seconds = _span(times, "run_start", "run_stop")
     if seconds is not None:
         corrections.append("time to train is run_stop - run_start, evaluations included")
-        yield figure("time_to_train_seconds", seconds, "seconds", "global", "lower")
+        yield parse.figure("time_to_train_seconds", seconds, "seconds", "global", "lower")
     start_up = _span(times, "init_start", "init_stop")
     if start_up is not None:
-        yield figure("start_up_seconds", start_up, "seconds", "global", "lower")
+        yield parse.figure("start_up_seconds", start_up, "seconds", "global", "lower")
     for key, values in _series(events).items():
         if key == "throughput":
             corrections.append("throughput is the last of tracked_stats, in samples/s, global")
-            yield figure("samples_per_second", values[-1], "1/s", "global", "higher")
+            yield parse.figure("samples_per_second", values[-1], "1/s", "global", "higher")
         elif not key.endswith("_step"):
-            better: Better = "higher" if key == "eval_accuracy" else "lower"
+            better: parse.Better = "higher" if key == "eval_accuracy" else "lower"
             name = "last_loss" if key == "train_loss" else key
-            yield figure(name, values[-1], "1", "global", better)
+            yield parse.figure(name, values[-1], "1", "global", better)
 
 
 def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
@@ -167,14 +160,14 @@ def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
             continue
         for key in SERIES:
             if key in values:
-                found.setdefault(key, []).append(number(values[key]))
+                found.setdefault(key, []).append(parse.number(values[key]))
                 found.setdefault(f"{key}_step", []).append(_step(event))
     return {key: values for key, values in found.items() if any(v is not None for v in values)}
 
 
 def _step(event: Event) -> float | None:
     for key in ("step_num", "step", "samples_count", "epoch_num"):
-        if (value := number(event.metadata.get(key))) is not None:
+        if (value := parse.number(event.metadata.get(key))) is not None:
             return value
     return None
 
@@ -183,7 +176,7 @@ def _ending(events: Sequence[Event]) -> tuple[Status, Sequence[str]]:
     stop = next((event for event in reversed(events) if event.key == "run_stop"), None)
     if stop is None:
         return Status.FAILED, (CUT_OFF,)
-    status = one_line(stop.metadata.get("status", "success"))
+    status = parse.one_line(stop.metadata.get("status", "success"))
     if status == "success":
         return Status.OK, ()
     return Status.FAILED, (f"run_stop states the status {status!r}",)

@@ -7,19 +7,7 @@ from typing import Any
 
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric
-from accel_bench_interop.value_parsers import (
-    Scope,
-    Settings,
-    as_stated,
-    figure,
-    figures,
-    number,
-    one_line,
-    one_of,
-    positive_integer,
-    raw_numbers,
-    settings,
-)
+from accel_bench_interop import parse
 
 WHOLE, REPORT, CONFIG = "benchmark.json", "benchmark_report.json", "benchmark_config.json"
 
@@ -47,17 +35,17 @@ LATENCY = {
 }
 """Figures of step times, by report key."""
 
-BACKEND: Settings = {
-    "model.id": ("model", as_stated),
-    "model.dtype": ("dtype", one_of("float32", "bfloat16", "float16")),
-    "resources.device": ("device", one_of("cpu", "cuda")),
+BACKEND: parse.Settings = {
+    "model.id": ("model", parse.as_stated),
+    "model.dtype": ("dtype", parse.one_of("float32", "bfloat16", "float16")),
+    "resources.device": ("device", parse.one_of("cpu", "cuda")),
 }
 ARGUMENTS = "training_arguments"
-TRAINING: Settings = {
-    "train.micro_batch_size": ("per_device_train_batch_size", positive_integer),
-    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
-    "train.learning_rate": ("learning_rate", number),
-    "data.sequence_length": ("sequence_length", positive_integer),
+TRAINING: parse.Settings = {
+    "train.micro_batch_size": ("per_device_train_batch_size", parse.positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", parse.positive_integer),
+    "train.learning_rate": ("learning_rate", parse.number),
+    "data.sequence_length": ("sequence_length", parse.positive_integer),
 }
 """Settings of a training, by argument or data shape."""
 
@@ -99,36 +87,36 @@ def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> Impor
     environment = config.get("environment") or {}
     latency = part.get("latency") or {}
     gpus = environment.get("gpu") or environment.get("gpus") or ""
-    device = ", ".join(map(one_line, gpus)) if isinstance(gpus, list) else one_line(gpus)
+    device = ", ".join(map(parse.one_line, gpus if isinstance(gpus, list) else [gpus]))
     rates = _samples if name == "train" else _rate
     corrections: list[str] = []
     return ImportedRow(
         key=name,
-        scenario=one_line(config.get("name") or UNKNOWN),
+        scenario=parse.one_line(config.get("name") or UNKNOWN),
         stack=name,
         settings=_settings(config, name == "train"),
         metrics=[
-            *figures(latency, LATENCY),
+            *parse.figures(latency, LATENCY),
             *_memory(part, corrections),
             *rates(part, config, corrections),
         ],
         corrections=corrections,
-        series={"step_seconds": raw_numbers(latency.get("values"), "latency.values")},
-        machine=device or one_line(environment.get("cpu") or ""),
-        seconds=number(latency.get("total")),
+        series={"step_seconds": parse.raw_numbers(latency.get("values"), "latency.values")},
+        machine=device or parse.one_line(environment.get("cpu") or ""),
+        seconds=parse.number(latency.get("total")),
     )
 
 
 def _settings(config: Mapping[str, Any], trained: bool) -> dict[str, Any]:
     backend = config.get("backend") or {}
     dtype = backend.get("torch_dtype") or backend.get("dtype")
-    found = settings({**backend, "dtype": dtype}, BACKEND)
+    found = parse.settings({**backend, "dtype": dtype}, BACKEND)
     if (processes := _processes(config)) is not None:
         found["resources.devices"] = processes
     if trained:
         scenario = config.get("scenario") or {}
         shapes, arguments = (scenario.get(key) or {} for key in ("dataset_shapes", ARGUMENTS))
-        found |= settings({**shapes, **arguments}, TRAINING)
+        found |= parse.settings({**shapes, **arguments}, TRAINING)
     return found
 
 
@@ -136,7 +124,7 @@ def _samples(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
     """Yield samples/s; the report divides the samples of all steps by the mean step time."""
-    stated = number((part.get("throughput") or {}).get("value"))
+    stated = parse.number((part.get("throughput") or {}).get("value"))
     processes = _processes(config)
     steps = _steps(part, config.get("scenario") or {}, processes)
     if stated is None:
@@ -153,19 +141,20 @@ def _samples(
         f"the samples of all steps are divided by the mean of one: it was divided by {steps}"
     )
     corrections.append("it is that of one process: the report takes the mean over processes")
-    yield figure("samples_per_second_per_device", rate, "1/s", "device", "higher")
+    yield parse.figure("samples_per_second_per_device", rate, "1/s", "device", "higher")
     if processes is not None:
-        yield figure("samples_per_second", rate * processes, "1/s", "global", "higher")
+        yield parse.figure("samples_per_second", rate * processes, "1/s", "global", "higher")
 
 
 def _steps(
     part: Mapping[str, Any], scenario: Mapping[str, Any], processes: int | None
 ) -> int | None:
     """Return the number of measured steps, from the configuration or the number of times."""
-    most, warmup = positive_integer(scenario.get("max_steps")), number(scenario.get("warmup_steps"))
+    most = parse.positive_integer(scenario.get("max_steps"))
+    warmup = parse.number(scenario.get("warmup_steps"))
     if most is not None and warmup is not None and most > warmup:
         return most - int(warmup)
-    count = positive_integer((part.get("latency") or {}).get("count"))
+    count = parse.positive_integer((part.get("latency") or {}).get("count"))
     return count if processes == 1 else None
 
 
@@ -174,7 +163,7 @@ def _processes(config: Mapping[str, Any]) -> int | None:
     launcher = config.get("launcher")
     if not isinstance(launcher, dict):
         return None
-    each = positive_integer(launcher.get("nproc_per_node"))
+    each = parse.positive_integer(launcher.get("nproc_per_node"))
     nodes = str(launcher.get("nnodes", 1))
     return each * int(nodes) if each and nodes.isdigit() else 1 if each is None else None
 
@@ -184,9 +173,9 @@ def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]
     if memory:
         corrections.append("memory is in MB of 1,000,000 bytes: it was converted to bytes")
     for key, name in MEMORY.items():
-        if (megabytes := number(memory.get(key))) is not None:
-            scope: Scope = "rank" if key == "max_ram" else "device"
-            yield figure(name, megabytes * MEGABYTE, "bytes", scope, "lower")
+        if (megabytes := parse.number(memory.get(key))) is not None:
+            scope: parse.Scope = "rank" if key == "max_ram" else "device"
+            yield parse.figure(name, megabytes * MEGABYTE, "bytes", scope, "lower")
 
 
 def _rate(
@@ -194,9 +183,9 @@ def _rate(
 ) -> Iterator[Metric]:
     """Yield the rate of a part other than training, in its own unit."""
     throughput = part.get("throughput") or {}
-    if (rate := number(throughput.get("value"))) is not None:
-        unit = one_line(throughput.get("unit", "1/s")).removesuffix("/s")
-        yield figure(f"{unit}_per_second", rate, "1/s", "global", "higher")
+    if (rate := parse.number(throughput.get("value"))) is not None:
+        unit = parse.one_line(throughput.get("unit", "1/s")).removesuffix("/s")
+        yield parse.figure(f"{unit}_per_second", rate, "1/s", "global", "higher")
 
 
 FORMAT = Format(

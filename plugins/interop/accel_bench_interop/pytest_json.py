@@ -6,13 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
-from accel_bench_interop.value_parsers import (
-    figures,
-    number,
-    one_line,
-    raw_numbers,
-    utc_time,
-)
+from accel_bench_interop import parse
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "median": ("median_seconds_per_call", "seconds", "global", "lower"),
@@ -49,23 +43,23 @@ def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
     commit = (found.get("commit_info") or {}).get("id")
     notes = ["seconds are those of one call: a round's divided by its calls"]
     if commit:
-        notes.append(f"measured at commit {one_line(commit)[:40]}")
+        notes.append(f"measured at commit {parse.one_line(commit)[:40]}")
     return ImportedRow(
-        key=one_line(benchmark["fullname"]),
-        scenario=one_line(benchmark.get("group") or benchmark["name"].partition("[")[0]),
-        stack=one_line(benchmark.get("param") or benchmark["name"] or UNKNOWN),
-        metrics=figures(stats, KNOWN),
+        key=parse.one_line(benchmark["fullname"]),
+        scenario=parse.one_line(benchmark.get("group") or benchmark["name"].partition("[")[0]),
+        stack=parse.one_line(benchmark.get("param") or benchmark["name"] or UNKNOWN),
+        metrics=parse.figures(stats, KNOWN),
         corrections=notes,
-        series={"seconds_per_call": raw_numbers(stats.get("data"), "stats.data")},
-        machine=", ".join(one_line(fact) for fact in facts if fact),
-        started_at=utc_time(one_line(found.get("datetime") or ""), notes),
+        series={"seconds_per_call": parse.raw_numbers(stats.get("data"), "stats.data")},
+        machine=", ".join(parse.one_line(fact) for fact in facts if fact),
+        started_at=parse.utc_time(parse.one_line(found.get("datetime") or ""), notes),
         seconds=_seconds(stats),
     )
 
 
 def _seconds(stats: Mapping[str, Any]) -> float | None:
     """Return the seconds of all calls in all rounds."""
-    total, calls = number(stats.get("total")), number(stats.get("iterations"))
+    total, calls = parse.number(stats.get("total")), parse.number(stats.get("iterations"))
     return None if total is None else total * (calls or 1.0)
 
 

@@ -33,7 +33,7 @@ from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.overrides import set_path
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
 from accel_bench_interop.export_import import is_export, read_export
-from accel_bench_interop.value_parsers import short_name
+from accel_bench_interop.parse import short_name
 
 SUFFIXES = (".json", ".csv", ".log", ".txt", ".out")
 """Suffixes of files that are read in a folder."""

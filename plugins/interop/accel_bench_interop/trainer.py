@@ -7,13 +7,7 @@ from typing import Any
 
 from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric
-from accel_bench_interop.value_parsers import (
-    figure,
-    figures,
-    number,
-    positive_integer,
-    settings,
-)
+from accel_bench_interop import parse
 
 STATE = "trainer_state.json"
 
@@ -83,7 +77,7 @@ def read_state(source: SourceFile) -> Iterator[ImportedRow]:
 def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
     log, corrections = _log(state), [MEAN_LOSS] if "train_loss" in found else []
     corrections += [LOGGED_LOSS] if log else []
-    metrics = figures(found, KNOWN)
+    metrics = parse.figures(found, KNOWN)
     if "train_tokens_per_second" in found:
         corrections.append(PER_DEVICE)
     if (peak := peak_allocated(found)) is not None:
@@ -97,13 +91,13 @@ def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any])
         key=source.path.name,
         scenario=name or "trainer",
         stack="trainer",
-        settings=settings(
-            state, {"train.micro_batch_size": ("train_batch_size", positive_integer)}
+        settings=parse.settings(
+            state, {"train.micro_batch_size": ("train_batch_size", parse.positive_integer)}
         ),
         metrics=[*metrics, *_ends(log)],
         corrections=corrections,
         series=log,
-        seconds=number(found.get("train_runtime")),
+        seconds=parse.number(found.get("train_runtime")),
     )
 
 
@@ -111,12 +105,12 @@ def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
     """Return the peak of allocated memory from the figures of all stages; None without them."""
     level, peaks = 0.0, []
     for stage in STAGES:
-        change = number(found.get(f"{stage}_alloc_delta", found.get(stage)))
+        change = parse.number(found.get(f"{stage}_alloc_delta", found.get(stage)))
         if change is None:
             return None
         level += change
-        peaks.append(level + (number(found.get(f"{stage}_peaked_delta")) or 0.0))
-    return figure("peak_memory_bytes", int(max(peaks)), "bytes", "device", "lower")
+        peaks.append(level + (parse.number(found.get(f"{stage}_peaked_delta")) or 0.0))
+    return parse.figure("peak_memory_bytes", int(max(peaks)), "bytes", "device", "lower")
 
 
 def _summary_of(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,13 +126,13 @@ def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
     ]
     if not entries:
         return {}
-    return {key: [number(one.get(key)) for one in entries] for key in ("step", "loss")}
+    return {key: [parse.number(one.get(key)) for one in entries] for key in ("step", "loss")}
 
 
 def _ends(log: Mapping[str, Sequence[float | None]]) -> Iterator[Metric]:
     if losses := log.get("loss"):
-        yield figure("first_loss", losses[0], "1", "global", "lower")
-        yield figure("last_loss", losses[-1], "1", "global", "lower")
+        yield parse.figure("first_loss", losses[0], "1", "global", "lower")
+        yield parse.figure("last_loss", losses[-1], "1", "global", "lower")
 
 
 RESULTS_FORMAT = Format(

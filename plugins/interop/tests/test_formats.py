@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_interop.parse import short_name
 from accel_bench_interop.reading import MAXIMUM_ROWS, read_files
-from accel_bench_interop.value_parsers import short_name
 
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.errors import ImportFileError

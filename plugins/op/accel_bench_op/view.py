@@ -64,10 +64,9 @@ def operations_report(report: OperationReport) -> Report:
 def _reasons(cells: Sequence[OperationCell]) -> list[str]:
     reasons = []
     for cell in cells:
-        found = [*cell.reasons]
+        reasons += [(_label(cell), reason) for reason in cell.reasons]
         if cell.verdict == "not tested" and cell.verdict_reason:
-            found.append(f"no verdict: {cell.verdict_reason}")
-        reasons += [(_label(cell), reason) for reason in found]
+            reasons.append((_label(cell), f"no verdict: {cell.verdict_reason}"))
     return grouped_by_reason(reasons)
 
 

@@ -161,8 +161,7 @@ def _table(found: Mapping[str, int], key: str, title: str, top: int) -> Table:
     rest = listed[top:]
     rows = [{key: name or ROOT, "bytes": part} for name, part in listed[:top]]
     if rest:
-        others = sum(part for _, part in rest)
-        rows.append({key: f"{len(rest)} others", "bytes": others})
+        rows.append({key: f"{len(rest)} others", "bytes": sum(part for _, part in rest)})
     columns = [
         Column(key, itemgetter(key), kind="name"),
         Column("bytes", itemgetter("bytes"), "", "", size, "number"),

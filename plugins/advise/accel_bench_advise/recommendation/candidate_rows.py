@@ -56,8 +56,6 @@ KEPT = (
 )
 """Settings of training that a recommendation repeats as unchanged."""
 
-SECONDS = 3600.0
-
 MEMORY_KINDS: dict[MemoryKind, str] = {
     "rss": "resident memory of a process",
     "nvml": "of the process, as the driver sees it",
@@ -81,9 +79,7 @@ def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
         request_seconds=row.request_seconds if usable else None,
         slowest_requests_ms=candidate.runs.largest(TAIL_LATENCY) if usable else None,
         start_seconds=starts[len(starts) // 2] if starts else None,
-        hours=job_time(candidate, tokens).mapped(lambda s: s / SECONDS)
-        if usable and tokens
-        else None,
+        hours=job_time(candidate, tokens).mapped(lambda s: s / 3600) if usable and tokens else None,
         ratio=row.ratio if usable else None,
         loss="" if generates else _word(candidate, row.loss_word, row.loss_reason),
         update="" if generates else _word(candidate, row.update_word, row.update_reason),

@@ -102,6 +102,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
 
     for place, ranked in enumerate(sorted(ranks, key=seconds)):
         best, other = ranked.best, ranked.runner_up
+        refused = [f"{one.name}: {one.obstacle}" for one in ranked.refused]
         yield FamilyRow(
             model=request.model,
             mode=request.mode,
@@ -111,9 +112,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
             recommended=candidate_row(best, request.tokens) if best else None,
             runner_up=other.name if other else "",
             settings=kept_settings(best) if best else {},
-            why=""
-            if best
-            else join_names([f"{one.name}: {one.obstacle}" for one in ranked.refused]),
+            why="" if best else join_names(refused),
         )
 
 

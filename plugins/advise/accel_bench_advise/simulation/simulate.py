@@ -73,13 +73,12 @@ class SimulatedRun:
             footprint = self._tracker.footprint(self._processed)
         parameters = list(self.run.model.parameters())
         config = getattr(self.run.model, "config", None)
+        learned = learned_positions(config) if hasattr(config, "get_text_config") else None
         return Simulation(
             footprint=footprint,
             parameters=sum(p.numel() for p in parameters),
             trained_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-            longest_learned=learned_positions(config)
-            if hasattr(config, "get_text_config")
-            else None,
+            longest_learned=learned,
             longest_published=getattr(text_config(config), "max_position_embeddings", None),
         )
 

@@ -123,8 +123,7 @@ class Sites:
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
             return line._replace(module=own), True
-        caller = self._walk(frame.f_back)[0]
-        return caller, False
+        return self._walk(frame.f_back)[0], False
 
     def _of_node(self, caller: SourceLine) -> SourceLine:
         """Return the place of the forward operation of the current node, else the caller's."""

@@ -71,8 +71,10 @@ class StepReader(WindowRecorder):
         self._found: list[StepScalars] = []
 
     def start(self) -> None:
-        """Start the clock of the first step."""
-        self._restart()
+        """Start the clock of the next step."""
+        if not self._device.on_host:
+            self._device.reset_peak_memory()
+        self._began = monotonic()
 
     def end_step(self, batches: Sequence[Batch]) -> None:
         """Wait for the device, and read clock and memory."""
@@ -81,16 +83,11 @@ class StepReader(WindowRecorder):
         memory = resident_bytes() if self._device.on_host else self._peak_bytes()
         tokens = sum(batch.tokens.real for batch in batches)
         self._found.append(StepScalars(seconds=seconds, elements=tokens, memory_bytes=memory))
-        self._restart()
+        self.start()
 
     def result(self) -> Mapping[str, Any]:
         """Return the steps' scalars."""
         return {"scalars": tuple(self._found)}
-
-    def _restart(self) -> None:
-        if not self._device.on_host:
-            self._device.reset_peak_memory()
-        self._began = monotonic()
 
     def _peak_bytes(self) -> int | None:
         """Return the peak bytes of the step, or the current ones if the allocator has no peak."""

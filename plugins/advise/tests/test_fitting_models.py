@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.simulator import Simulator
-from accel_bench_advise.recommendation.models import fitting_models
+from accel_bench_advise.recommend_request import fitting_models
 from cli.program import call
 
 from accel_bench.catalog.hardware import named_hardware
