@@ -26,7 +26,7 @@ from accel_bench.analysis.statistics.estimators import (
     Interval,
     geometric_interval,
 )
-from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names, label_of
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import RankResult, Result, Status
@@ -389,14 +389,6 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
         return row
     ending = StopReason(Status.DEGRADED, (*row.ending.reasons, *reasons))
     return replace(row, ending=ending, gradient_reasons=reasons)
-
-
-def of_quantity(found: Comparison, base: ExperimentRuns, row: ExperimentRuns) -> Comparison:
-    """Return the comparison, without ratio and verdict if the compared quantities forbid them."""
-    reason = row.not_comparable_with(base)
-    if not reason:
-        return found
-    return Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
 
 
 def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:

@@ -10,7 +10,6 @@ from accel_bench.analysis.aggregate import (
     PlannedSummary,
     beside_baseline,
     collect_runs,
-    of_quantity,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import (
@@ -100,9 +99,9 @@ def compare_stored(
     paired = bool(set(left.speeds) & set(right.speeds))
     steps = shared_steps([left, right])
     training = _training(left, right, allowed, paired)
-    speed = of_quantity(_speed(left, right, allowed, paired), left, right)
+    speed = _speed(left, right, paired)
     return ExperimentComparison(
-        **dict(of_same_training(speed, training)),
+        **dict(judged_rows(speed, (left, right), training, allowed if paired else Comparability())),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),
@@ -113,10 +112,25 @@ def compare_stored(
     )
 
 
-def _speed(
-    left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
+def judged_rows(
+    found: Comparison,
+    rows: tuple[ExperimentRuns, ExperimentRuns],
+    training: TrainingComparison,
+    allowed: Comparability,
 ) -> Comparison:
-    """Return a verdict on comparable pairs, else the ratio and why there is no more."""
+    """Return the comparison of the second row with the first, after all that stands in the way of a
+    verdict: quantities, training, load of the host, conditions."""
+    base, row = rows
+    if reason := row.not_comparable_with(base):
+        found = Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
+    found = of_same_training(found, training)
+    if row.quantity.moved_by_load:
+        found = of_same_load(found, base.completed, row.completed)
+    return of_comparable(found, allowed)
+
+
+def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Comparison:
+    """Return the comparison of pairs, else the ratio and why there is no more."""
     before, after = left.quantity.costs, right.quantity.costs
     if unused := _disowned(left, right):
         return Comparison(verdict_reason=unused)
@@ -127,10 +141,7 @@ def _speed(
             if not side.speeds
         ]
         return compare(before, after, UNPAIRED).without_verdict(", ".join(failed) or HISTORY)
-    speed = compare(before, after)
-    if right.quantity.moved_by_load:
-        speed = of_same_load(speed, left.completed, right.completed)
-    return of_comparable(speed, allowed)
+    return compare(before, after)
 
 
 def _training(

@@ -17,17 +17,16 @@ from accel_bench.analysis.aggregate import (
     by_point,
     collect_runs,
     obstacle,
-    of_quantity,
     shared_steps,
 )
-from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
-from accel_bench.analysis.checks.noise import load_notes, of_same_load
+from accel_bench.analysis.checks.comparability import comparability_of_rounds
+from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
-    of_same_training,
     training_not_compared,
 )
+from accel_bench.analysis.compare import judged_rows
 from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
@@ -194,11 +193,7 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         if base and comparison:
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
-            judged = of_quantity(comparison, base, row)
-            judged = of_same_training(judged, training)
-            if row.quantity.moved_by_load:
-                judged = of_same_load(judged, base.completed, row.completed)
-            speed = of_comparable(judged, both)
+            speed = judged_rows(comparison, (base, row), training, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)
             names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
