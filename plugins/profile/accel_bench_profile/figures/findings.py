@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.wording import milliseconds, percent
-from accel_bench_profile.figures.schema import UNNAMED, Finding, HostReads, ModulePhase, RankProfile
+from accel_bench_profile.figures.modules import OUTSIDE
+from accel_bench_profile.figures.schema import Finding, HostReads, ModulePhase, RankProfile
 
 LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
 """Fractions of a step from which gaps, exposed communication and a device waiting for the host are
@@ -155,6 +156,6 @@ def _kernel_finding(profile: RankProfile, who: str) -> Finding:
 
 def place_text(place: ModulePhase) -> str:
     """Return a place as `forward of model.layers.0.mlp`."""
-    if place.module == UNNAMED:
+    if place.module == OUTSIDE:
         return f"the {place.phase} phase" if place.phase else "what follows the optimizer"
     return f"{place.phase} of {place.module}" if place.phase else place.module
