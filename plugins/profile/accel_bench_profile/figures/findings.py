@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accel_bench.analysis.wording import milliseconds, percent
+from accel_bench.analysis.wording import count, milliseconds, percent
 from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.schema import Finding, HostReads, ModulePhase, RankProfile
 
@@ -37,9 +37,8 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
 def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
     """Yield a finding on steps marked for Nsight, if every rank has some."""
     if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
-        steps = min(one.steps for one in profiles)
-        text = f"marked for Nsight: {steps} step{'s' * (steps != 1)} of each rank; see its report"
-        yield Finding(kind="marks", text=text)
+        steps = count(min(one.steps for one in profiles), "step")
+        yield Finding(kind="marks", text=f"marked for Nsight: {steps} of each rank; see its report")
 
 
 def answer_of(findings: Sequence[Finding]) -> str:
