@@ -74,7 +74,8 @@ def _waterfall(
             reasons = "; ".join(row.ending.reasons)
             return f"{row.name} {row.how_it_ended}" + (f": {reasons}" if reasons else "")
     tokens, unit = unit_of([_step_tokens(row) for row in (a, b)])
-    apart = not _sessions(a) & _sessions(b)
+    sessions, others = ({session for session, _ in row.speeds} for row in (a, b))
+    apart = not sessions & others
     try:
         stacks = [
             ProfiledStack(name, _profiled_runs(root, row, tokens, apart))
@@ -92,10 +93,6 @@ def _waterfall(
     folders = tuple(dict.fromkeys(str((root / run.folder).parent) for run in runs))
     differing = _differing_settings(experiments) if apart else ()
     return made.model_copy(update={"folders": folders, "notes": (*differing, *made.notes)})
-
-
-def _sessions(row: ExperimentRuns) -> set[str]:
-    return {session for session, _ in row.speeds}
 
 
 def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:

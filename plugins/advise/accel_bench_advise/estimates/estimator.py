@@ -49,7 +49,6 @@ class DeviceEstimate(NamedTuple):
     """The estimate of a scenario's baseline on a device."""
 
     estimate: Estimate
-    plan: Plan
     estimator: Estimator
     settings: dict[str, JsonValue]
     """Changed settings with which the baseline fits; empty if it fits unchanged."""
@@ -102,12 +101,10 @@ class Estimator:
         If the baseline does not fit, the estimate is of the nearest change that fits. Raises
         AccelBenchError for a scenario that cannot be planned for the device.
         """
-        plan, changed = self.plan(), {}
-        found = self.estimate(_baseline(plan))
+        found, changed = self.estimate(_baseline(self.plan())), {}
         if found.nearest and (changed := found.nearest.settings):
-            plan = self.plan(changed)
-            found = self.estimate(_baseline(plan))
-        return DeviceEstimate(found, plan, self, changed)
+            found = self.estimate(_baseline(self.plan(changed)))
+        return DeviceEstimate(found, self, changed)
 
     def estimate(self, planned: Planned) -> Estimate:
         """Return the estimate of an experiment, with a `problem` if it cannot be simulated."""

@@ -84,12 +84,16 @@ class Simulator:
 
     def _ask(self, request: SimulationRequest) -> Simulation:
         process = self._process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
         started = time.monotonic()
         timer = threading.Timer(self._timeout_seconds, process.kill)
         timer.daemon = True
         timer.start()
         try:
-            answer = _exchange(process, request.model_dump_json())
+            process.stdin.write(request.model_dump_json() + "\n")
+            process.stdin.flush()
+            if not (answer := process.stdout.readline()):
+                raise BrokenPipeError("no answer")
             return Simulation.model_validate_json(answer)
         except (OSError, ValueError) as error:
             self._end()
@@ -121,16 +125,6 @@ class Simulator:
         self._log.seek(0)
         lines: Sequence[str] = self._log.read().strip().splitlines()
         return lines[-1] if lines else "it has said nothing"
-
-
-def _exchange(process: subprocess.Popen[str], question: str) -> str:
-    """Return the response line to a request. Raises OSError if the process has ended."""
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(question + "\n")
-    process.stdin.flush()
-    if answer := process.stdout.readline():
-        return answer
-    raise BrokenPipeError("no answer")
 
 
 def _key(experiment: Experiment) -> str:

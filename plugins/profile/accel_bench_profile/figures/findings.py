@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accel_bench.analysis.wording import milliseconds, percent
-from accel_bench_profile.figures.schema import UNNAMED, Finding, HostReads, ModulePhase, RankProfile
+from accel_bench.analysis.wording import count, milliseconds, percent
+from accel_bench_profile.figures.modules import OUTSIDE
+from accel_bench_profile.figures.schema import Finding, HostReads, ModulePhase, RankProfile
 
 LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
 """Fractions of a step from which gaps, exposed communication and a device waiting for the host are
@@ -36,9 +37,8 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
 def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
     """Yield a finding on steps marked for Nsight, if every rank has some."""
     if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
-        steps = min(one.steps for one in profiles)
-        text = f"marked for Nsight: {steps} step{'s' * (steps != 1)} of each rank; see its report"
-        yield Finding(kind="marks", text=text)
+        steps = count(min(one.steps for one in profiles), "step")
+        yield Finding(kind="marks", text=f"marked for Nsight: {steps} of each rank; see its report")
 
 
 def answer_of(findings: Sequence[Finding]) -> str:
@@ -155,6 +155,6 @@ def _kernel_finding(profile: RankProfile, who: str) -> Finding:
 
 def place_text(place: ModulePhase) -> str:
     """Return a place as `forward of model.layers.0.mlp`."""
-    if place.module == UNNAMED:
+    if place.module == OUTSIDE:
         return f"the {place.phase} phase" if place.phase else "what follows the optimizer"
     return f"{place.phase} of {place.module}" if place.phase else place.module

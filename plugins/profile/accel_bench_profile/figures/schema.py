@@ -24,14 +24,11 @@ PROFILE_FOLDER = "profile"
 PROFILE_FILE = "profile.json"
 """Name of a rank's profile in its folder."""
 
-UNNAMED = OUTSIDE
-"""Placeholder for work outside of modules."""
-
 
 class ModulePhase(Frozen):
     """A place in a training step."""
 
-    module: str = UNNAMED
+    module: str = OUTSIDE
     """Path of the innermost module, such as `model.layers.0.mlp`."""
 
     phase: str = ""

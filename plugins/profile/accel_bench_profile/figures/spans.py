@@ -10,7 +10,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
-from accel_bench_profile.figures.schema import UNNAMED, ModulePhase
+from accel_bench_profile.figures.modules import OUTSIDE
+from accel_bench_profile.figures.schema import ModulePhase
 
 SpanKind: TypeAlias = Literal["operation", "range", "kernel", "copy", "runtime"]
 
@@ -154,7 +155,7 @@ class Cycle:
             if one.sequence >= 0 and not one.name.startswith(NODE):
                 modules.setdefault((one.lane, one.sequence), self._module_at(one.start))
         nodes = (one for one in self.operations if one.name.startswith(NODE))
-        known = ((one, modules.get((one.forward_lane, one.sequence), UNNAMED)) for one in nodes)
+        known = ((one, modules.get((one.forward_lane, one.sequence), OUTSIDE)) for one in nodes)
         return [((one.start, one.end), module) for one, module in known]
 
     def place_at(self, moment: int) -> ModulePhase:
@@ -164,7 +165,7 @@ class Cycle:
         """
         module = self._module_at(moment)
         before = bisect_right(self.nodes, moment, key=lambda node: node[0][0])
-        if module == UNNAMED and before and moment <= self.nodes[before - 1][0][1]:
+        if module == OUTSIDE and before and moment <= self.nodes[before - 1][0][1]:
             module = self.nodes[before - 1][1]
         return ModulePhase(module=module, phase=self.phase_at(moment))
 
@@ -173,7 +174,7 @@ class Cycle:
         number = bisect_left(self.places, moment, key=lambda place: place[0][1])
         if number < len(self.places) and self.places[number][0][0] <= moment:
             return self.places[number][1].removeprefix(MODULE)
-        return UNNAMED
+        return OUTSIDE
 
     def times_of(self, phase: str) -> list[Interval]:
         """Return the intervals of a phase, each from the previous mark or the step's start."""

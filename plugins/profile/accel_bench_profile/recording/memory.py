@@ -64,7 +64,6 @@ class MemoryRecorder(WindowRecorder):
     def __init__(self, run: Run, folder: Path) -> None:
         self._run, self._folder = run, folder
         self._profiler: Any = None
-        self._snapshot = ""
         self._recorded: MemoryPeak | None = None
         self._saved: dict[str, int] | None = None
         self._warnings: list[str] = []
@@ -104,19 +103,19 @@ class MemoryRecorder(WindowRecorder):
             if self._run.device.type == "cuda":
                 self._folder.mkdir(parents=True, exist_ok=True)
                 torch.cuda.memory._dump_snapshot(str(self._folder / SNAPSHOT_FILE))
-                self._snapshot = SNAPSHOT_FILE
         finally:
             if self._run.device.type == "cuda":
                 torch.cuda.memory._record_memory_history(enabled=None)
         device = torch.device(str(self._run.device))
-        self._recorded = peak_of(changes_on(profiler._memory_profile(), device))
+        found = peak_of(changes_on(profiler._memory_profile(), device))
+        if found is not None and self._run.device.type == "cuda":
+            found = found.model_copy(update={"snapshot": SNAPSHOT_FILE})
+        self._recorded = found
 
     def result(self) -> Mapping[str, Any]:
         """Return the peak, and the bytes saved by a forward pass."""
-        found: dict[str, Any] = {"saved": self._saved, "warnings": tuple(self._warnings)}
-        if self._recorded is not None:
-            found["memory"] = self._recorded.model_copy(update={"snapshot": self._snapshot})
-        return found
+        warned = tuple(self._warnings)
+        return {"memory": self._recorded, "saved": self._saved, "warnings": warned}
 
 
 def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_profile.figures.schema import UNNAMED, ModulePhase
+from accel_bench_profile.figures.modules import OUTSIDE
+from accel_bench_profile.figures.schema import ModulePhase
 from accel_bench_profile.figures.spans import (
     Cycle,
     Interval,
@@ -56,13 +57,13 @@ def test_a_span_does_not_count_what_runs_within_it_and_other_threads_count_apart
 @pytest.mark.parametrize(
     ("moment", "place"),
     [
-        (5, ModulePhase(module=UNNAMED, phase="data")),
+        (5, ModulePhase(module=OUTSIDE, phase="data")),
         (15, ModulePhase(module="model", phase="forward")),
         (25, ModulePhase(module="model.mlp", phase="forward")),
         (45, ModulePhase(module="model", phase="forward")),
-        (60, ModulePhase(module=UNNAMED, phase="backward")),
-        (90, ModulePhase(module=UNNAMED, phase="")),
-        (105, ModulePhase(module=UNNAMED, phase="data")),
+        (60, ModulePhase(module=OUTSIDE, phase="backward")),
+        (90, ModulePhase(module=OUTSIDE, phase="")),
+        (105, ModulePhase(module=OUTSIDE, phase="data")),
     ],
 )
 def test_a_moment_has_the_innermost_module_and_the_phase_that_ends_next(
