@@ -157,6 +157,15 @@ def test_at_a_rate_too_stacks_may_be_compared_by_memory() -> None:
     assert "latency of the median request" not in text
 
 
+def test_without_a_rate_too_latencies_may_be_compared() -> None:
+    base, fast = (
+        [compared_by(run, "request_latency_p50") for run in serving(*one, rate=None)]
+        for one in (("base", 100.0), ("fast", 50.0))
+    )
+    assert summary_of(base, fast).experiments[1].verdict == "better"
+    assert "base generates at" in conclusion(summary_of(base))
+
+
 def test_a_metric_of_a_run_is_that_of_its_worst_rank_and_needs_all_ranks() -> None:
     (one,), (other,) = serving("base", 100, rounds=1), serving("base", 300, rounds=1)
     both = one.model_copy(update={"ranks": (*one.ranks, *other.ranks)})
