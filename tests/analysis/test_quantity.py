@@ -183,6 +183,23 @@ def test_the_kind_of_a_measurement_is_named_only_where_there_are_several(name, k
     assert (row.verdict_reason or row.verdict) == answer
 
 
+def test_two_kinds_of_one_measurement_are_not_compared():
+    base, fast = (
+        rounds(stack, 1.0, kind=kind) for stack, kind in (("lora", "nvml"), ("fast", "rapl"))
+    )
+    row = summary_of(base, fast).experiments[1]
+    assert row.verdict_reason == (
+        "one is compared by joules_per_token nvml, the other one by joules_per_token rapl "
+        "(measure.compare)"
+    )
+
+
+def test_an_answer_that_is_open_says_by_what():
+    both = [rounds(name, factor)[:2] for name, factor in (("lora", 1.0), ("fast", 0.9))]
+    few = make_summary([own[0].experiment for own in both], [*both[0], *both[1]], rounds=2)
+    assert "times as good, by joules_per_token (less is better))" in conclusion(few)
+
+
 @pytest.mark.parametrize(
     ("name", "times", "by"),
     [

@@ -193,7 +193,12 @@ def _range(row: ExperimentSummary) -> str:
     """Return `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
-    return f"{label(row)} ({' to '.join(ends or [median])} {row.words.times})"
+    return f"{label(row)} ({' to '.join(ends or [median])} {_times(row)})"
+
+
+def _times(row: ExperimentSummary) -> str:
+    """Return `times as fast`, and by what unless that is usual."""
+    return row.words.times + ("" if row.quantity.usual else row.quantity.by)
 
 
 def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
@@ -201,7 +206,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     if not rows:
         return []
     names = [
-        f"{label(row)} ({ratio_texts(row.ratio)[0]} {row.words.times})" for row in rows if row.ratio
+        f"{label(row)} ({ratio_texts(row.ratio)[0]} {_times(row)})" for row in rows if row.ratio
     ]
     fewest = min(row.rounds for row in rows)
     return [
@@ -214,7 +219,7 @@ def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     """Return rows that ran under other conditions than the baseline, each with what differs."""
     return [
         f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} "
-        f"{row.words.times}), which is {row.verdict_reason}"
+        f"{_times(row)}), which is {row.verdict_reason}"
         for row in rows
         if row.ratio
     ]
@@ -304,7 +309,7 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
 
 def _speed(row: ExperimentSummary) -> str:
     """Return `lora trains at 12,345 tokens/s [12,300, 12,400]`; empty without a speed."""
-    if row.request_seconds is not None:
+    if row.request_seconds is not None and row.offered_rate is not None:
         latency = milliseconds(row.request_seconds.median)
         text = f"{label(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"
         return f"{text}, and is saturated" if row.saturated else text

@@ -164,6 +164,8 @@ def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
         found = {k: v for k, v in known.items() if name in (_kindless(k), _kindless(v.name))}
     if len(found) == 1:
         (one,) = found.values()
+        kind = one.name.removeprefix(_kindless(one.name))
+        name = name if name.endswith(kind) else f"{name}{kind}"
         return _quantity(name, one.unit, one.better, one.by_round, one.reason)
     if found:
         obstacle = f"{name} is {join_names([*found])}: name one of them"

@@ -11,6 +11,7 @@ from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
+from accel_bench.analysis.quantity import SPEED
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.output import print_aside
@@ -224,7 +225,8 @@ class TuneSearch:
         some is a look, and all looks share the error rate.
         """
         objective, study = self.task.objective, self.study.optuna
-        changes, seeds = {"measure.rounds": rounds}, 0
+        changes: dict[str, Any] = {"measure.rounds": rounds, "measure.compare": SPEED}
+        seeds = 0
         if objective.goal == "loss":
             runs = self.runner.store.results(RUNS.c.run_id.in_([best.run_id, baseline.run_id]))
             steps = max(run.experiment.scenario.measure.steps for run in runs)

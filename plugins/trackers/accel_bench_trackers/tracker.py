@@ -91,10 +91,11 @@ def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
         if speed is not None:
             yield f"{name}.tokens_per_second", speed.median
         if ratio is not None:
-            yield f"{name}.speed_ratio", ratio.median
+            what = "speed_ratio" if row.quantity.of_speed else f"times_as_good.{row.quantity.name}"
+            yield f"{name}.{what}", ratio.median
             for end, value in (("low", ratio.low), ("high", ratio.high)):
                 if value is not None:
-                    yield f"{name}.speed_ratio_{end}", value
+                    yield f"{name}.{what}_{end}", value
 
 
 def row_name(row: ExperimentSummary) -> str:

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from accel_bench_trackers.tensorboard import TensorBoard
+from accel_bench_trackers.tracker import verdict_figures
 from analysis_factory import LORA, NF4, make_rounds, make_summary
 
 import accel_bench
 from accel_bench import Result, TimeSeries, describe_run
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.manager import activate_use
 from accel_bench.result import Metric, Status
@@ -102,6 +104,14 @@ def test_tensorboard_reads_figures_steps_settings_and_the_verdict(tmp_path: Path
     assert conclusion(SUMMARY) in text.tensor_proto.string_val[0].decode()
     (ratio,) = verdict.Scalars("verdict.nf4.speed_ratio")
     assert ratio.value == pytest.approx(SUMMARY.experiments[1].ratio.median)  # type: ignore[union-attr]
+
+
+def test_a_ratio_of_another_quantity_is_not_called_one_of_speed() -> None:
+    results = [compared_by(run, "peak_memory_bytes") for run in RESULTS]
+    planned = [results[0].experiment, results[-1].experiment]
+    figures = dict(verdict_figures(make_summary(planned, results, rounds=2)))
+    assert figures["nf4.times_as_good.peak_memory_bytes"] == 1.0
+    assert not any("speed_ratio" in name for name in figures)
 
 
 def test_tensorboard_brings_no_torch_into_the_parent(tmp_path: Path) -> None:

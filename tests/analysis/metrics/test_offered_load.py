@@ -13,6 +13,7 @@ from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.offered_load import OTHER_LOAD, is_saturated, largest_metric
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import judge_row, summarize
@@ -142,6 +143,27 @@ def test_latencies_that_were_not_measured_leave_the_speed_open() -> None:
     row = summary_of(base, fast).experiments[1]
     assert (row.ratio, row.verdict_reason) == (None, "latencies of requests were not measured")
     assert row.output_verdict == "bitwise equal"
+
+
+def test_at_a_rate_too_stacks_may_be_compared_by_memory() -> None:
+    base, fast = (
+        [compared_by(run, "peak_memory_bytes") for run in serving(*one)]
+        for one in (("base", 100.0), ("fast", 50.0))
+    )
+    summary = summary_of(base, fast)
+    assert summary.experiments[1].verdict == "same"
+    text = " ".join(render([summary], "table").split())
+    assert "at inference.rate: the speed is that of the busy time" in text
+    assert "latency of the median request" not in text
+
+
+def test_without_a_rate_too_latencies_may_be_compared() -> None:
+    base, fast = (
+        [compared_by(run, "request_latency_p50") for run in serving(*one, rate=None)]
+        for one in (("base", 100.0), ("fast", 50.0))
+    )
+    assert summary_of(base, fast).experiments[1].verdict == "better"
+    assert "base generates at" in conclusion(summary_of(base))
 
 
 def test_a_metric_of_a_run_is_that_of_its_worst_rank_and_needs_all_ranks() -> None:

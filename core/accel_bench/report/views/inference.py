@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import label, rate, size
 from accel_bench.report.table import Column, Line, Table, number_column, reader
@@ -70,9 +71,12 @@ def load_notes(summary: Summary) -> list[str]:
     """Return notes on the load of requests that arrive at a rate; empty without a rate."""
     if all(row.offered_rate is None for row in summary.experiments):
         return []
+    speed = "the speed is that of the busy time"
+    if all(row.quantity.name != MEDIAN_LATENCY for row in summary.experiments):
+        return [f"at inference.rate: {speed}"]
     return [
         "at inference.rate: times as fast is by the latency of the median request, from its "
-        "arrival to its last token; the speed is that of the busy time"
+        f"arrival to its last token; {speed}"
     ]
 
 

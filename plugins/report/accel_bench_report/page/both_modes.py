@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.device_kinds import devices_of
 from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
     label,
     mebibytes,
@@ -84,16 +85,26 @@ def _first_token(row: BothModes) -> str | None:
     return None if None in values else "/".join(f"{value:.3g}" for value in values)
 
 
+def _ratio(mode: str) -> Column:
+    """Return the column of a mode's ratios of speed; those of another quantity stand elsewhere."""
+
+    def cell(row: BothModes) -> Interval | None:
+        summary: ExperimentSummary | None = getattr(row, mode)
+        return summary.ratio if summary and summary.quantity.of_speed else None
+
+    return Column(f"{mode}.ratio", cell, "times as fast", mode, ratio_interval, kind="number")
+
+
 COLUMNS = (
     Column("stack", reader("stack"), kind="name"),
     number_column("training.tokens_per_second", "training", "tokens/s", rate_interval),
-    number_column("training.ratio", "times as fast", "training", ratio_interval),
+    _ratio("training"),
     number_column("training.peak_memory_bytes", "memory", "training, MiB", mebibytes),
     number_column("inference.tokens_per_second", "inference", "new tokens/s", rate_interval),
     number_column(
         "inference.request_seconds", "median request", "ms", partial(with_spread, form=milliseconds)
     ),
-    number_column("inference.ratio", "times as fast", "inference", ratio_interval),
+    _ratio("inference"),
     Column("first token", _first_token, "", "ms p50/p99", kind="number"),
     number_column("inference.peak_memory_bytes", "memory", "inference, MiB", mebibytes),
 )

@@ -71,9 +71,10 @@ def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
     yield "experiment", summary.experiment_id or "never run"
     yield "status", f"{summary.status.value}, {count(summary.runs, 'completed run')}"
     yield "adds", summary.differs
+    ratio_of = "speed" if summary.quantity.of_speed else summary.quantity.name
     reasons = {
         "why": "; ".join(summary.reasons),
-        "speed": summary.verdict_reason if summary.ratio is None else "",
+        ratio_of: summary.verdict_reason if summary.ratio is None else "",
         **{
             what: f"{word}: {reason}" if reason and word not in ALIKE else ""
             for what, (word, reason) in summary.verdicts.items()

@@ -13,6 +13,7 @@ from accel_bench_report.page.stored_plan import stored_plan
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
 from serving_factory import serving
 
+from accel_bench.analysis.quantity import compared_by
 from accel_bench.result import Result, Status
 
 
@@ -50,6 +51,18 @@ def test_a_stack_has_one_row_with_both_of_its_ratios() -> None:
     assert round(both.inference.ratio.median, 2) == 2.0
     cells = {column.header: column.text(both) for column in table.columns}
     assert cells["stack"] == "x" and cells["median request"].startswith("50")
+
+
+def test_a_ratio_of_memory_is_not_shown_as_one_of_speed() -> None:
+    def by_memory(runs: Sequence[Result]) -> list[Result]:
+        return [compared_by(run, "peak_memory_bytes") for run in runs]
+
+    base, fast = (make_experiment(name) for name in ("base", "x"))
+    rows = make_rounds(base, STEADY), make_rounds(fast, scaled(0.8))
+    (table,) = both_modes_tables([shown(*map(by_memory, rows)), served()])
+    assert [column.unit for column in table.columns if column.header == "times as fast"] == [
+        "inference"
+    ]
 
 
 def test_models_of_one_mode_alone_have_no_table() -> None:
