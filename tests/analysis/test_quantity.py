@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from analysis_factory import STEADY, make_experiment, make_rank, make_result, make_summary
+from analysis_factory import (
+    STEADY,
+    make_experiment,
+    make_failures,
+    make_rank,
+    make_result,
+    make_summary,
+)
 
 from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.compare import compare_stored
@@ -15,7 +22,8 @@ from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.quantity import QUANTITIES, Quantity, compared_by
 from accel_bench.analysis.summary import collect_raced, judge_row
 from accel_bench.report.formats import render
-from accel_bench.result import Metric, Result
+from accel_bench.report.views.stack_comparison import stack_columns
+from accel_bench.result import Metric, Result, Status
 
 JOULES = (2.0, 2.01, 1.99, 2.005, 1.995)
 """Energy of five runs with a quarter of a percent of noise."""
@@ -219,6 +227,13 @@ def test_all_but_the_usual_speed_is_named_behind_its_ratio(name, times, by):
 def test_a_speed_that_is_named_has_its_column():
     runs = [rounds(name, 1.0, "median_step_seconds") for name in ("lora", "fast")]
     assert "median_step" in render([summary_of(*runs)], "table")
+
+
+def test_a_stack_that_failed_leaves_the_column_its_name_and_unit():
+    runs = [rounds(name, 1.0, kind="nvml") for name in ("lora", "fast")]
+    failed = make_failures(rounds("nf4", 1.0)[0].experiment, Status.FAILED)
+    shown = [column.header for column in stack_columns(summary_of(*runs, failed))]
+    assert [name for name in shown if "joules" in name] == ["joules_per_token nvml"]
 
 
 def test_the_worst_rank_counts():

@@ -8,6 +8,7 @@ from typing import Any
 from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.device_kinds import device_models
+from accel_bench.analysis.quantity import quantity_obstacle
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import UNPAIRED, Finding, compare
@@ -214,8 +215,11 @@ def _judge(
         return "inconclusive", f"it {ended}"
     if here.ratio is None or change is None:
         return "inconclusive", f"there is no ratio here: {here.verdict_reason}"
-    if refused := [one for one in (there, here) if one.verdict_reason.startswith(NOT_COMPARABLE)]:
-        return "inconclusive", refused[0].verdict_reason
+    reasons = (one.verdict_reason for one in (there, here))
+    refusals = [one for one in reasons if one.startswith(NOT_COMPARABLE)]
+    of_quantity = quantity_obstacle(there.quantity, here.quantity)
+    if refused := next(filter(None, (of_quantity, *refusals)), ""):
+        return "inconclusive", refused
     if bool(there.training_difference) != bool(here.training_difference):
         where, what = ("here", here) if here.training_difference else ("there", there)
         return "does not hold", f"{where} alone it trains differently: {what.training_difference}"

@@ -114,6 +114,9 @@ def test_a_ratio_of_memory_says_so_and_leaves_speeds_their_own() -> None:
     assert "ratios are those of peak_memory_bytes" in render_report(
         reproduction_report(found), "table"
     )
+    mixed = fast(judged(session(0.8), by_memory(session(0.8))))
+    assert mixed.verdict == "inconclusive"
+    assert mixed.reason.startswith("one is compared by tokens_per_second, the other one by peak")
 
 
 def test_a_cpu_is_named_by_its_processor() -> None:

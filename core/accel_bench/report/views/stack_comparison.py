@@ -220,8 +220,9 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return the column of the compared quantity; none for the usual one, which needs none."""
-    found = {row.quantity.name: row.quantity for row in summary.experiments}
+    """Return the column of the compared quantity; none for the usual one, or without a value."""
+    known = (row.quantity for row in summary.experiments if row.quantity.value)
+    found = {one.name: one for one in known}
     return [
         number_column("quantity.value", name, unit, partial(with_spread, form=form))
         for name, one in found.items()
