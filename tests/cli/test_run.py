@@ -112,9 +112,10 @@ def test_stored_runs_are_judged_by_what_compare_names(measured: Path) -> None:
     assert {one["name"] for one in quantities} == {"peak_memory_bytes"}
     base, other = (one["value"]["median"] for one in quantities)
     assert found["experiments"][1]["ratio"]["median"] == pytest.approx(base / other)
-    text = show(measured, "table", "--compare", "peak_memory").out
+    unknown = show(measured, "table", "--compare", "peak_memory")
+    assert unknown.code == 1
     assert "no completed run has peak_memory; did you mean 'peak_memory_bytes'?" in " ".join(
-        text.split()
+        unknown.out.split()
     )
 
 

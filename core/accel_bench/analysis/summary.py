@@ -148,7 +148,8 @@ def _as_dropped(
 
 
 def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) -> int:
-    """Return 0 if all is ok, degraded or partly skipped, 1 if a round failed, 3 if none ran.
+    """Return 0 if all is ok, degraded or partly skipped, 1 if a round failed or what is to be
+    compared was not measured, 3 if none ran.
 
     `answers` are further endings that are no failures.
     """
@@ -156,6 +157,9 @@ def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) ->
     ran = [row for row in rows if row.status is not Status.SKIPPED]
     if not ran:
         return 3
+    named = (row.quantity for row in ran if row.status.completed and not row.quantity.usual)
+    if any(one.obstacle for one in named):
+        return 1
     statuses = [status for row in ran for status in (row.status, *row.failed_rounds)]
     return 0 if all(status.completed or status in answers for status in statuses) else 1
 
