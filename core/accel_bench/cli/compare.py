@@ -53,4 +53,5 @@ def compare(asked: CompareOptions) -> int:
         selected = select_pairs(asked.a, asked.b, store, other)
     compared = [compare_stored(left, right, asked.compare) for left, right in selected]
     print_report(compare_report(compared), asked.output)
-    return 0
+    missing = (side.quantity.obstacle for one in compared for side in (one.a, one.b))
+    return 1 if asked.compare is not None and any(missing) else 0

@@ -61,6 +61,9 @@ class Counts:
     steps: int = 0
     """Number of optimizer steps that were begun."""
 
+    samples: int = 0
+    """Number of samples in them, of all ranks."""
+
 
 class FlatBatches:
     """Endless iterator over this rank's flattened micro-batches of `run.dataset`.
@@ -96,10 +99,14 @@ class FlatBatches:
 
     def evidence(self) -> dict[str, Any]:
         """Return JSON evidence of flattened batches, and the saved padding."""
-        counts = self.counts
+        counts, longest = self.counts, getattr(self._dataset, "sequence_length", None)
         avoided = 1 - counts.step_tokens / max(counts.padded_tokens, 1)
+        fewer = f"{avoided:.0%} fewer tokens than micro-batches padded to their longest"
+        if longest is not None and counts.samples:
+            of_full = 1 - counts.step_tokens / (counts.samples * longest)
+            fewer += f", {of_full:.0%} fewer than rows padded to {longest:,}"
         return {
-            "summary": f"{avoided:.0%} of the padded tokens left out; attention {self._attention}",
+            "summary": f"{fewer}; attention {self._attention}",
             "sampler": self._sampler,
             "rows": counts.micro_batches,
             "sequences": counts.sequences,
@@ -126,6 +133,7 @@ class FlatBatches:
         counts = self.counts
         counts.steps += 1
         counts.step_tokens += sum(lengths)
+        counts.samples += len(lengths)
         counts.micro_batches_of_all += len(held)
         counts.heaviest_tokens += max(held)
         counts.padded_tokens += sum(

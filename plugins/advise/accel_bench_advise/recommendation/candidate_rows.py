@@ -228,7 +228,8 @@ def _behind(
         less = ", which changes less" if one.size > best.size else ""
         return "no difference", f"within 2 % of the recommended one{less}"
     surely = ratio is not None and ratio.high is not None and ratio.high < 1
-    return "slower", "surely slower" if surely else "seems slower, and may not be"
+    sure = f"slower, by an interval of {ratio.confidence:.0%}" if surely and ratio else ""
+    return "slower", sure or "seems slower, and may not be"
 
 
 def _word(candidate: Candidate, verdict: str, reason: str) -> str:
