@@ -23,6 +23,7 @@ from cli.program import call, start, surroundings, write_nulls
 from kit import run_in_process
 from whole_tables import assert_whole
 
+from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import exit_code
 from accel_bench.catalog.hardware import named_hardware
@@ -474,6 +475,9 @@ def test_out_of_memory_is_a_cell_and_a_failure_is_an_error() -> None:
         ("oom failed", 1),
         ("skipped skipped", 3),
     ):
-        rows = [SimpleNamespace(status=Status(one), failed_rounds=()) for one in statuses.split()]
+        rows = [
+            SimpleNamespace(status=Status(one), failed_rounds=(), quantity=Quantity())
+            for one in statuses.split()
+        ]
         summaries: Any = [SimpleNamespace(experiments=rows)]
         assert exit_code(summaries, ANSWERS) == code

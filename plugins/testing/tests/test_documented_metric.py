@@ -80,11 +80,11 @@ def test_it_runs_for_real_and_leaves_its_series(site: Path, tmp_path: Path) -> N
     # It is what `--compare` judges, of the same runs.
     named = ["--resume", "--compare", "interruptions.preemptions_per_step", "--format", "json"]
     done = call("run", str(scenario), "--quiet", *named, folder=tmp_path, PYTHONPATH=str(site))
-    assert done.code == 0, done.err
-    for row in json.loads(done.out)["experiments"]:
-        quantity = row["quantity"]
+    quantities = [row["quantity"] for row in json.loads(done.out)["experiments"]]
+    for quantity in quantities:
         assert (quantity["unit"], quantity["better"]) == ("1", "lower")
         assert quantity["value"] or "is not positive in every run" in quantity["obstacle"]
+    assert done.code == int(any(one["obstacle"] for one in quantities)), done.err
     assert len(accel_bench.open_store(tmp_path / "accel_bench_results").select()) == len(runs)
 
 
