@@ -85,7 +85,7 @@ class ExperimentRuns:
     """What the completed ones measured."""
 
     quantity: Quantity = field(default_factory=Quantity)
-    """What it is compared by, with its values by round."""
+    """Compared quantity, with its values by round."""
 
     disowned: tuple[str, ...] = ()
     """Invariants that completed runs break: no verdict rests on figures that contradict them."""

@@ -59,7 +59,7 @@ OF_BUSY_TIME = frozenset(
 
 
 class Quantity(Frozen):
-    """What an experiment is compared by."""
+    """Quantity by which an experiment is compared."""
 
     name: str = SPEED
     """Name of the figure or metric."""
@@ -76,7 +76,7 @@ class Quantity(Frozen):
     """Why it forbids every comparison; empty where it does not."""
 
     costs: dict[RoundKey, float] = Field(default_factory=dict, exclude=True)
-    """What each completed run cost, by round: the value where less is better, else its inverse."""
+    """Costs of completed runs, by round: the value if less is better, else its inverse."""
 
     @property
     def without_costs(self) -> Quantity:

@@ -60,7 +60,7 @@ class RaceDrop(Comparison):
     """The stack that is surely better."""
 
     quantity: Quantity = Field(default_factory=Quantity)
-    """What is compared."""
+    """Compared quantity."""
 
     runs_saved: int = 0
     """Runs that it was spared."""

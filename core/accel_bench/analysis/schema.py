@@ -136,8 +136,8 @@ class ExperimentFigures(ExperimentRow):
     """Broken invariants of the self-audit for which no verdict rests on the figures."""
 
     quantity: Quantity = Field(default_factory=Quantity)
-    """What is compared: the speed, unless `measure.compare` names something else, or requests
-    arrive at a rate."""
+    """Compared quantity: the speed, unless `measure.compare` names another one, or requests arrive
+    at a rate."""
 
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""

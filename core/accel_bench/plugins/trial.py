@@ -19,7 +19,7 @@ PROGRAM = (
     "import pickle; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from accel_bench.plugins.trial import serve; serve()"
 )
-"""What the process runs; of the working folder it imports nothing but what its parent may."""
+"""Program of the process; of the working folder it imports nothing but what its parent may."""
 
 
 class Ending(NamedTuple):

@@ -74,10 +74,11 @@ class GatePoint(StackComparison):
     """Id of the reference stack's experiment."""
 
     quantity: Quantity = Field(default_factory=Quantity)
-    """What is compared."""
+    """Compared quantity."""
 
     slower_by: float | None = None
-    """Estimated relative increase of the time per token; 0.01 is 1 %, negative is faster."""
+    """Estimated relative increase of the cost, such as the time per token; 0.01 is 1 %, negative is
+    better."""
 
     slower_by_at_most: float | None = None
     """Upper bound of `slower_by`, at the level of this look; null with fewer than two rounds."""

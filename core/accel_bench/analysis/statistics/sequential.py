@@ -41,7 +41,7 @@ PASS_ALPHA = 0.05
 
 
 class Judgement(NamedTuple):
-    """What a comparison shows of a slow-down; all but the outcome is None without a verdict."""
+    """Slow-down that a comparison shows; all but the outcome is None without a verdict."""
 
     outcome: Outcome
 

@@ -144,8 +144,8 @@ class Policy(NamedTuple):
     """How two sides are compared."""
 
     kind: Literal["paired", "estimate", "unpaired"] = "paired"
-    """Whether pairs get a verdict; else they are an estimate with a 95 % interval, and so are runs
-    that are no pairs."""
+    """Kind of comparison: pairs with a verdict, or an estimate of pairs or of unpaired runs, which
+    has a 95 % interval and no verdict."""
 
     floor: float = PRACTICAL_FLOOR
     """Relative effect up to which none is worth a verdict, however sure it is."""
@@ -167,7 +167,7 @@ PAIRED, ESTIMATE, UNPAIRED = Policy(), Policy("estimate"), Policy("unpaired")
 def compare(
     a: Mapping[RoundKey, float], b: Mapping[RoundKey, float], policy: Policy = PAIRED
 ) -> Comparison:
-    """Compare seconds per real token of B with those of A; of pairs only runs with the same key."""
+    """Compare costs of B with those of A; of pairs only runs with the same key."""
     if policy.kind == "unpaired":
         return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values()))[0])
     return compare_stacks(a, {"b": b}, policy)["b"]
@@ -178,7 +178,7 @@ def compare_stacks(
     stacks: Mapping[str, Mapping[RoundKey, float]],
     policy: Policy = PAIRED,
 ) -> dict[str, Comparison]:
-    """Compare seconds per real token, one number per process, of stacks with the baseline's.
+    """Compare costs of processes, such as seconds per real token, of stacks and their baseline.
 
     Only runs with the same key are compared. Holm's method adjusts for all stacks given, each with
     the part of the error that its last look may spend: what is better or worse stays so while
@@ -252,7 +252,7 @@ class _Rule(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """What `same` allows, as a log-ratio."""
+        """Largest log-ratio that `same` allows."""
         return math.log1p(max(SAME_WITHIN, 2 * (self.policy.noise_floor or 0.0)))
 
     @property
