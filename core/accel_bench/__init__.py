@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from accel_bench.run_context import StepObserver as StepObserver
     from accel_bench.scenario.experiment import Experiment as Experiment
     from accel_bench.scenario.models import Scenario as Scenario
+    from accel_bench.scenario.settings import device_words as device_words
     from accel_bench.scenario.uses import ModelUse as ModelUse
     from accel_bench.task import Held as Held
     from accel_bench.task import Task as Task
@@ -167,6 +168,7 @@ _HOMES = {
     "accel_bench.run_context": ("Run", "StepObserver"),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
+    "accel_bench.scenario.settings": ("device_words",),
     "accel_bench.scenario.uses": ("ModelUse",),
     "accel_bench.task": ("Held", "Task", "held_tokens"),
 }

@@ -9,6 +9,7 @@ import pytest
 from accel_bench.catalog import hardware
 from accel_bench.catalog.hardware import (
     Hardware,
+    devices_called,
     find_hardware,
     list_hardware,
     named_hardware,
@@ -239,3 +240,23 @@ def test_a_broken_file_is_named_with_its_key(
     monkeypatch.setattr(hardware, "find_presets", lambda kind: {"new": path})
     with pytest.raises(HardwareError, match=r"new\.yaml:2:\d+: vendor"):
         list_hardware.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("written", "devices"),
+    [
+        ("H100", ["h100-pcie", "h100-sxm"]),
+        ("h100 nvl", ["h100-nvl"]),
+        ("A100-80G", ["a100-pcie-80gb", "a100-sxm-80gb"]),
+        ("a100 80gb", ["a100-pcie-80gb", "a100-sxm-80gb"]),
+        ("A100-40G", ["a100-pcie-40gb", "a100-sxm-40gb"]),
+        ("gh200", ["gh200-96gb"]),
+        ("rtx 4090", ["rtx-4090"]),
+        ("A10", ["a10"]),
+        ("mi250x", ["mi250x"]),
+    ],
+)
+def test_a_name_as_people_write_it_means_a_device_or_its_family(
+    written: str, devices: list[str]
+) -> None:
+    assert [*devices_called(written)] == devices

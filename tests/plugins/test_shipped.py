@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from accel_bench.documents.presets import how_to_get
+from accel_bench.errors import install_command
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.shipped import ShippedPlugin, extras, shipped
@@ -78,6 +80,26 @@ def test_it_names_the_stacks_of_every_extra() -> None:
     }
     listed = {(name, stack) for name, plugin in extras().items() for stack in plugin.stacks}
     assert listed == {(plugin, stack) for plugin, stack in found if plugin != TEMPLATE}
+
+
+def test_it_names_the_scenarios_of_every_extra() -> None:
+    found = {
+        file.stem
+        for folder in (path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+        for file in folder.glob("accel_bench_*/sample_configurations/scenarios/*.yaml")
+    }
+    listed = [scenario for plugin in extras().values() for scenario in plugin.scenarios]
+    assert sorted(listed) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "extra"), [("stacks", "gptq", "gptq"), ("scenarios", "moe-cpu", "moe")]
+)
+def test_what_an_extra_brings_is_told_with_the_command_that_installs_it(
+    kind: str, name: str, extra: str
+) -> None:
+    assert how_to_get(kind, name, []) == f"; it is not installed: {install_command(extra)}"
+    assert how_to_get(kind, "moe-cpv", ["moe-cpu"]) == "; did you mean 'moe-cpu'?"
 
 
 def test_needs_are_said_in_words() -> None:

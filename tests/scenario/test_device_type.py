@@ -17,6 +17,12 @@ from accel_bench.scenario.settings import Resources
         ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
         ("a100 80gb", "NVIDIA A100-SXM4-40GB", False),
         ("rtx 4090", "NVIDIA GeForce RTX 4090", True),
+        ("A100-80G", "NVIDIA A100-SXM4-80GB", True),
+        ("A100 80 GB", "NVIDIA A100 80GB PCIe", True),
+        ("A100-40G", "NVIDIA A100-SXM4-80GB", False),
+        ("A10G", "NVIDIA A10G", True),
+        ("A10", "NVIDIA A10G", False),
+        ("H200", "NVIDIA H200", True),
     ],
 )
 def test_a_device_is_of_a_type_by_the_words_of_its_name(

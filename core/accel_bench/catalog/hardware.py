@@ -15,6 +15,7 @@ from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import HardwareError, did_you_mean
+from accel_bench.scenario.settings import device_words
 
 PeakDtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 """Column of the table of peaks."""
@@ -101,8 +102,8 @@ class Hardware(Frozen):
         return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
 
     def is_called(self, name: str) -> bool:
-        """Return whether price catalogs use a name for the device, in any case."""
-        return name.lower() in map(str.lower, self.also_called)
+        """Return whether price catalogs use a name for the device, in any spelling."""
+        return device_words(name) in map(device_words, self.also_called)
 
     def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
         """Return the peak FLOP/s for operands of a dtype; see `peak_flops`."""
@@ -154,18 +155,28 @@ def named_hardware(name: str) -> NamedHardware:
 
     Raises HardwareError for a name of none, and of several.
     """
+    found = devices_called(name)
+    if len(found) > 1:
+        raise HardwareError(f"{name!r} is a name of several devices: {', '.join(sorted(found))}")
+    return NamedHardware(*found.popitem())
+
+
+def devices_called(name: str) -> dict[str, Hardware]:
+    """Return the devices of a short name, torch's name or a catalog's name, else all whose short
+    name has the words of `name`, such as the family of `H100`.
+
+    Raises HardwareError for a name of none.
+    """
     table = list_hardware()
+    words = {*device_words(name)}
     for known in (
-        {short for short in table if short == name.lower()},
-        {short for short, hardware in table.items() if hardware.fits(name)},
-        {short for short, hardware in table.items() if hardware.is_called(name)},
+        [short for short in table if short == name.lower()],
+        [short for short, hardware in table.items() if hardware.fits(name)],
+        [short for short, hardware in table.items() if hardware.is_called(name)],
+        [short for short in table if words and words <= {*device_words(short)}],
     ):
-        if len(known) == 1:
-            return NamedHardware(short := known.pop(), table[short])
         if known:
-            raise HardwareError(
-                f"{name!r} is a name of several devices: {', '.join(sorted(known))}"
-            )
+            return {short: table[short] for short in known}
     near = did_you_mean(name.lower(), _relatives(name, table))
     raise HardwareError(
         f"{name!r} fits no device of the table (`accel-bench catalog devices`), so that its peak "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.documents.load import load_file
+from accel_bench.errors import ScenarioError, did_you_mean, install_command
 
 PRESETS_GROUP = "accel_bench.samples"
 """Entry-point group of packages with a folder `sample_configurations`; they are never imported."""
@@ -64,8 +66,19 @@ def preset_path(kind: str, name: str) -> Path:
     """Return the file of a preset. Raises ScenarioError with the nearest name."""
     found = find_presets(kind)
     if name not in found:
-        raise ScenarioError(f"no {kind.rstrip('s')} is called {name!r}{did_you_mean(name, found)}")
+        raise ScenarioError(
+            f"no {kind.rstrip('s')} is called {name!r}{how_to_get(kind, name, found)}"
+        )
     return found[name]
+
+
+def how_to_get(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the end of an error for an unknown preset: the command that installs it with an extra,
+    else the nearest name."""
+    for plugin in load_file(presets_root() / "shipped.yaml").data.values():
+        if name in plugin.get(kind, ()):
+            return f"; it is not installed: {install_command(plugin['extra'])}"
+    return did_you_mean(name, known)
 
 
 def _root_of(entry: metadata.EntryPoint) -> Path | None:

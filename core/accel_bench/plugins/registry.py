@@ -230,7 +230,7 @@ def _not_installed(name: str) -> str:
         how = "" if meant in known else f" It is not installed: {extras()[meant].command}"
         hint = f"; did you mean {meant!r}?{how}"
     if name in find_presets("stacks"):
-        hint += f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
+        hint = f"; {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
     return f"no plugin is called {name!r}{hint}"
 
 

@@ -44,6 +44,9 @@ class ShippedPlugin(Frozen):
     stacks: tuple[str, ...] = ()
     """Named stacks of the plugin's extra."""
 
+    scenarios: tuple[str, ...] = ()
+    """Scenarios of the plugin's extra."""
+
     @property
     def command(self) -> str:
         """Command that installs the plugin."""

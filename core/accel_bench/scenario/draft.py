@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.load import MAXIMUM_DEPTH, Location, ParsedFile, load_file
-from accel_bench.documents.presets import find_presets
+from accel_bench.documents.presets import find_presets, how_to_get
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.models import StackEntry
@@ -154,9 +154,8 @@ class Draft:
             known = {**known, **{path.stem: path for path in beside}}
         if preset not in known:
             where = self.where(("stacks", name))
-            raise ScenarioError(
-                f"{where}: no stack is called {preset!r}{did_you_mean(preset, known)}"
-            )
+            how = how_to_get("stacks", preset, known)
+            raise ScenarioError(f"{where}: no stack is called {preset!r}{how}")
         return read_stack(known[preset]).model_dump(mode="json")
 
     def _part_of(self, stack: str, part: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from accel_bench.documents.load import SUFFIXES, ParsedFile, check_plain
-from accel_bench.documents.presets import find_presets
-from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.documents.presets import find_presets, how_to_get
+from accel_bench.errors import ScenarioError
 from accel_bench.scenario.draft import Draft, make_draft, read_draft
 from accel_bench.scenario.models import Work
 
@@ -70,9 +70,8 @@ def _named(name: str) -> list[Draft]:
     known = find_presets("scenarios")
     if name in known:
         return [read_draft(known[name])]
-    raise ScenarioError(
-        f"{name!r} is neither a file nor a shipped scenario{did_you_mean(name, known)}"
-    )
+    how = how_to_get("scenarios", name, known)
+    raise ScenarioError(f"{name!r} is neither a file nor a shipped scenario{how}")
 
 
 def _suite(folder: Path) -> list[Draft]:

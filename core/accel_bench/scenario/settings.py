@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
@@ -165,8 +166,17 @@ class Resources(Described):
     def is_device(self, name: str) -> bool:
         """Return whether a device's name matches `device_type`: `NVIDIA L4` matches `l4`, and
         `NVIDIA L40S` does not."""
-        words = name.lower().replace("-", " ").split()
-        return set((self.device_type or "").lower().replace("-", " ").split()) <= set(words)
+        return set(device_words(self.device_type or "")) <= set(device_words(name))
+
+
+def device_words(name: str) -> tuple[str, ...]:
+    """Return the words of a device's name in one spelling, in order.
+
+    `A100-80G`, `a100 80gb` and `A100 80 GB` have the same words, which are among those of
+    `NVIDIA A100-SXM4-80GB`.
+    """
+    plain = re.sub(r"[\s_-]+", " ", name.lower())
+    return tuple(re.sub(r"\b(\d+) ?gi?b?\b", r"\1gb", plain).split())
 
 
 class PythonEnvironment(Described):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from accel_bench.cli.output import OutputFormat, print_fields, print_rows
+
+if TYPE_CHECKING:
+    from accel_bench.catalog.hardware import Hardware
 
 app = typer.Typer(help="Peak FLOP/s, memory and bandwidth of devices, with their sources.")
 
@@ -15,33 +19,44 @@ app = typer.Typer(help="Peak FLOP/s, memory and bandwidth of devices, with their
 def list_devices(output: OutputFormat = "table") -> None:
     """List the devices whose peaks are known: dense FLOP/s by dtype."""
     from accel_bench.catalog.hardware import list_hardware
-    from accel_bench_catalog.view import HARDWARE
 
-    rows = [
-        {"name": name, **row.model_dump(mode="json"), **row.peak_flops.model_dump()}
-        for name, row in list_hardware().items()
-    ]
-    print_rows(HARDWARE, rows, output)
+    _print_devices(list_hardware(), output)
 
 
 @app.command("show")
 def show_device(
     device_name: Annotated[
         str,
-        typer.Argument(help="How torch or NVML names the device, or a name of `catalog devices`."),
+        typer.Argument(
+            help="How torch, NVML or people name it, such as A100-80G; or of `catalog devices`."
+        ),
     ],
     output: OutputFormat = "table",
 ) -> None:
     """Show which device a name means and what is known of it.
 
-    Exits with 2 when it is none.
+    A name of several devices, such as H100, shows a row of each. Exits with 2 when it is none.
     """
-    from accel_bench.catalog.hardware import named_hardware
+    from accel_bench.catalog.hardware import devices_called
     from accel_bench_catalog.view import PEAKS, figure_of_device
 
-    name, hardware = named_hardware(device_name)
+    found = devices_called(device_name)
+    if len(found) > 1:
+        _print_devices(found, output)
+        return
+    name, hardware = found.popitem()
     document = {"name": name, **hardware.model_dump(mode="json")}
     peaks = {f"peak_flops.{key}": document["peak_flops"][key] for key in PEAKS}
     facts = {key: value for key, value in document.items() if key != "peak_flops"}
     shown = [(key, figure_of_device(key, value)) for key, value in {**facts, **peaks}.items()]
     print_fields(document, shown, output)
+
+
+def _print_devices(devices: Mapping[str, Hardware], output: OutputFormat) -> None:
+    from accel_bench_catalog.view import HARDWARE
+
+    rows = [
+        {"name": name, **row.model_dump(mode="json"), **row.peak_flops.model_dump()}
+        for name, row in devices.items()
+    ]
+    print_rows(HARDWARE, rows, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accel_bench import read_machine
+from accel_bench import device_words, read_machine
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.remote import Agent
 
@@ -18,7 +18,8 @@ def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
 
 def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
     """Return the type of all devices of a group of nodes. Raises ScenarioError for two of them."""
-    kinds = sorted({one.resources.device_type for one in scenarios} - {None})
+    written = [kind for one in scenarios if (kind := one.resources.device_type) is not None]
+    kinds = sorted({device_words(kind): kind for kind in written}.values())
     if len(kinds) > 1:
         raise ScenarioError(
             f"launcher {launcher}: one {group} cannot have the device types {' and '.join(kinds)}; "

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from accel_bench import Allocation, Options, Redactor, Scenario, hookimpl
+from accel_bench import Allocation, Options, Redactor, Scenario, device_words, hookimpl
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agents import AgentLauncher, Ended
 from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_of_nodes
@@ -196,7 +196,7 @@ def accelerator(device_type: str | None) -> str:
             "launcher skypilot: SkyPilot asks for GPUs by name; set resources.device_type, such as "
             "l4 (`sky show-gpus` lists names)"
         )
-    return "-".join(device_type.upper().split())
+    return "-".join(device_words(device_type)).upper()
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from accel_bench import (
     Allocation,
     Options,
     Scenario,
+    device_words,
     hookimpl,
     python_command,
 )
@@ -42,6 +44,9 @@ minutes."""
 PREEMPTED_POLLS = 30
 """Number of polls after which a `PREEMPTED` job counts as cancelled, not requeued
 (`PreemptMode=CANCEL`)."""
+
+NO_PART_OF_TYPE = re.compile(r"\d+gb|nvidia|amd")
+"""Words of a device's name that name no type of SLURM's."""
 
 ENDED = (
     "BOOT_FAIL",
@@ -145,11 +150,16 @@ class Slurm(AgentLauncher[SlurmOptions]):
 
 
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
-    """Return the sbatch option for the scenarios' GPUs; empty without GPUs."""
+    """Return the sbatch option for the scenarios' GPUs; empty without GPUs.
+
+    A type of SLURM's is one word that a cluster chose, mostly the product's, such as `a100`: the
+    size of memory and the manufacturer are no part of it.
+    """
     device, kind = device_of_nodes(scenarios, "slurm")
     if device == "cpu":
         return []
-    return [f"--gpus-per-node={kind}:{devices}" if kind else f"--gpus-per-node={devices}"]
+    words = [word for word in device_words(kind or "") if not NO_PART_OF_TYPE.fullmatch(word)]
+    return [f"--gpus-per-node={':'.join(filter(None, ['_'.join(words), str(devices)]))}"]
 
 
 def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:

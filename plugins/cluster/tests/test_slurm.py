@@ -311,6 +311,9 @@ def test_a_job_asks_for_the_devices_of_all_points(monkeypatch: pytest.MonkeyPatc
     assert asked(scenarios(cpu, cuda), 4) == ["--gpus-per-node=4"]
     typed = scenarios(cuda, {**cuda, "device_type": "l4"})
     assert asked(typed, 2) == ["--gpus-per-node=l4:2"]
+    for kind, name in {"a100 80gb": "a100", "A100-80G": "a100", "RTX 4090": "rtx_4090"}.items():
+        named = scenarios({**cuda, "device_type": kind})
+        assert asked(named, 8) == [f"--gpus-per-node={name}:8"]
     with pytest.raises(ScenarioError, match="device types a100 and l4"):
         asked([*typed, *scenarios({**cuda, "device_type": "a100"})], 2)
 

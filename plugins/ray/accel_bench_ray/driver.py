@@ -18,6 +18,7 @@ from typing import Any
 
 from accel_bench_cluster import SECRET
 
+from accel_bench import device_words
 from accel_bench.errors import AccelBenchError
 
 from . import Request
@@ -107,7 +108,7 @@ def type_resource(kind: str, nodes: Sequence[Mapping[str, float]]) -> str:
 
 
 def _words(kind: str) -> set[str]:
-    return set(kind.lower().replace("-", " ").split())
+    return {*device_words(kind)}
 
 
 def check_fit(

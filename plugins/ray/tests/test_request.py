@@ -65,7 +65,8 @@ def test_a_type_that_fits_two_kinds_is_refused_with_both_names() -> None:
     nodes = [{"CPU": 8.0, "GPU": 2.0, f"accelerator_type:{kind}": 1.0} for kind in kinds]
     with pytest.raises(AccelBenchError, match=r"a100, and several types .* A100-40G, A100-80G$"):
         bundle_of(request(device_type="a100"), nodes)
-    assert "accelerator_type:A100-80G" in bundle_of(request(device_type="a100 80g"), nodes)
+    for kind in ("a100 80g", "A100-80GB", "A100 80 GB"):
+        assert "accelerator_type:A100-80G" in bundle_of(request(device_type=kind), nodes)
     assert "accelerator_type:L4" in bundle_of(request(device_type="l4"), nodes)
 
 
