@@ -22,7 +22,7 @@ from accel_bench.catalog.models import read_card
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.machine.info import Device
-from accel_bench.result import RankResult, Result, Sample, Status, Window
+from accel_bench.result import PhaseSplit, RankResult, Result, Sample, Status, Window
 
 DEVICES = 8
 USD_PER_HOUR = 40.77
@@ -131,6 +131,20 @@ def test_the_table_is_one_pivot_with_its_throughput_mfu_and_the_true_costs() -> 
             pytest.approx(row.mfu, abs=0.01),
             pytest.approx(row.ours),
         ]
+
+
+def test_mfu_over_forward_and_backward_leaves_out_the_rest_of_the_step() -> None:
+    """The optimizer took 0.3 of 2 seconds: its share of the window's step is left out."""
+    run = run_of(LLAMAS[0], NOMINAL["llama-2-7b"])
+    split = PhaseSplit(
+        steps=1, step_seconds=2.0, seconds={"forward": 0.6, "backward": 1.1, "optimizer": 0.3}
+    )
+    ranks = tuple(rank.model_copy(update={"phases": split}) for rank in run.ranks)
+    run = run.model_copy(update={"ranks": ranks})
+    names = ["mfu", "mfu_forward_backward"]
+    (cell,) = pivot([run], values=names).cells
+    whole, passes = (figure and figure.median for figure in cell.figures.values())
+    assert whole and passes == pytest.approx(whole * 2.0 / 1.7)
 
 
 def test_the_table_has_eight_llama_rows_and_four_others() -> None:

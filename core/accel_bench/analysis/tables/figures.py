@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.metrics.breakdown import phases
 from accel_bench.analysis.metrics.cost import Terms, hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
 from accel_bench.analysis.metrics.plugin_metrics import named_metrics
@@ -74,30 +75,49 @@ def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
     return compute
 
 
-def _of_losses(read: Callable[[RunThroughput], float | None]) -> Compute:
-    """Return the median over runs of a number of their loss curves: runs share their seeds."""
+def _median(read: Callable[[RunThroughput], float | None]) -> Compute:
+    """Return the median over runs, without an interval: losses of runs share their seeds."""
     return _one(lambda row: median_of_known(read(speed) for speed in row.speeds.values()))
 
 
+def _deviation_of_steps(speed: RunThroughput) -> float | None:
+    return stdev(speed.step_seconds) if len(speed.step_seconds) > 1 else None
+
+
 def _statistic(name: str) -> Compute:
-    return _of_losses(lambda speed: getattr(speed.loss_statistics, name, None))
+    return _median(lambda speed: getattr(speed.loss_statistics, name, None))
 
 
 def _used(kind: str) -> Compute:
     """Return MFU or HFU of the run of median speed, with causal attention."""
 
-    def read(row: ExperimentRuns) -> float | None:
-        run = row.middle
-        used = utilization(run, peak_flops_of(run)) if run else None
-        rate = getattr(used, kind, None)
-        return rate.causal if rate else None
+    return _one(lambda row: _utilization(row, kind))
 
-    return _one(read)
+
+def _utilization(row: ExperimentRuns, kind: str) -> float | None:
+    run = row.middle
+    used = utilization(run, peak_flops_of(run)) if run else None
+    rate = getattr(used, kind, None)
+    return rate.causal if rate else None
 
 
 def _mfu_6n(row: ExperimentRuns) -> float | None:
     run = row.middle
     return mfu_6n(run, peak_flops_of(run)) if run else None
+
+
+def _mfu_forward_backward(row: ExperimentRuns) -> float | None:
+    """Return MFU over the time of forward and backward passes: their share of a step that was split
+    after the window."""
+    mfu, split = _utilization(row, "mfu"), phases(list(row.completed.values()))
+    passes = split and split.forward and split.backward and split.forward + split.backward
+    return mfu * split.step_seconds / passes if mfu and split and passes else None
+
+
+def _layers(row: ExperimentRuns) -> int | None:
+    """Return the number of attention layers that the model has."""
+    load = row.last.ranks[0].workload if row.last and row.last.ranks else None
+    return sum(one.count for one in load.attentions) or None if load else None
 
 
 def _memory(name: str, peak: str = "bytes") -> Compute:
@@ -166,9 +186,14 @@ FIGURES = {
         _of_run("samples_per_second", _of_runs(lambda s: s.samples_per_second)),
         _of_run("steps_per_second", _of_runs(lambda s: s.steps_per_second)),
         _of_run("median_step_seconds", _of_runs(lambda s: median(s.step_seconds))),
+        Figure("mean_step_seconds", "s", _of_runs(lambda s: fmean(s.step_seconds)), "lower"),
+        Figure("minimum_step_seconds", "s", _of_runs(lambda s: min(s.step_seconds)), "lower"),
+        Figure("maximum_step_seconds", "s", _of_runs(lambda s: max(s.step_seconds)), "lower"),
+        Figure("step_seconds_standard_deviation", "s", _median(_deviation_of_steps), "lower"),
         Figure(TIMES_AS_FAST, "times", _one(lambda row: None), "higher"),
         _of_run("mfu", _used("mfu")),
         Figure("mfu_6n", "of peak, 6N", _one(_mfu_6n), "higher"),
+        Figure("mfu_forward_backward", "of peak", _one(_mfu_forward_backward), "higher"),
         Figure("hfu", "of peak", _used("hfu"), "higher"),
         _of_run(
             "peak_memory_bytes", _one(lambda row: peak_memory(list(row.completed.values()))[0])
@@ -177,16 +202,17 @@ FIGURES = {
         Figure("peak_reserved", "bytes per device", _memory("reserved")),
         Figure("peak_nvml_bytes", "bytes per device", _memory("nvml")),
         Figure("peak_rss", "bytes per process", _memory("rss")),
-        _of_run("first_loss", _of_losses(lambda s: s.losses[0])),
-        _of_run("last_loss", _of_losses(lambda s: s.losses[-1])),
+        _of_run("first_loss", _median(lambda s: s.losses[0])),
+        _of_run("last_loss", _median(lambda s: s.losses[-1])),
         Figure("mean_loss", "", _statistic("mean"), "lower"),
         Figure("minimum_loss", "", _statistic("minimum"), "lower"),
         Figure("maximum_loss", "", _statistic("maximum"), "lower"),
         Figure("loss_standard_deviation", "", _statistic("standard_deviation")),
-        Figure("steps", "steps", _of_losses(lambda s: len(s.losses))),
+        Figure("steps", "steps", _median(lambda s: len(s.losses))),
         Figure("epochs", "epochs", _one(lambda row: epochs(row.last) if row.last else None)),
         Figure("window_seconds", "s", _of_runs(lambda s: s.seconds)),
         Figure("devices", "devices", _one(lambda row: devices_used(row.last))),
+        Figure("layers", "attention layers", _one(_layers)),
         *(
             Figure(f"{name}_p{percent}", "ms", _of_metric(f"{name}_p{percent}"), "lower")
             for name in ("time_to_first_token", "inter_token_latency", "request_latency")

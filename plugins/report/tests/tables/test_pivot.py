@@ -161,6 +161,15 @@ def test_losses_of_all_steps_have_mean_ends_and_spread() -> None:
     assert set(cell.figures.values()) == {None}
 
 
+def test_seconds_of_steps_have_mean_ends_and_spread() -> None:
+    rank = make_rank(step_seconds=[0.4, 0.3, 0.2])
+    names = ["mean_step_seconds", "minimum_step_seconds", "maximum_step_seconds"]
+    names.append("step_seconds_standard_deviation")
+    (cell,) = pivot([make_result(point(), ranks=[rank])], values=names).cells
+    found = [one and one.median for one in cell.figures.values()]
+    assert found == pytest.approx([0.3, 0.2, 0.4, 0.1])
+
+
 def test_runs_that_counted_no_samples_have_no_rate_of_them() -> None:
     (run,) = rounds(point(), [0.1])
     rank = run.ranks[0]
