@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from accel_bench_report.tables.overview import OverviewRow
 
 if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView
+    from accel_bench_report.tables.scaling import ScalingPoint
 
 MOST_HISTORIES = 6
 """Scenarios with a plot of their history."""
@@ -214,20 +215,28 @@ def memory_unit(kind: str | None) -> str:
 
 
 def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    """Yield the speed over devices, and the elapsed time of a step relative to the fewest."""
+    caption = "Measured points alone; what is estimated for more devices stands in its table."
+    found = [*_over_devices(one, rows, lambda point: point.figure.tokens_per_second)]
+    if found:
+        yield curves("Scaling", caption, found, ("devices", "tokens/s"), dots=True)
+    if found := [*_over_devices(one, rows, lambda point: point.relative_step_seconds)]:
+        caption = "Elapsed time of a step over that of the fewest devices: 1 is as long."
+        names = ("devices", "relative elapsed time")
+        yield curves("Elapsed time", caption, found, names, dots=True)
+
+
+def _over_devices(
+    one: ScenarioPage, rows: Sequence[RowView], read: Callable[[ScalingPoint], Interval | None]
+) -> Iterator[Series]:
+    """Yield a figure over the number of devices, of each stack with two points."""
     numbers = {row.stack: row.number for row in rows}
-    series = []
     for scaling in scaling_of(one.summary):
-        points: list[Point] = [
-            (float(point.figure.world_size), point.figure.tokens_per_second.median)
-            for point in scaling.points
-            if point.figure.tokens_per_second
-        ]
+        known = ((float(point.figure.world_size), read(point)) for point in scaling.points)
+        points: list[Point] = [(size, figure.median) for size, figure in known if figure]
         if len(points) > 1:
             name = group_label(scaling.stack, scaling.sweep)
-            series.append(Series(name, numbers.get(scaling.stack, 0), points))
-    if series:
-        caption = "Measured points alone; what is estimated for more devices stands in its table."
-        yield curves("Scaling", caption, series, ("devices", "tokens/s"), dots=True)
+            yield Series(name, numbers.get(scaling.stack, 0), points)
 
 
 def _too_wide(intervals: Iterable[Interval | None]) -> str:

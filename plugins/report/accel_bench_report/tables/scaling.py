@@ -15,6 +15,7 @@ from accel_bench.analysis.statistics.estimators import Interval, geometric_inter
 from accel_bench.analysis.statistics.verdict import ESTIMATE, UNPAIRED, RoundKey, compare
 from accel_bench.analysis.tables.experiment_keys import keys_of
 from accel_bench.analysis.tables.points import PointFigure, against, shares_rounds
+from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.tables.keyed import Keyed, group_by
@@ -29,6 +30,9 @@ BATCH = frozenset(
 )
 """Swept keys that may change with it, so that a batch stays."""
 
+
+LARGEST_GAIN = 0.05
+"""Largest share below 0 that is taken for noise: more devices are faster than linear by it."""
 
 ScalingKind: TypeAlias = Literal["strong", "weak", "mixed"]
 """What stays as devices are added: the global batch, each device's batch, or neither."""
@@ -256,6 +260,11 @@ def _serial_share(
     times = [_size(row) / _size(base) for row in usable]
     rounds = [_fit(law, times, speedups) for speedups in _speedups_by_round(usable)]
     share = fmean(rounds)
+    if share < -LARGEST_GAIN:
+        return None, (
+            f"the fit says {percent(share)} of the time, which no share can be: the smallest point "
+            "was slower than its devices explain, as beside other programs; measure again alone"
+        )
     half = t_bound(rounds, 0.975) if len(rounds) > 1 else None
     deviations = [
         abs(_law(law, share, n) / ratio.median - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,10 +130,19 @@ def test_a_projection_is_an_estimate_beside_what_was_measured() -> None:
 
 
 def test_faster_than_linear_is_no_promise_for_more_devices() -> None:
-    scaling = project(weak(-0.2), (8,))
+    scaling = project(weak(-0.04), (8,))
     assert scaling.serial_share is not None
-    assert scaling.serial_share.share == pytest.approx(-0.2)
+    assert scaling.serial_share.share == pytest.approx(-0.04)
     assert scaling.projections[0].speedup.median == 8.0
+
+
+@pytest.mark.parametrize("scaling", [weak(-0.2), strong(-0.3), weak(-1.19, (1, 2))])
+def test_an_impossible_share_is_refused_with_its_reason(scaling: Scaling) -> None:
+    found = project(scaling, (8,))
+    assert (found.serial_share, found.projections) == (None, ())
+    assert re.match(
+        r"the fit says -\d+ % of the time, which no share can", found.serial_share_reason
+    )
 
 
 def test_where_more_devices_are_slower_nothing_is_estimated_for_still_more() -> None:
