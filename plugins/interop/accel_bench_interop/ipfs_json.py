@@ -8,6 +8,7 @@ from typing import Any
 from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Status
 from accel_bench_interop import parse
+from accel_bench_interop.ipfs_writer import write
 
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
 """Statistics by key, as words in names of figures."""
@@ -139,4 +140,5 @@ FORMAT = Format(
     description="JSON tree of the IPFS framework's training benchmarks",
     recognizes=recognizes,
     read=read,
+    write=write,
 )

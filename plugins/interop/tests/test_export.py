@@ -167,3 +167,30 @@ def test_a_run_is_read_when_its_lines_are(form: str) -> None:
 
     found = export_lines(runs(), form)
     assert "nf4" in "".join(islice(found, 2 if form == "fms-csv" else 5))
+
+
+def test_the_tree_of_the_guide_has_a_leaf_for_each_run_and_its_summary() -> None:
+    failed = make_result(
+        "run-b", round=1, experiment=TWO, status=Status.OOM, reasons=("too large",)
+    )
+    document = json.loads(written([measured(), failed], "ipfs-json"))
+    (model,) = document["benchmarks"]["text_generation"].values()
+    leaves = model["cuda"]["training_results"] | model.get("cpu", {}).get("training_results", {})
+    ran, lost = sorted(leaves.values(), key=lambda leaf: leaf["status"])
+    assert (ran["throughput"], ran["effective_batch_size"], ran["distributed"]) == (4, 2, True)
+    assert ran["training_time"] == {"min": 0.5, "max": 0.5, "mean": 0.5, "std": 0.0}
+    assert ran["memory_usage"] == {"max": 3000.5 / 2**20, "unit": "MiB"}
+    assert (lost["status"], lost["error"]) == ("failed", "too large")
+    summary = model["cuda"]["performance_summary"]
+    assert summary["training_time"]["by_batch_size"] == {"1": 0.5}
+    assert summary["training_time"]["by_mixed_precision"] == {"mixed_precision": 0.5}
+    assert summary["throughput"]["mean"] == 4
+
+
+def test_the_tree_of_the_guide_is_read_back_equal(tmp_path: Path) -> None:
+    (found,) = imported(tmp_path, "training.json", written([measured()], "ipfs-json"))
+    assert found.status is Status.OK
+    known = figures(found)
+    assert (known["samples_per_second"][0], known["mean_step_seconds"][0]) == (4, 0.5)
+    assert found.experiment.scenario.train.micro_batch_size == 1
+    assert found.experiment.scenario.data.sequence_length == 110
