@@ -33,6 +33,7 @@ PROMISED = {
     "Node",
     "Placement",
     "cache_folder",
+    "device_words",
     "read_machine",
     "read_placement",
     "Batch",

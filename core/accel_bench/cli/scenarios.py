@@ -18,7 +18,13 @@ app = typer.Typer(help="Scenario files: list, show, check, write.")
 
 
 @app.command("list")
-def list_scenarios(output: OutputFormat = "table") -> None:
+def list_scenarios(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only those with all these words, such as fairseq2."),
+    ] = None,
+    output: OutputFormat = "table",
+) -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
     from accel_bench.documents.presets import find_presets
@@ -42,7 +48,9 @@ def list_scenarios(output: OutputFormat = "table") -> None:
                 "stacks": list(file.stacks),
                 "description": file.description,
             }
-        rows.append(row)
+        text = f"{name} {row['description']}".lower()
+        if all(word.lower() in text for word in words or ()):
+            rows.append(row)
     print_rows(SCENARIOS, rows, output)
 
 

@@ -1,19 +1,17 @@
-"""The sweeps of docs/sweeps.md: at the tutorial's sizes they plan, and at a small one they run."""
+"""The sweeps of fairseq2's tutorial: at its sizes they plan, and at a small one they run."""
 
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from builtin.tasks.catalogue_files import write_catalogue
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.documents.presets import find_presets
+from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
@@ -21,17 +19,13 @@ from accel_bench.testing import make_machine, run_scenario
 
 pytestmark = pytest.mark.box
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text(encoding="utf8")
-
-WRITTEN = {
-    one["name"]: one for one in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
-}
-
 TAGS = {
-    "llama3_1_70b_instruct": ["ps_llama3_1_70b_instruct.ws_8.4_2048_bfloat16"],
-    "llama3_1_8b_dpo": [f"ps_llama3_1_8b_dpo.ws_8.beta_{beta}" for beta in (0.1, 0.2, 0.5)],
-    "nllb_600m": [f"ps_nllb_600m.ws_8.eng-{lang}" for lang in ("fra", "deu", "spa")],
-    "wav2vec2_base": ["ps_wav2vec2_base.ws_8.mal_100000.minal_1000.norm_true"],
+    "fairseq2-sft": [f"ps_fairseq2-sft.ws_32.4_2048_bfloat16.torch-2.{n}" for n in (11, 13)],
+    "fairseq2-dpo": [f"ps_fairseq2-dpo.ws_32.beta_{beta}" for beta in (0.1, 0.2, 0.5)],
+    "fairseq2-translation": [
+        f"ps_fairseq2-translation.ws_32.eng-{lang}" for lang in ("fra", "deu", "spa")
+    ],
+    "fairseq2-speech": ["ps_fairseq2-speech.ws_32.mal_100000.minal_1000.norm_true"],
 }
 """The tag of each point."""
 
@@ -45,31 +39,26 @@ FEW_STEPS = {
 }
 
 
-def test_every_sweep_of_the_page_is_one_of_these() -> None:
-    assert WRITTEN.keys() == TAGS.keys()
-    shipped = re.findall(r"^accel-bench run (\S+-sweep)", PAGE, re.M)
-    assert sorted(shipped) == sorted(n for n in find_presets("scenarios") if n.endswith("-sweep"))
-
-
 @pytest.mark.parametrize("name", TAGS)
-def test_a_sweep_of_the_page_plans_on_eight_gpus_in_points_of_these_tags(
+def test_a_sweep_of_the_tutorial_plans_on_four_nodes_of_eight_gpus(
     name: str, tmp_path: Path
 ) -> None:
     for lang in ("fr", "de", "es"):
         write_catalogue(tmp_path, lang, "program", {"open": "ouvrir"})
-    written = dict(WRITTEN[name])
-    if written["data"]["use"] == "translations":
-        written["data"] = {**written["data"], "path": str(tmp_path)}
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(written, sort_keys=False))
+    draft = read_draft(preset_path("scenarios", name))
+    if draft.data["data"]["use"] == "translations":
+        draft.set("data.path", str(tmp_path), "the test")
     here = read_machine()
     gpus = [gpu.model_copy(update={"memory_bytes": 80 * 2**30}) for gpu in EIGHT]
     machine = here.model_copy(update={"gpus": gpus, "versions": {**here.versions, "torch": "2.13"}})
-    plan = make_plan(read_draft(path), machine, PlanRequest())
-    assert [one.skipped for one in plan.planned] == [()] * len(TAGS[name])
+    plan = make_plan(draft, machine, PlanRequest(allow_environment=True, build_environments=False))
+    reasons = {reason for one in plan.planned for reason in one.skipped}
+    assert all("is not built yet; a run builds it" in reason for reason in reasons), reasons
+    assert bool(reasons) is (name == "fairseq2-sft")
     assert [one.experiment.tag for one in plan.planned] == TAGS[name]
     assert len({one.experiment.id for one in plan.planned}) == len(TAGS[name])
-    assert {one.experiment.scenario.world_size for one in plan.planned} == {8}
+    assert {one.experiment.scenario.world_size for one in plan.planned} == {32}
+    assert {one.experiment.scenario.measure.rounds for one in plan.planned} == {2}
 
 
 def point(name: str, **chosen: Any) -> Result:

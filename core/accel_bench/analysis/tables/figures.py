@@ -88,10 +88,14 @@ def _statistic(name: str) -> Compute:
     return _median(lambda speed: getattr(speed.loss_statistics, name, None))
 
 
-def _used(kind: str) -> Compute:
-    """Return MFU or HFU of the run of median speed, with causal attention."""
+def _used(kind: str, unit: float = 1.0) -> Compute:
+    """Return a rate of FLOPs of the run of median speed, with causal attention, times a unit."""
 
-    return _one(lambda row: _utilization(row, kind))
+    def read(row: ExperimentRuns) -> float | None:
+        rate = _utilization(row, kind)
+        return None if rate is None else unit * rate
+
+    return _one(read)
 
 
 def _utilization(row: ExperimentRuns, kind: str) -> float | None:
@@ -195,6 +199,7 @@ FIGURES = {
         Figure("mfu_6n", "of peak, 6N", _one(_mfu_6n), "higher"),
         Figure("mfu_forward_backward", "of peak", _one(_mfu_forward_backward), "higher"),
         Figure("hfu", "of peak", _used("hfu"), "higher"),
+        Figure("tflops", "TFLOP/s per device", _used("model_flops_per_second", 1e-12), "higher"),
         _of_run(
             "peak_memory_bytes", _one(lambda row: peak_memory(list(row.completed.values()))[0])
         ),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from accel_bench import Batch, Held, Loss, Options, Run, Task, held_tokens, hookimpl
+from accel_bench import (
+    Batch,
+    Experiment,
+    Held,
+    Loss,
+    Options,
+    Run,
+    Task,
+    held_tokens,
+    hookimpl,
+)
 
 
 class ImageClassification(Task[Options]):
@@ -49,6 +59,13 @@ class ImageText(Task[Options]):
         """Return the number of pairs in a batch."""
         pairs = len(batch.inputs["pixel_values"]), len(batch.inputs["input_ids"])
         return Held((min(pairs), min(pairs)), (min(pairs), min(pairs)), (min(pairs), min(pairs)))
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment) -> list[str]:
+        """Refuse micro-batches of one pair, whose loss is always 0."""
+        if experiment.scenario.train.micro_batch_size > 1:
+            return []
+        return ["a pair that is alone in its micro-batch has no other to be told from"]
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:

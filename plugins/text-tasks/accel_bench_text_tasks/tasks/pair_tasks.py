@@ -6,7 +6,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from accel_bench import Batch, Held, Loss, Options, Run, Task, held_tokens, hookimpl
+from accel_bench import (
+    Batch,
+    Experiment,
+    Held,
+    Loss,
+    Options,
+    Run,
+    Task,
+    held_tokens,
+    hookimpl,
+)
 from accel_bench.errors import ScenarioError
 
 
@@ -84,6 +94,13 @@ class Embedding(Task[EmbeddingOptions]):
             return None
         pairs = len(ids) // 2
         return found._replace(supervised=(pairs, pairs))
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment) -> list[str]:
+        """Refuse micro-batches of one pair, whose loss is always 0."""
+        if experiment.scenario.train.micro_batch_size > 1:
+            return []
+        return ["a pair that is alone in its micro-batch has no other to be told from"]
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
