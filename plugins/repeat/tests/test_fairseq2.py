@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builtin.tasks.catalogue_files import write_catalogue
+from catalogue_files import write_catalogue
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
