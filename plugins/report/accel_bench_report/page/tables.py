@@ -199,7 +199,7 @@ def overview_table(rows: Sequence[OverviewRow]) -> Table:
     def speed(row: OverviewRow) -> tuple[str, ...]:
         if not row.speeds:
             return (EMPTY,)
-        speeds = [one.tokens_per_second for one in row.speeds]
+        speeds = [speed for _, speed in row.speeds]
         if len(speeds) == 1:
             return (rate(speeds[0]),)
         return rate(speeds[-1]), f"{rate(min(speeds))} to {rate(max(speeds))}"
