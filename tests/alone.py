@@ -1,8 +1,8 @@
 """Environments with core and chosen folders of the box.
 
 `python tests/alone.py op -m pytest plugins/op` runs a command in one of them, and an empty name
-stands for none of the folders; the kit, which all tests need, and distributions of other folders
-of `plugins/` stay installed there.
+stands for none of the folders; what all tests need, the kit and the parts that train a model, and
+distributions of other folders of `plugins/` stay installed there.
 Without arguments it prints the folders.
 """
 
@@ -25,6 +25,9 @@ OURS = "accel-bench"
 
 KIT = "testing"
 """The folder of the kit `accel_bench.testing`."""
+
+TRAINING = ("torch",)
+"""Folders of the parts with which tests train a model."""
 
 
 def boxed_folders() -> dict[str, str]:
@@ -82,6 +85,6 @@ if __name__ == "__main__":
         sys.exit(print(*boxed_folders()))
     named, *arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="alone-") as folder:
-        folders = {KIT, *filter(None, named.split(","))}
+        folders = {KIT, *TRAINING, *filter(None, named.split(","))}
         python = make_environment(Path(folder), folders, others=True)
         sys.exit(subprocess.run([python, *arguments], check=False).returncode)

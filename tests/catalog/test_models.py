@@ -143,7 +143,6 @@ def test_reading_the_catalog_imports_no_torch_and_no_transformers() -> None:
         "from accel_bench.catalog.models import architecture_of, list_cards\n"
         "from accel_bench.scenario.uses import ModelUse\n"
         "from accel_bench.builtin.models import huggingface, lora\n"
-        "from accel_bench.builtin.optimizers import torch_optimizers\n"
         "list_cards(), architecture_of(ModelUse())\n"
     )
     assert not imported(program, {"torch", "transformers", "peft", "numpy"})

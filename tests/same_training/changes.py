@@ -22,7 +22,7 @@ class PlainLoop(Plugin[Options]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+        from accel_bench_torch.engine_impl import TorchEngine
 
         self.change(run)
         return TorchEngine(run)
@@ -52,7 +52,7 @@ def plain_loop(run: Run) -> Any:
 
     `at_end` is called with the number of each step, before the step is handed to the stopwatch.
     """
-    from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+    from accel_bench_torch.engine_impl import TorchEngine
 
     class Loop(TorchEngine):
         def __init__(self) -> None:

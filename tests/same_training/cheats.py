@@ -628,7 +628,7 @@ class LeavesTimeOut(Plugin[Options]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+        from accel_bench_torch.engine_impl import TorchEngine
 
         class Pausing(TorchEngine):
             def run(self, stopwatch: Any) -> None:

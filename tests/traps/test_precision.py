@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_torch.engine_impl import TorchEngine
 
 from accel_bench import Run
-from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import InvalidRunError, ScenarioError
 from accel_bench.worker.verify.effective import differences, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe

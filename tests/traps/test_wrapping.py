@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from accel_bench_torch.ddp import DDP, DDPOptions
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_bench import Run
-from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
 from accel_bench.worker.verify.effective import differences, read_effective
 
 # A group of one rank: gloo says that it is of little use, and DDP that nothing is to be reduced.

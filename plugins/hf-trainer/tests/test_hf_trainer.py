@@ -16,12 +16,12 @@ import pytest
 import torch
 from accel_bench_hf_trainer.engine import HFTrainer, HFTrainerOptions
 from accel_bench_hf_trainer.impl import HFTrainerEngine
+from accel_bench_torch.engine_impl import TorchEngine
 from imported_modules import imported
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainingArguments
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.plugins.active import ActivePlugins

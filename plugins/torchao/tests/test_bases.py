@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_torch.ddp import DDP, DDPOptions
 from accel_bench_torchao import TorchAO
 
 from accel_bench import load_base_model
-from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
 from accel_bench.errors import PluginError
 from accel_bench.testing import evidence_of, run_plugin
 from accel_bench.worker.flops.trace import read_workload

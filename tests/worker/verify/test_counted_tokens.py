@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_torch.engine_impl import TorchEngine
 from fault_plugins.faults import plugin, source
 
 from accel_bench import Batch, Device, Experiment, Options, Run, Scenario, Status, TokenCounts
-from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.builtin.tasks.causal_lm import CausalLM
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_torch.optimizers_impl import build
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.optimizers.torch_optimizers_impl import build
 from accel_bench.effective import OptimizerProgress
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job

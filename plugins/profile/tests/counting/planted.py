@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from accel_bench_profile.counting.rank import count_step
 from accel_bench_profile.ledger.schema import Ledger
+from accel_bench_torch.engine_impl import TorchEngine
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from accel_bench import Batch, Options, Plugin, Run, TokenCounts, hookimpl, testing
-from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 
 WIDTH, VOCABULARY, SAMPLES, LENGTH = 16, 32, 2, 8
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
+from accel_bench_torch.ddp import DDP, DDPOptions
+
 from accel_bench.testing import make_experiment, make_machine
 
 

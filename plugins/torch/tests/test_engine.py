@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_torch.engine_impl import TorchEngine
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import ScenarioError
 
 MakeRun = Callable[..., Run]

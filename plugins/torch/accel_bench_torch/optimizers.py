@@ -112,7 +112,7 @@ class TorchOptimizer(Plugin[OptionsT]):
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
         """Return the optimizer at the scenario's learning rate."""
-        from accel_bench.builtin.optimizers import torch_optimizers_impl as impl
+        from accel_bench_torch import optimizers_impl as impl
 
         built = impl.build(
             self.optimizer_class,

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
-
-from accel_bench import Result, Run
-from accel_bench.analysis.checks.convergence import compare_losses
-from accel_bench.builtin.optimizers.torch_optimizers import (
+from accel_bench_torch.optimizers import (
     SGD,
     Adafactor,
     Adam,
     AdamW,
     TorchOptimizer,
 )
-from accel_bench.builtin.optimizers.torch_optimizers_impl import OptimizerInBackward
+from accel_bench_torch.optimizers_impl import OptimizerInBackward
+from pydantic import ValidationError
+
+from accel_bench import Result, Run
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.errors import InvalidRunError
 from accel_bench.testing import close_run, evidence_of, make_machine, run_plugin
 from accel_bench.worker.stopwatch import WindowMonitor

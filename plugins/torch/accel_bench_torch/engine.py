@@ -13,11 +13,11 @@ class Torch(Plugin[Options]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import torch, which core configures next and excludes from the run's memory."""
-        from accel_bench.builtin.engines import torch_engine_impl  # noqa: F401
+        from accel_bench_torch import engine_impl  # noqa: F401
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
         """Return the plain training loop."""
-        from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+        from accel_bench_torch.engine_impl import TorchEngine
 
         return TorchEngine(run)

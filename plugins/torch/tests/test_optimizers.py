@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
-
-from accel_bench import Run
-from accel_bench.builtin.optimizers.torch_optimizers import (
+from accel_bench_torch.optimizers import (
     SGD,
     Adafactor,
     Adam,
     AdamW,
     TorchOptimizer,
 )
+from imported_modules import imported
+from pydantic import ValidationError
+
+from accel_bench import Run
 from accel_bench.errors import InvalidRunError
 from accel_bench.testing import evidence_of
 
@@ -175,3 +176,8 @@ def test_the_optimizer_of_a_published_recipe_can_be_said_in_a_file(make_run: Mak
 def test_fused_and_foreach_at_once_are_refused() -> None:
     with pytest.raises(ValidationError, match="exclude each other"):
         plugin(AdamW, fused=True, foreach=True)
+
+
+def test_the_plugins_modules_import_no_torch() -> None:
+    program = "from accel_bench_torch import cuda, ddp, engine, mps, optimizers, rocm"
+    assert not imported(program, {"torch", "numpy"})

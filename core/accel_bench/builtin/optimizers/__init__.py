@@ -1,1 +1,0 @@
-"""Optimizer plugins in the box."""

@@ -1,1 +1,0 @@
-"""Parallelism plugins in the box."""

@@ -1,0 +1,1 @@
+"""Training in plain torch: the loop, its optimizers, DistributedDataParallel, and GPUs."""
