@@ -26,7 +26,7 @@ OURS = "accel-bench"
 KIT = "testing"
 """The folder of the kit `accel_bench.testing`."""
 
-TRAINING = ("torch",)
+TRAINING = ("huggingface", "torch")
 """Folders of the parts with which tests train a model."""
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accel_bench_huggingface.lora import LoraOptions
+from accel_bench_huggingface.lora_impl import add_adapter
 from torch.utils.flop_counter import FlopCounterMode
 
 from accel_bench import Run
-from accel_bench.builtin.models.lora import LoraOptions
-from accel_bench.builtin.models.lora_impl import add_adapter
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config
 from accel_bench.modeling.random_weights import random_model

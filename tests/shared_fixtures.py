@@ -13,7 +13,7 @@ from browser import Browser, find_browser, open_browser
 from several_ranks.launcher import Forked
 
 from accel_bench import Run, testing
-from accel_bench.builtin.launchers.local import Local
+from accel_bench.builtin.local import Local
 
 
 @pytest.fixture

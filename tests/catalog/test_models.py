@@ -142,7 +142,6 @@ def test_reading_the_catalog_imports_no_torch_and_no_transformers() -> None:
     program = (
         "from accel_bench.catalog.models import architecture_of, list_cards\n"
         "from accel_bench.scenario.uses import ModelUse\n"
-        "from accel_bench.builtin.models import huggingface, lora\n"
         "list_cards(), architecture_of(ModelUse())\n"
     )
     assert not imported(program, {"torch", "transformers", "peft", "numpy"})

@@ -14,7 +14,7 @@ from gpu_factory import Stream
 from machine.device_distribution import install, install_standin
 
 from accel_bench import Batch, DeviceType, Machine, TokenCounts, open_store, read_machine
-from accel_bench.builtin.devices.cpu import CPU
+from accel_bench.builtin.cpu import CPU
 from accel_bench.errors import ScenarioError
 from accel_bench.machine import devices
 from accel_bench.machine.devices import (

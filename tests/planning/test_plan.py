@@ -221,7 +221,7 @@ def test_the_id_changes_with_what_changes_the_result(
 def test_an_older_gpu_than_a_plugin_needs_is_a_reason(
     plan_of: Any, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from accel_bench.builtin.engines.null import Null
+    from accel_bench.builtin.null import Null
 
     monkeypatch.setattr(Null, "minimum_compute_capability", (9, 0))
     gpu = GPU(index=0, name="Old", uuid="GPU-0", memory_bytes=1, compute_capability=(8, 6))

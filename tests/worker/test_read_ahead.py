@@ -130,7 +130,7 @@ def test_losses_are_the_same_bit_by_bit_and_the_data_phase_is_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each batch of a planted source takes 30 ms, less than a step of this model."""
-    from accel_bench.builtin.data import synthetic
+    from accel_bench_huggingface import synthetic
 
     original = synthetic.Synthetic.build_batches
 

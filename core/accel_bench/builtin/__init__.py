@@ -1,1 +1,1 @@
-"""Plugins in the box, written with the same hooks as any other plugin."""
+"""Plugins that core measures with where nothing else is installed."""

@@ -5,13 +5,13 @@ import os
 import pytest
 import torch
 from accel_bench_gptq import AutoGPTQ, loading
+from accel_bench_huggingface.lora import Lora
+from accel_bench_huggingface.synthetic import SyntheticOptions
+from accel_bench_huggingface.synthetic_impl import make_up
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from accel_bench import load_base_model
-from accel_bench.builtin.data.synthetic import SyntheticOptions
-from accel_bench.builtin.data.synthetic_impl import make_up
-from accel_bench.builtin.models.lora import Lora
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.result import Status
 from accel_bench.testing import check_plugin, close_run, evidence_of, run_plugin

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_huggingface.synthetic import SyntheticOptions
+from accel_bench_huggingface.synthetic_impl import make_up
 from accel_bench_inference.generate_impl import GenerateEngine
 
 from accel_bench import Batch, Run, Status, testing
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.metrics.cost import Terms
 from accel_bench.analysis.tables.figures import FIGURES
-from accel_bench.builtin.data.synthetic import SyntheticOptions
-from accel_bench.builtin.data.synthetic_impl import make_up
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.loading import load_base_model
 from accel_bench.modeling.near_ties import find_near_ties

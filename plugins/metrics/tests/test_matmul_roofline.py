@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.benchmark
+from accel_bench_huggingface.loader import HuggingFace
 from accel_bench_metrics import matmul_roofline
 from accel_bench_metrics.matmul_roofline import MatmulRoofline
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accel_bench import Metric, Options, Run, Sample, Window
-from accel_bench.builtin.models.huggingface import HuggingFace
 from accel_bench.worker.flops.trace import read_workload
 
 MakeRun = Callable[..., Run]

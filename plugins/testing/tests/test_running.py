@@ -176,7 +176,7 @@ def test_importing_the_kit_imports_neither_torch_nor_pytest() -> None:
 
 
 def test_the_tiny_scenario_takes_seconds_not_minutes() -> None:
-    from accel_bench.builtin.metrics.memory import Memory
+    from accel_bench.builtin.memory import Memory
 
     work = tiny_work(Memory, (), {}, "cpu")
     assert work["measure"]["steps"] * work["data"]["sequence_length"] <= 512

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accel_bench_huggingface.lora import Lora, LoraOptions
 from accel_bench_text_tasks.data.preferences import Preferences, PreferencesOptions
 
 from accel_bench import Run
-from accel_bench.builtin.models.lora import Lora, LoraOptions
 from accel_bench.modeling.data.batch_plan import sample_order
 from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench.modeling.loading import load_base_model

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
+from accel_bench_huggingface.text import Text
 from accel_bench_text_tasks.data import conversations_impl
 from accel_bench_text_tasks.data.instructions import Instructions, InstructionsOptions
 from analysis_factory import make_experiment
@@ -20,7 +21,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from accel_bench import Plugin, Run
-from accel_bench.builtin.data.text import Text
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.token_batches import IGNORED_LABEL, TokenDataset
 from accel_bench.testing import evidence_of

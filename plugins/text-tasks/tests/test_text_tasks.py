@@ -20,7 +20,7 @@ from accel_bench_text_tasks.tasks.masked_lm import MaskedLMOptions
 from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 from accel_bench_text_tasks.tasks.pair_tasks import EmbeddingOptions, Seq2SeqLM
-from builtin.tasks.catalogue_files import write_catalogue
+from catalogue_files import write_catalogue
 from kit import shrunk
 from torch.nn import functional
 from torch.utils.data import IterableDataset

@@ -12,13 +12,13 @@ from typing import Any
 
 import huggingface_hub.constants
 import pytest
+from accel_bench_huggingface.text import Text
 from accel_bench_text_tasks.data.instructions import Instructions
 from analysis_factory import make_experiment
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from accel_bench import Plugin, Run
-from accel_bench.builtin.data.text import Text
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import tokenizer_options
 from accel_bench.modeling.data.tokenizing import train_bpe

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_huggingface.lora import LoraOptions
+from accel_bench_huggingface.lora_impl import add_adapter
 from accel_bench_torchao import TorchAO, TorchAOOptions
 
 from accel_bench import Device, Experiment, Run, load_base_model
-from accel_bench.builtin.models.lora import LoraOptions
-from accel_bench.builtin.models.lora_impl import add_adapter
 from accel_bench.testing import close_run, make_experiment
 
 LAYERS = 2

@@ -12,7 +12,7 @@ from flop_counting import catalog_model, run_of
 
 from accel_bench import DeviceType
 from accel_bench.analysis.metrics.utilization import Utilization, peak_flops_of, utilization
-from accel_bench.builtin.devices.cpu import CPU
+from accel_bench.builtin.cpu import CPU
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Attention, Matmul, Workload

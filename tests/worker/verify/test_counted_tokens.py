@@ -14,7 +14,7 @@ from accel_bench_torch.engine_impl import TorchEngine
 from fault_plugins.faults import plugin, source
 
 from accel_bench import Batch, Device, Experiment, Options, Run, Scenario, Status, TokenCounts
-from accel_bench.builtin.tasks.causal_lm import CausalLM
+from accel_bench.builtin.causal_lm import CausalLM
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config

@@ -18,7 +18,7 @@ from accel_bench_profile.recording.ranges import NsightMarks
 from torch import nn
 
 from accel_bench import Device, Run
-from accel_bench.builtin.metrics.memory import Memory, MemoryOptions
+from accel_bench.builtin.memory import Memory, MemoryOptions
 from accel_bench.testing import close_run
 
 

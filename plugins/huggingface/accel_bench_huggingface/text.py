@@ -87,22 +87,22 @@ class Text(TokenData[TextOptions]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Tokenize in a process that is not measured."""
-        from accel_bench.builtin.data import text_impl
+        from accel_bench_huggingface import text_impl
 
         text_impl.tokenized(run, self.options.of_model(run))
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the length of each document in tokens, packed or not."""
-        from accel_bench.builtin.data import text_impl
         from accel_bench.modeling.data import token_batches
+        from accel_bench_huggingface import text_impl
 
         return token_batches.kept_lengths(text_impl.tokenized(run, self.options.of_model(run)))
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
         """Map the tokens into memory; tokenize first if that was not prepared."""
-        from accel_bench.builtin.data import text_impl
+        from accel_bench_huggingface import text_impl
 
         options = self.options.of_model(run)
         folder = text_impl.tokenized(run, options)

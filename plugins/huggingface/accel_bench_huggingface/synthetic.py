@@ -80,7 +80,7 @@ class Synthetic(TokenData[SyntheticOptions]):
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the random lengths. Raises ScenarioError for samples of one length."""
-        from accel_bench.builtin.data import synthetic_impl
+        from accel_bench_huggingface import synthetic_impl
 
         options = self.options
         if options.lengths is None:
@@ -96,7 +96,7 @@ class Synthetic(TokenData[SyntheticOptions]):
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
         """Return synthetic samples from `data.seed`."""
-        from accel_bench.builtin.data import synthetic_impl
+        from accel_bench_huggingface import synthetic_impl
 
         data = run.scenario.data
         made = synthetic_impl.make_up(self.options, data.sequence_length, data.seed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from builtin.tasks.catalogue_files import write_catalogue
+from catalogue_files import write_catalogue
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
@@ -21,7 +21,7 @@ from accel_bench.testing import make_machine, run_scenario
 
 pytestmark = pytest.mark.box
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text(encoding="utf8")
+PAGE = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text(encoding="utf8")
 
 WRITTEN = {
     one["name"]: one for one in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from accel_bench.builtin.data.synthetic import Lengths, SyntheticOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import Integers
 from accel_bench.modeling.data.made_up import digest_of, markov_tokens
 from accel_bench.modeling.data.token_batches import TokenDataset
+from accel_bench_huggingface.synthetic import Lengths, SyntheticOptions
 
 LENGTHS_STREAM = 1
 """Number added to the seed for lengths, so that drawing them does not change the tokens."""

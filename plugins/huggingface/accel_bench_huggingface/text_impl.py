@@ -13,12 +13,12 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from accel_bench import Run
-from accel_bench.builtin.data.text import TextOptions, content_fingerprint
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import tokenizing
 from accel_bench.modeling.data.batch_plan import Integers
 from accel_bench.modeling.data.text_sources import read_documents
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens, windows
+from accel_bench_huggingface.text import TextOptions, content_fingerprint
 
 CACHE_FORM = 1
 """Version of a cached folder's layout, part of its key."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_huggingface.loader import HuggingFace
 from safetensors.torch import load_file, save_file
 
 from accel_bench import Options, Run
-from accel_bench.builtin.models.huggingface import HuggingFace
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import GPU

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_huggingface.loader import HuggingFace
+from accel_bench_huggingface.lora import Lora, LoraOptions
 
 from accel_bench import Options, Run
-from accel_bench.builtin.models.huggingface import HuggingFace
-from accel_bench.builtin.models.lora import Lora, LoraOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.testing import evidence_of
 

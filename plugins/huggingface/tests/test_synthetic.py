@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accel_bench_huggingface.synthetic import Lengths, Synthetic, SyntheticOptions
+from accel_bench_huggingface.synthetic_impl import draw_lengths, make_up
 from imported_modules import imported
 from pydantic import ValidationError
 
 from accel_bench import Run
-from accel_bench.builtin.data.synthetic import Lengths, Synthetic, SyntheticOptions
-from accel_bench.builtin.data.synthetic_impl import draw_lengths, make_up
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
 from accel_bench.testing import evidence_of
@@ -174,10 +174,11 @@ def test_lengths_that_mean_nothing_are_refused(lengths: Any) -> None:
 
 def test_the_plugin_modules_import_nothing_heavy() -> None:
     program = (
-        "import accel_bench.builtin.data.synthetic, accel_bench.builtin.data.text\n"
-        "from accel_bench.builtin.data.text import Text, TextOptions\n"
+        "from accel_bench_huggingface import loader, lora, synthetic\n"
+        "from accel_bench_huggingface.text import Text, TextOptions\n"
         "from types import SimpleNamespace as Some\n"
         "experiment = Some(scenario=Some(model=Some(weights='random')))\n"
         "assert Text(TextOptions()).fingerprint(experiment)\n"
     )
-    assert not imported(program, {"numpy", "torch", "tokenizers", "pyarrow"})
+    heavy = {"numpy", "peft", "pyarrow", "tokenizers", "torch", "transformers"}
+    assert not imported(program, heavy)

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 from accel_bench import Batch, Device, Metric, Run, Stage, TokenCounts, Window
-from accel_bench.builtin.metrics.memory import Memory, MemoryOptions
+from accel_bench.builtin.memory import Memory, MemoryOptions
 from accel_bench.modeling.saved_tensors import saved_bytes
 
 MakeRun = Callable[..., Run]

@@ -46,14 +46,14 @@ class Lora(Plugin[LoraOptions]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import PEFT with its dependencies, so that core reads the memory level after it."""
-        from accel_bench.builtin.models import lora_impl
+        from accel_bench_huggingface import lora_impl
 
         lora_impl.import_what_adapting_imports()
 
     @hookimpl
     def add_adapter(self, run: Run) -> Any:
         """Return the model with its adapters."""
-        from accel_bench.builtin.models import lora_impl
+        from accel_bench_huggingface import lora_impl
 
         model = lora_impl.add_adapter(run.model, self.options, run.scenario.train.seed)
         adapted = {"r": self.options.r, **lora_impl.lora_evidence(model)}

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accel_bench_huggingface import text_impl
+from accel_bench_huggingface.text import Text, TextOptions
 from analysis_factory import make_experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +21,6 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from accel_bench import Run
-from accel_bench.builtin.data import text_impl
-from accel_bench.builtin.data.text import Text, TextOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import text_sources
 from accel_bench.modeling.data.text_sources import path_files, read_documents, stdlib_files
@@ -221,7 +221,7 @@ def test_text_is_tokenized_once_for_all_runs_lengths_and_ways_of_packing(
 
 
 def test_tokenizing_does_not_wait_for_torch() -> None:
-    program = "from accel_bench.builtin.data import text_impl"
+    program = "from accel_bench_huggingface import text_impl"
     assert imported(program, {"torch", "transformers"}) == set()
 
 

@@ -16,7 +16,7 @@ from accel_bench.modeling.random_weights import seed_generators, seed_of
 from accel_bench.modeling.tensors import dtype_name
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.models.lora import LoraOptions
+    from accel_bench_huggingface.lora import LoraOptions
 
 
 def import_what_adapting_imports() -> None:

@@ -1,1 +1,0 @@
-"""Data plugins in the box."""

@@ -1,1 +1,0 @@
-"""Device types in the box: CPUs, and GPUs by CUDA, ROCm and Metal."""

@@ -1,1 +1,0 @@
-"""Engine plugins in the box."""

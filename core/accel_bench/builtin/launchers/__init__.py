@@ -1,1 +1,0 @@
-"""Launcher plugins in the core."""

@@ -1,1 +1,0 @@
-"""Metric plugins in the box."""

@@ -1,1 +1,0 @@
-"""Model and adapter plugins in the box."""

@@ -1,1 +1,0 @@
-"""Plugins in the box that fill the slot `task`."""
