@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from accel_bench_ci.looks import settle_gate, with_new_points
 from accel_bench_ci.step_confirmation import judge_new_runs
+from accel_bench_ci.steps import find_steps
 from accel_bench_ci.verdict import GatePoint, GateReport
 
 from accel_bench.analysis.statistics.sequential import (
@@ -25,7 +26,6 @@ from accel_bench.analysis.statistics.sequential import (
     judge_comparison,
     look_sizes,
 )
-from accel_bench.analysis.statistics.steps import find_steps
 from accel_bench.analysis.statistics.verdict import Policy, compare_logs
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Status

@@ -24,7 +24,6 @@ from accel_bench.analysis.metrics.offered_load import (
 )
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, holm, unpaired_ratio
-from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.statistics.verdict import Direction
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.base import Frozen, JsonValue
@@ -39,6 +38,7 @@ from accel_bench_ci.figures import (
     figures_of,
 )
 from accel_bench_ci.reference_keys import DEFAULT_KEYS, rows_of
+from accel_bench_ci.steps import MAD_TO_SIGMA
 
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
 """Names of the compared figures."""

@@ -27,7 +27,6 @@ from accel_bench.analysis.metrics.offered_load import (
 from accel_bench.analysis.quantity import Better
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import join_names, label_of, percent, plain_value
@@ -43,6 +42,7 @@ from accel_bench_ci.figures import (
     figure_interval,
     figures_of,
 )
+from accel_bench_ci.steps import SHORTEST_SERIES, find_steps
 
 FEWEST = SHORTEST_SERIES
 """Minimum number of sessions to look for a step."""

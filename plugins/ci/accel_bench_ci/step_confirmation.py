@@ -16,11 +16,11 @@ from typing import Literal
 
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
-from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, PRACTICAL_FLOOR, RoundKey
 from accel_bench.analysis.wording import join_names, label, percent
 from accel_bench.documents.base import JsonValue
 from accel_bench_ci.series import History, HistoryRun, HistoryStep
+from accel_bench_ci.steps import MAD_TO_SIGMA, SHORTEST_SIDE
 
 FEWEST_FOR_ROBUST = 20
 """Minimum number of sessions for the robust spread."""

@@ -7,8 +7,7 @@ import random
 from statistics import median
 
 import pytest
-
-from accel_bench.analysis.statistics.steps import autocorrelation, find_steps
+from accel_bench_ci.steps import autocorrelation, find_steps
 
 
 def series(count, seed, *, memory=0.0, outliers=0.0, slope=0.0, swing=0.0, step=0.0, at=0):
