@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from accel_bench.errors import StoreError
+from accel_bench.plugins.doors import find_entries
 from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import SessionRecord, Store, begins_with
@@ -16,7 +17,6 @@ from accel_bench.store.queries import condition_of, leave_out_damaged
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import CommandKey, command_of, result_by_experiment, with_resumed
-from accel_bench_report.page.repetitions import Repetition, read_repetitions, repeating_sessions
 
 MOST_RUNS = 400
 """Runs that are read with their samples; a single command may have more."""
@@ -67,6 +67,19 @@ COLUMNS = [RUNS.c[name] for name in NEEDED if name in RUNS.c]
 """Columns of a run that a report needs where it does not read the run."""
 
 
+REPETITIONS = "accel_bench.repetitions"
+"""Group of the functions that read what repeats stored runs."""
+
+
+class Repetitions(Protocol):
+    """Repetitions of a command's sessions, as an entry point of `REPETITIONS` reads them."""
+
+    def badges(
+        self, results: Sequence[Result], baseline: str
+    ) -> Mapping[tuple[str, str], tuple[str, str]]:
+        """Return a badge and its explanation for each repeated stack and sweep point."""
+
+
 class CommandRuns(NamedTuple):
     """Runs of one scenario by one command, with the record of its first session."""
 
@@ -74,8 +87,8 @@ class CommandRuns(NamedTuple):
     session: SessionRecord | None
     results: list[Result]
 
-    repetitions: Sequence[Repetition] = ()
-    """Repetitions of its sessions by their bundle."""
+    repetitions: Repetitions | None = None
+    """Repetitions of its sessions by their bundle; None where nothing installed reads them."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +120,9 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     if not lines:
         raise StoreError(f"no run in {store.folder} is selected (`accel-bench results list`)")
     keys = _in_detail(lines)
-    repeating = repeating_sessions(store)
-    commands = [_command(store, key, conditions, repeating) for key in keys]
+    commands = [_command(store, key, conditions) for key in keys]
     return Selected(
-        commands=[one for one in commands if one.results],
+        commands=_with_repetitions(store, [one for one in commands if one.results]),
         lines=lines,
         notes=tuple(_notes(damaged, lines, keys)),
     )
@@ -180,16 +192,24 @@ def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
 
 
 def _command(
-    store: Store,
-    key: CommandKey,
-    conditions: Sequence[ColumnElement[bool]],
-    repeating: Sequence[SessionRecord],
+    store: Store, key: CommandKey, conditions: Sequence[ColumnElement[bool]]
 ) -> CommandRuns:
     results = store.results(_of_command(key), *conditions)
     records = store.sessions({result.session for result in results})
     whole = with_resumed(store, results, records)
     first = records[0] if records else None
-    return CommandRuns(key[0], first, whole, read_repetitions(store, whole, repeating))
+    return CommandRuns(key[0], first, whole)
+
+
+def _with_repetitions(store: Store, commands: list[CommandRuns]) -> list[CommandRuns]:
+    """Return the commands with what the first entry point of `REPETITIONS` reads."""
+    entry = next(iter(find_entries(REPETITIONS, "repetition").values()), None)
+    if entry is None:
+        return commands
+    read = entry.load()
+    with entry.blamed():
+        found = read(store, [one.results for one in commands])
+    return [one._replace(repetitions=own) for one, own in zip(commands, found, strict=True)]
 
 
 def _notes(

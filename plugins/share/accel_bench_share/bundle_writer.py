@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import write_atomically
@@ -48,6 +47,7 @@ from accel_bench_share.bundle_reader import (
 )
 from accel_bench_share.permissions import problem_of_scenario
 from accel_bench_share.reproduction import facts, plugins_of
+from accel_bench_share.stack_reproduction import summarize_results
 
 PAGES = "accel_bench.pages"
 """Entry-point group of the session page."""

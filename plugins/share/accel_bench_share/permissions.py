@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from accel_bench.analysis.reproduction import NOT_WORK, summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.canonical import canonical_json
@@ -26,6 +25,7 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.overrides import AXES
 from accel_bench.scenario.sweep import Point, swept_by
 from accel_bench_share.bundle_reader import Bundle
+from accel_bench_share.stack_reproduction import NOT_WORK, summarize_results
 
 TAKEN = frozenset(
     """

@@ -10,11 +10,6 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.quantity import SPEED
-from accel_bench.analysis.reproduction import (
-    REPRODUCED,
-    StackReproduction,
-    reproduce_stacks,
-)
 from accel_bench.analysis.schema import Document, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Finding
@@ -42,6 +37,11 @@ from accel_bench.report.table import (
 )
 from accel_bench.report.views.compare import differences_table
 from accel_bench.result import PluginVersion, Result, Status
+from accel_bench_share.stack_reproduction import (
+    REPRODUCED,
+    StackReproduction,
+    reproduce_stacks,
+)
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:

@@ -11,13 +11,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from accel_bench.analysis.device_kinds import device_models
-from accel_bench.analysis.reproduction import (
-    MARGIN,
-    REPRODUCED,
-    StackReproduction,
-    reproduce_stacks,
-    row_key,
-)
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import (
     JUDGED,
@@ -40,6 +33,13 @@ from accel_bench.scenario.uses import slot_defaults
 from accel_bench_share.bundle_reader import Manifest, read_bundle
 from accel_bench_share.permissions import evaluated, naming_the_bundle
 from accel_bench_share.reproduction import plugins_of
+from accel_bench_share.stack_reproduction import (
+    MARGIN,
+    REPRODUCED,
+    StackReproduction,
+    reproduce_stacks,
+    row_key,
+)
 
 SUFFIX = ".zip"
 """Suffix of bundle files."""

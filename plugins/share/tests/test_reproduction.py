@@ -17,12 +17,12 @@ from accel_bench_share.reproduction import (
     plugins_of,
     reproduction_report,
 )
+from accel_bench_share.stack_reproduction import StackReproduction, summarize_results
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 
 from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.quantity import compared_by
-from accel_bench.analysis.reproduction import StackReproduction, summarize_results
 from accel_bench.report.formats import render_report
 from accel_bench.result import PluginVersion, Result, Status
 from accel_bench.scenario.uses import DataUse

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from accel_bench_share.site import ShownBundle, render_site
+from accel_bench_share.stack_reproduction import row_key, summarize_results
 from analysis_factory import STEADY, make_experiment, make_failures, make_rank, make_rounds, scaled
 from browser import Browser
 
 from accel_bench.analysis.quantity import compared_by
-from accel_bench.analysis.reproduction import row_key, summarize_results
 from accel_bench.result import Status
 
 HOSTILE = "<script>document.title='owned'</script><img src=http://evil.test/x onerror=alert(1)>\"'&"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import (
@@ -13,20 +12,14 @@ from accel_bench.analysis.checks.comparability import (
     Difference,
     comparability_of_rounds,
 )
-from accel_bench.analysis.reproduction import (
-    reproduce_stacks,
-    row_key,
-    summarize_results,
-)
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.summary import collect_raced, summarize_runs
 from accel_bench.machine.info import Machine
 from accel_bench.result import Result, Status
+from accel_bench_report.commands import Repetitions
 from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.schema import ConvergenceDocument
 from accel_bench_report.page.memory_parts import MemoryAtPeak, memory_at_peak
-from accel_bench_report.page.repetitions import Repetition
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.waterfall import Waterfall, waterfall
 
@@ -39,15 +32,8 @@ WORDS = {
 """Endings whose names are no words."""
 
 
-class StackRepetition(NamedTuple):
-    """What one repetition found of a stack at a sweep point."""
-
-    verdict: Finding
-    same_machine: bool
-
-
-Repeated = dict[tuple[str, str], list[StackRepetition]]
-"""What repetitions found, by `row_key`."""
+Badges = Mapping[tuple[str, str], tuple[str, str]]
+"""Badges of repetitions with their explanations, by stack and sweep point."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +57,8 @@ class PageRow:
 
     memory: MemoryAtPeak | None = None
 
-    repetitions: tuple[StackRepetition, ...] = ()
-    """What those found who have repeated the session's bundle."""
+    repeated: tuple[str, str] = ("", "")
+    """Badge of those who have repeated the session's bundle, and its explanation; else empty."""
 
     @property
     def last_run(self) -> Result | None:
@@ -117,7 +103,7 @@ def scenario_page(
     command: str,
     plan: StoredPlan,
     results: Sequence[Result],
-    repetitions: Sequence[Repetition] = (),
+    repetitions: Repetitions | None = None,
 ) -> ScenarioPage:
     """Return the page of the runs of one scenario, and of who repeated them; at least one run."""
     if plan.race:
@@ -131,7 +117,7 @@ def scenario_page(
     points: dict[str, list[tuple[ExperimentSummary, ExperimentRuns]]] = {}
     for row, own in zip(summary.experiments, runs, strict=True):
         points.setdefault(own.planned.experiment.point, []).append((row, own))
-    repeated = _judged(results, repetitions, plan.baseline)
+    repeated = repetitions.badges(results, plan.baseline) if repetitions else {}
     return ScenarioPage(
         command=command,
         started_at=min(result.started_at for result in results),
@@ -140,23 +126,6 @@ def scenario_page(
         machines=_machines(results),
         learning=_learning(runs, plan.baseline),
     )
-
-
-def _judged(
-    results: Sequence[Result], repetitions: Sequence[Repetition], baseline: str
-) -> Repeated:
-    """Compare a session's runs with each repetition; return verdicts by `row_key`.
-
-    The baseline has none: it is what ratios are to.
-    """
-    found: Repeated = {}
-    for one in repetitions:
-        here = summarize_results(one.results, baseline)
-        for row in reproduce_stacks(results, here, one.results):
-            if row.verdict is not None:
-                judged = StackRepetition(row.verdict, one.same_machine)
-                found.setdefault(row_key(row.stack, row.sweep), []).append(judged)
-    return found
 
 
 def _learning(rows: Sequence[ExperimentRuns], baseline: str) -> ConvergenceDocument | None:
@@ -188,7 +157,7 @@ def _ending(row: PageRow) -> str:
 def _point(
     rows: Sequence[tuple[ExperimentSummary, ExperimentRuns]],
     baseline: str,
-    repeated: Repeated,
+    repeated: Badges,
 ) -> tuple[PageRow, ...]:
     """Return the rows of one sweep point in their order."""
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
@@ -208,7 +177,7 @@ def _row(
     row: ExperimentSummary,
     own: ExperimentRuns,
     base: tuple[ExperimentSummary, ExperimentRuns] | None,
-    repeated: Repeated,
+    repeated: Badges,
 ) -> PageRow:
     other = base if base and base[1] is not own else None
     both = comparability_of_rounds(other[1].completed, own.completed) if other else None
@@ -222,7 +191,7 @@ def _row(
         differing=both.differing if both else (),
         waterfall=waterfall(other[0], row) if other and sound else None,
         memory=memory_at_peak(row.memory, own.last),
-        repetitions=tuple(repeated.get(row_key(row.stack, row.sweep), ())),
+        repeated=repeated.get((row.stack, own.planned.experiment.point), ("", "")),
     )
 
 

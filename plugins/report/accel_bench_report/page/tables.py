@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from accel_bench.analysis.reproduction import REPRODUCED
 from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.analysis.wording import (
     count,
@@ -21,7 +19,7 @@ from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench.report.views.compare import setting_text
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.model import clipped
-from accel_bench_report.page.scenario import PageRow, StackRepetition
+from accel_bench_report.page.scenario import PageRow
 from accel_bench_report.tables.overview import OverviewRow
 
 MOST_ROWS = 500
@@ -46,23 +44,8 @@ def row_origin(row: PageRow) -> tuple[str, str]:
         if exported
         else f"measured by this program{f', to repeat the bundle {file}' if file else ''}"
     )
-    if not row.repetitions:
-        return where, title
-    badge, text = _repeated(row.repetitions)
-    return f"{where}, {badge}", f"{title}; {text}"
-
-
-def _repeated(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
-    """Return how many machines reproduced a row, and what the newest of each found."""
-    machines = count(len(repetitions), "machine")
-    counts = Counter(one.verdict for one in repetitions)
-    verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
-    where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
-    good = counts["holds"]
-    return (
-        f"reproduced on {'' if good == len(repetitions) else f'{good} of '}{machines}",
-        f"its bundle was repeated on {machines}{where}; the newest of each: {verdicts}",
-    )
+    badge, text = row.repeated
+    return (f"{where}, {badge}", f"{title}; {text}") if badge else (where, title)
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:

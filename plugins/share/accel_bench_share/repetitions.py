@@ -1,16 +1,25 @@
-"""Stored sessions that repeat others by their bundle."""
+"""Stored sessions that repeat others by their bundle, for a page of the repeated ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
 
+from accel_bench.analysis.statistics.verdict import Finding
+from accel_bench.analysis.wording import count
 from accel_bench.result import Result
 from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS, SESSIONS
 from accel_bench.store.sessions import REPEATED
+from accel_bench_share.stack_reproduction import (
+    REPRODUCED,
+    reproduce_stacks,
+    row_key,
+    summarize_results,
+)
 
 MOST_MACHINES = 20
 """Machines whose repetitions of a session are read: those that repeated it last."""
@@ -26,14 +35,63 @@ class Repetition(NamedTuple):
     """True if it ran where the repeated session did."""
 
 
-def repeating_sessions(store: Store) -> list[SessionRecord]:
-    """Return the sessions that repeat a bundle, the oldest first."""
+class StackRepetition(NamedTuple):
+    """Verdict of one repetition on a stack at a sweep point."""
+
+    verdict: Finding
+    same_machine: bool
+
+
+class Repetitions(NamedTuple):
+    """Repetitions of the sessions of one command, for each machine its newest."""
+
+    found: Sequence[Repetition]
+
+    def badges(
+        self, results: Sequence[Result], baseline: str
+    ) -> dict[tuple[str, str], tuple[str, str]]:
+        """Return a badge and its explanation for each repeated stack and sweep point.
+
+        The baseline has none: it is what ratios are to.
+        """
+        found: dict[tuple[str, str], list[StackRepetition]] = {}
+        for key, one in self._verdicts(results, baseline):
+            found.setdefault(key, []).append(one)
+        return {key: _badge(repetitions) for key, repetitions in found.items()}
+
+    def _verdicts(
+        self, results: Sequence[Result], baseline: str
+    ) -> Iterator[tuple[tuple[str, str], StackRepetition]]:
+        for one in self.found:
+            here = summarize_results(one.results, baseline)
+            for row in reproduce_stacks(results, here, one.results):
+                if row.verdict is not None:
+                    judged = StackRepetition(row.verdict, one.same_machine)
+                    yield row_key(row.stack, row.sweep), judged
+
+
+def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list[Repetitions]:
+    """Return the repetitions of each command's sessions, from the runs of each."""
     query = select(SESSIONS.c.id).where(SESSIONS.c.document.contains(f'"{REPEATED}"'))
     ids = [row["id"] for row in store.fetch(query)]
-    return store.sessions(ids) if ids else []
+    repeating = store.sessions(ids) if ids else []
+    return [Repetitions(_of_command(store, results, repeating)) for results in commands]
 
 
-def read_repetitions(
+def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
+    """Return how many machines reproduced a row, and what the newest of each found."""
+    machines = count(len(repetitions), "machine")
+    counts = Counter(one.verdict for one in repetitions)
+    verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
+    where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
+    good = counts["holds"]
+    return (
+        f"reproduced on {'' if good == len(repetitions) else f'{good} of '}{machines}",
+        f"its bundle was repeated on {machines}{where}; the newest of each: {verdicts}",
+    )
+
+
+def _of_command(
     store: Store, results: Sequence[Result], repeating: Sequence[SessionRecord]
 ) -> list[Repetition]:
     """Return the repetitions of the sessions of these runs, one for each machine, its newest."""
