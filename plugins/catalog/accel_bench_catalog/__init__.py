@@ -1,1 +1,1 @@
-"""Commands that list the names a scenario can use: devices, models and stacks."""
+"""Commands that list the names a scenario can use: devices, models, stacks and keys."""
