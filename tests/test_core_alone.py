@@ -183,7 +183,12 @@ def test_a_folder_works_beside_core_alone(folder: str, beside: dict[str, Any]) -
     found = beside[folder]
     assert found["entries"] and found["broken"] == []
     done = {**found["helps"], **found["calls"]}
-    assert {call: said for call, said in done.items() if said[0] or "broken" in said[1]} == {}
+    assert {call: said for call, said in done.items() if said[0] or says_broken(said[1])} == {}
+
+
+def says_broken(text: str) -> bool:
+    """Return whether an output says of an entry point that it is broken, in a line or two."""
+    return "is broken: " in " ".join(text.split())
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

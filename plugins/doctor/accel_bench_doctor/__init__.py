@@ -1,1 +1,1 @@
-"""`accel-bench doctor`: installed versions, known conflicts, and the machine's noise floor."""
+"""Checks of a machine, and of what was stored on it: `doctor` and `results check`."""
