@@ -18,7 +18,6 @@ from cli.program import call, start, write_nulls
 from documented import files_of, install_page
 
 from accel_bench.analysis.statistics.sequential import GATE_CODES
-from accel_bench.catalog.prices import TABLE_VARIABLE
 from accel_bench.cli.commands import (
     DESCRIPTIONS,
     GROUP,
@@ -265,7 +264,7 @@ def test_topics_name_all_exit_codes_and_variables() -> None:
     assert all(f"\n  {code}    " in topics["exit-codes"] for code in codes)
     for form in get_args(get_args(AnyFormat)[0]):
         assert re.search(rf"^  {form} +\S", topics["formats"], re.MULTILINE)
-    for variable in (RESULTS, TABLE_VARIABLE, VARIABLE):
+    for variable in (RESULTS, "ACCEL_BENCH_PRICES", VARIABLE):
         assert f"\n  {variable} " in topics["environment"]
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import typer
 
 from accel_bench.cli.options import ExperimentOptions, PriceOptions, takes
-from accel_bench.cli.rates import hourly_rate, warn_if_stale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +26,10 @@ def cost(options: CostOptions) -> None:
     The measured throughput counts real tokens, without padding; starting up, loading, compiling and
     writing checkpoints are not in the cost. Prices older than 90 days are marked as stale.
     """
-    from accel_bench.cli.output import print_report
+    from accel_bench.cli.output import print_aside, print_report
     from accel_bench.errors import PriceError
     from accel_bench_advise.cost_report import cost_of_experiments, cost_report
+    from accel_bench_advise.rates import hourly_rate
 
     rate = hourly_rate(options)
     if rate is None:
@@ -37,4 +37,5 @@ def cost(options: CostOptions) -> None:
     experiments, _ = options.read_experiments()
     document = cost_of_experiments(experiments, rate, options.tokens, options.instances)
     print_report(cost_report(document), options.output)
-    warn_if_stale(rate)
+    if rate.warning:
+        print_aside(rate.warning)

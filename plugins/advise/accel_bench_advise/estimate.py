@@ -61,7 +61,6 @@ def estimate(options: EstimateOptions) -> int:
     prints is marked as estimated, and is never stored among measured results.
     """
     from accel_bench.catalog.hardware import named_hardware
-    from accel_bench.catalog.prices import read_prices
     from accel_bench.cli.output import print_report, print_text
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
@@ -75,6 +74,7 @@ def estimate(options: EstimateOptions) -> int:
     from accel_bench_advise.estimates.simulator import Simulator
     from accel_bench_advise.estimates.speed import recent_results
     from accel_bench_advise.estimates.view import estimate_report
+    from accel_bench_advise.price_table import read_prices
 
     if options.gpu and options.fits:
         raise ScenarioError("--fits names the device already; leave --gpu out")

@@ -14,7 +14,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from accel_bench.catalog.prices import (
+from accel_bench.documents.files import read_text, write_atomically
+from accel_bench.errors import PriceError
+from accel_bench_advise.price_table import (
     MAXIMUM_BYTES,
     TABLE_VARIABLE,
     Price,
@@ -22,8 +24,6 @@ from accel_bench.catalog.prices import (
     user_prices,
     user_table_path,
 )
-from accel_bench.documents.files import read_text, write_atomically
-from accel_bench.errors import PriceError
 
 MAXIMUM_CATALOG_BYTES = 32 * 1024 * 1024
 """Maximum bytes of a catalog file; the largest public one has about 3 MB."""

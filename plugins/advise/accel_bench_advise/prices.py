@@ -37,7 +37,7 @@ def list_prices(output: OutputFormat = "table") -> None:
     """List all prices, those that ship replaced by your own."""
     from datetime import date
 
-    from accel_bench.catalog.prices import read_prices
+    from accel_bench_advise.price_table import read_prices
 
     today = date.today()
     rows = [

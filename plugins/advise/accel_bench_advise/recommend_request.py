@@ -15,7 +15,6 @@ from typing import Any
 from accel_bench.analysis.wording import join_names, size
 from accel_bench.catalog.hardware import NamedHardware, named_hardware
 from accel_bench.catalog.models import ModelCard, list_cards, model_problems, read_card
-from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import single_draft
 from accel_bench.documents.files import read_text
@@ -34,6 +33,7 @@ from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.lengths import read_lengths
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.speed import recent_results
+from accel_bench_advise.price_table import read_prices
 from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.family import WORK, recommend_family

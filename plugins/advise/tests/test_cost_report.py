@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from accel_bench_advise.cost_report import CostDocument, cost_of_experiments
+from accel_bench_advise.price_table import Price
+from accel_bench_advise.rates import table_tariff
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +20,8 @@ from accel_bench.analysis.metrics.cost import (
     HourlyRate,
     instances_needed,
     same_device,
-    table_tariff,
     usd_per_million_tokens,
 )
-from accel_bench.catalog.prices import Price
 from accel_bench.result import Result, Status
 
 GIVEN = HourlyRate(usd_per_hour=3.6, kind="given")

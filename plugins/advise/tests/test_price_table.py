@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from accel_bench_advise.price_import import add_to_user_table, leading_comments, table_text
+from accel_bench_advise.price_table import Price, user_prices
 
-from accel_bench.catalog.prices import Price, user_prices
 from accel_bench.errors import PriceError
 
 

@@ -33,11 +33,11 @@ def convergence(options: ConvergenceOptions) -> None:
     were tried, how alike seeds end, and whether memory grows with the steps.
     """
     from accel_bench.analysis.aggregate import collect_experiments
-    from accel_bench.cli.output import print_report
-    from accel_bench.cli.rates import hourly_rate, warn_if_stale
+    from accel_bench.cli.output import print_aside, print_report
     from accel_bench.errors import AccelBenchError
     from accel_bench_report.learning.convergence import converge
     from accel_bench_report.learning.view import convergence_report
+    from accel_bench_report.rates import hourly_rate
 
     if options.tokens is not None:
         raise AccelBenchError(
@@ -48,4 +48,5 @@ def convergence(options: ConvergenceOptions) -> None:
     experiments = collect_experiments(results)
     document = converge(experiments, baselines, options.loss, rate, options.instances)
     print_report(convergence_report(document, options.curves), options.output)
-    warn_if_stale(rate)
+    if rate and rate.warning:
+        print_aside(rate.warning)

@@ -43,8 +43,8 @@ def pivot(options: PivotOptions) -> None:
     failed its word. With --price or --instance there is money, with --tokens the hours too.
     """
     from accel_bench.analysis.metrics.cost import Terms
-    from accel_bench.cli.output import print_report
-    from accel_bench.cli.rates import hourly_rate, warn_if_stale
+    from accel_bench.cli.output import print_aside, print_report
+    from accel_bench_report.rates import hourly_rate
     from accel_bench_report.tables.pivot import Layout, pivot_experiments
     from accel_bench_report.tables.pivot_view import pivot_report
 
@@ -60,7 +60,8 @@ def pivot(options: PivotOptions) -> None:
     )
     made = pivot_experiments(experiments, layout, terms)
     print_report(pivot_report(made), options.output)
-    warn_if_stale(rate)
+    if rate and rate.warning:
+        print_aside(rate.warning)
 
 
 def _reference(texts: Names) -> dict[str, JsonValue]:

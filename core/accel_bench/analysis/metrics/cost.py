@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import date as Date
 from typing import Literal
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.utilization import devices_used
 from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import find_hardware, list_hardware
-from accel_bench.catalog.prices import Price
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import Device
 
@@ -72,6 +70,16 @@ class HourlyRate(Frozen):
         named = f", {what}, {self.kind}" if what else ""
         return f"price: {self.usd_per_hour:g} USD per hour{named} ({self.source}{dated}){stale}"
 
+    @property
+    def warning(self) -> str:
+        """Warning of an old price, with the source of newer ones; empty for any other."""
+        return (
+            f"warning: the price is {count(self.age_days or 0, 'day')} old ({self.date}); "
+            "`accel-bench catalog prices import` brings newer ones, --price gives one"
+            if self.stale
+            else ""
+        )
+
 
 class Terms(Frozen):
     """Price and size of a job, which give its hours and dollars."""
@@ -89,21 +97,6 @@ class Terms(Frozen):
 def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_second: float) -> float:
     """Return dollars per million tokens of all devices; all arguments are positive."""
     return usd_per_hour * instances / (tokens_per_second * 3600 / 1e6)
-
-
-def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
-    """Return a row of the price table as a rate; None for a missing spot price."""
-    usd = price.spot_usd_per_hour if spot else price.usd_per_hour
-    if usd is None:
-        return None
-    same = price.model_dump(exclude={"usd_per_hour", "spot_usd_per_hour"})
-    return HourlyRate(
-        **same,
-        usd_per_hour=usd,
-        kind="spot" if spot else "on demand",
-        age_days=price.age_days(today),
-        stale=price.is_stale(today),
-    )
 
 
 def instances_needed(devices: int, nodes: int, devices_per_instance: int | None) -> int:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.wording import count, label_of, settings, size
 from accel_bench.catalog.hardware import NamedHardware
-from accel_bench.catalog.prices import PriceEntry
 from accel_bench.documents.base import JsonValue
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import Machine
@@ -31,6 +30,7 @@ from accel_bench_advise.estimates.schema import (
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.speed import SpeedEstimator
 from accel_bench_advise.estimates.target import Target, estimate_cost, machine_with, target_of
+from accel_bench_advise.price_table import PriceEntry
 
 PLANNING = Lock()
 """Lock of planning: several devices or models may be estimated concurrently."""

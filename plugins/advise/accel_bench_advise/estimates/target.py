@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 from accel_bench.analysis.metrics.cost import instances_needed
 from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import Hardware, NamedHardware, find_hardware
-from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import GPU, Machine
 from accel_bench.scenario.models import Scenario
 from accel_bench_advise.estimates.schema import CostEstimate, SpeedEstimate
+from accel_bench_advise.price_table import Price, PriceEntry
 
 CAPABILITIES = (("fp8", (9, 0)), ("bf16", (8, 0)), ("fp16", (7, 0)))
 """Least compute capability of a device with a peak for a dtype, by dtype."""

@@ -9,10 +9,10 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Finding
 from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
-from accel_bench.catalog.prices import PriceEntry
 from accel_bench_advise.estimates.estimator import DeviceEstimate
 from accel_bench_advise.estimates.schema import Bounds
 from accel_bench_advise.estimates.target import hourly_cost
+from accel_bench_advise.price_table import PriceEntry
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import job_time
 from accel_bench_advise.recommendation.schema import Offer, RecommendRequest

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 from accel_bench.analysis.device_kinds import DeviceKind
 from accel_bench.analysis.wording import count, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
-from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.result import Result
 from accel_bench_advise.estimates.estimator import DeviceEstimate, Estimator
 from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.schema import LengthSummary
 from accel_bench_advise.estimates.target import is_price_of
+from accel_bench_advise.price_table import PriceEntry
 from accel_bench_advise.recommendation.advice import advice
 from accel_bench_advise.recommendation.candidate_rows import (
     answer_of,

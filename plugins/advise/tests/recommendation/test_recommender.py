@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from accel_bench_advise.price_table import Price, PriceEntry
 from accel_bench_advise.recommendation.candidate_rows import memory_words
 from accel_bench_advise.recommendation.candidates import Stored, training_of
 from accel_bench_advise.recommendation.recommender import Recommender, check_request
@@ -15,7 +16,6 @@ from analysis_factory import make_experiment
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
 
-from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Device
 from accel_bench.report.formats import render_report

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-
-from accel_bench.catalog import prices
-from accel_bench.catalog.hardware import list_hardware
-from accel_bench.catalog.prices import (
+from accel_bench_advise import price_table as prices
+from accel_bench_advise.price_table import (
     MAXIMUM_BYTES,
     Price,
     PriceTable,
@@ -22,6 +20,8 @@ from accel_bench.catalog.prices import (
     shipped_prices,
     user_table_path,
 )
+
+from accel_bench.catalog.hardware import list_hardware
 from accel_bench.errors import PriceError
 
 

@@ -1,35 +1,17 @@
-"""Hourly prices of machines, as options name them."""
+"""Hourly prices of machines, as options name them; the door `accel_bench.rates` leads here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import date as Date
 
+from accel_bench.analysis.metrics.cost import HourlyRate
 from accel_bench.cli.options import PriceOptions
-from accel_bench.cli.output import print_aside
-
-if TYPE_CHECKING:
-    from accel_bench.analysis.metrics.cost import HourlyRate
-
-
-def warn_if_stale(rate: HourlyRate | None) -> None:
-    """Print the source of newer prices, if a price is old."""
-    from accel_bench.analysis.wording import count
-
-    if rate is not None and rate.stale:
-        print_aside(
-            f"warning: the price is {count(rate.age_days or 0, 'day')} old ({rate.date}); "
-            "`accel-bench catalog prices import` brings newer ones, --price gives one"
-        )
+from accel_bench.errors import PriceError
+from accel_bench_advise.price_table import Price, find_price, read_prices
 
 
 def hourly_rate(options: PriceOptions) -> HourlyRate | None:
     """Return the price named by the options; None without one. Raises PriceError."""
-    from datetime import date
-
-    from accel_bench.analysis.metrics.cost import HourlyRate, table_tariff
-    from accel_bench.catalog.prices import find_price, read_prices
-    from accel_bench.errors import PriceError
-
     for option, value in (("--price", options.price), ("--tokens", options.tokens)):
         if value is not None and not 0 < value < float("inf"):
             raise PriceError(f"{option} must be a positive number, not {value}")
@@ -41,7 +23,22 @@ def hourly_rate(options: PriceOptions) -> HourlyRate | None:
     if options.price is not None:
         raise PriceError("a cost needs --price or --instance, and not both")
     price = find_price(read_prices(), options.instance, options.provider, options.region).price
-    rate = table_tariff(price, date.today(), options.spot)
+    rate = table_tariff(price, Date.today(), options.spot)
     if rate is None:
         raise PriceError(f"the table has no spot price of {options.instance!r}; --price gives one")
     return rate
+
+
+def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
+    """Return a row of the price table as a rate; None for a missing spot price."""
+    usd = price.spot_usd_per_hour if spot else price.usd_per_hour
+    if usd is None:
+        return None
+    same = price.model_dump(exclude={"usd_per_hour", "spot_usd_per_hour"})
+    return HourlyRate(
+        **same,
+        usd_per_hour=usd,
+        kind="spot" if spot else "on demand",
+        age_days=price.age_days(today),
+        stale=price.is_stale(today),
+    )
