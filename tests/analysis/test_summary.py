@@ -46,7 +46,6 @@ def test_the_document_has_the_promised_keys():
         "scenario",
         "baseline",
         "experiments",
-        "ladder",
         "points",
         "race",
         "sections",

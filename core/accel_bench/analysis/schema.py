@@ -8,7 +8,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from accel_bench.analysis.checks.training_verdict import StackComparison
-from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp, UpdateCost
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
@@ -282,9 +281,6 @@ class Summary(Document):
 
     experiments: tuple[ExperimentSummary, ...] = ()
     """Rows."""
-
-    ladder: tuple[LadderStep, ...] = ()
-    """What each item of the scenario's ladder adds, and what leaving it out costs."""
 
     points: tuple[PointFigure, ...] = ()
     """Each stack at each sweep point against the same stack at the reference point."""

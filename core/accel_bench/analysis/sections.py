@@ -4,7 +4,8 @@ A distribution adds a section by an entry point of the group `accel_bench.sectio
 a module. Its function `document(summary, rows)` gets the comparison of the stacks, and the runs of
 each planned experiment. It returns a list of mappings, which stands under the section's name in the
 JSON document and is printed as a table with their keys as columns; or None if there is nothing to
-say. A module with a function `tables(summary, document)` prints its document as it likes.
+say. A module with a function `tables(summary, document)` prints its document as it likes, one with
+`notes(summary, document)` adds notes on the stacks, and one with `CSV` columns to their rows.
 
 Sections of the box are made for every comparison, others if they are named.
 """

@@ -28,7 +28,6 @@ from accel_bench.analysis.checks.training_verdict import (
 )
 from accel_bench.analysis.compare import judged_rows
 from accel_bench.analysis.experiment_figures import figures
-from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
 from accel_bench.analysis.metrics.memory import memory_figures
 from accel_bench.analysis.metrics.ranks import ranks_summary
@@ -127,7 +126,6 @@ def summarize_runs(
         notices=tuple(
             dict.fromkeys(text for row in measured for text in row.planned.experiment.notices)
         ),
-        ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
         points=compare_points(measured, reference),
         seeds=compare_over_seeds(measured, baseline),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from operator import itemgetter, methodcaller
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -206,6 +207,16 @@ def columns_of(
         elif not documents:
             found.append(Column(key.format(name), reader(f"{path}.{name}")))
     return found
+
+
+def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
+    """Return columns that read what `find` returns of a row; null where that is null."""
+
+    def cell(column: Column, row: Any) -> Any:
+        found = find(row)
+        return None if found is None else column.cell(found)
+
+    return tuple(replace(column, cell=partial(cell, column)) for column in columns)
 
 
 def reader(path: str) -> Callable[[Any], Any]:

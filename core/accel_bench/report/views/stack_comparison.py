@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeVar
 
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.ladder import LadderFigure, LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.plugin_metrics import labels
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
@@ -41,8 +41,8 @@ from accel_bench.analysis.wording import (
     with_spread,
 )
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.errors import AccelBenchError
-from accel_bench.plugins.doors import find_entry
+from accel_bench.errors import AccelBenchError, PluginError
+from accel_bench.plugins.doors import find_entries, find_entry
 from accel_bench.report.table import (
     Column,
     Line,
@@ -63,9 +63,11 @@ from accel_bench.report.views.inference import (
     load_notes,
     request_tables,
 )
-from accel_bench.report.views.ladder import ladder_tables
 from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.tags import is_chosen
+
+Made = TypeVar("Made", Table, str)
+"""Kind of things that a section's function makes."""
 
 WIDTH = 80
 """Width of the page without a terminal, in columns."""
@@ -91,10 +93,11 @@ def stacks_report(
     The added columns form a table of their own, unless the page is `wide`.
     """
     rows = [_flat_row(summary, row) for summary in summaries for row in summary.experiments]
+    columns = (*FLAT, *_section_columns(summaries), *FLAT_AT_THE_END)
     return Report(
         sections=[_section(summary, verbose, wide) for summary in summaries],
         document=one_or_list(summaries),
-        flat=Table(FLAT if rows else (), rows),
+        flat=Table(columns if rows else (), rows),
         width=WIDTH,
     )
 
@@ -118,11 +121,10 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def extra_tables(summary: Summary) -> list[Table]:
-    """Return the tables beside that of the stacks: metrics, ladder and sections."""
+    """Return the tables beside that of the stacks: metrics and sections."""
     return [
         *request_tables(summary),
         *_metric_tables(summary),
-        *ladder_tables(summary),
         *(table for name in summary.sections for table in _section_tables(summary, name)),
     ]
 
@@ -131,16 +133,44 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
     """Return the tables of a section; a note in their place if the section fails."""
     document = summary.sections[name]
     try:
-        entry = find_entry(GROUP, KIND, name)
-        if hasattr(entry.load(), "tables"):
-            tables = call_section(entry, "tables", summary, document)
-            if isinstance(tables, Sequence) and all(isinstance(one, Table) for one in tables):
-                return tables
-            raise entry.broken("its function 'tables' returned no tables")
+        tables = _made(summary, name, "tables", Table)
     except AccelBenchError as error:
         return [Table((), (), notes=[f"left out: {error}"])]
+    if tables is not None:
+        return tables
     keys = dict.fromkeys(key for row in document for key in row)
     return [replace(keyed(keys, document), title=name)]
+
+
+def _section_notes(summary: Summary, name: str) -> Sequence[str]:
+    """Return the notes of a section, the one on its failure included."""
+    try:
+        return _made(summary, name, "notes", str) or ()
+    except AccelBenchError as error:
+        return [f"left out: {error}"]
+
+
+def _made(summary: Summary, name: str, what: str, kind: type[Made]) -> Sequence[Made] | None:
+    """Return what a section's function makes of its document; None without that function.
+
+    Raises PluginError that names the section.
+    """
+    entry = find_entry(GROUP, KIND, name)
+    if not hasattr(entry.load(), what):
+        return None
+    found = call_section(entry, what, summary, summary.sections[name])
+    if isinstance(found, Sequence) and all(isinstance(one, kind) for one in found):
+        return found
+    raise entry.broken(f"its function {what!r} returned no {what}")
+
+
+def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
+    """Yield the columns of the CSV that sections add; those of the box are always there."""
+    named = dict.fromkeys(name for summary in summaries for name in summary.sections)
+    for name, entry in find_entries(GROUP, KIND).items():
+        if entry.is_ours or name in named:
+            with suppress(PluginError):  # A notice names it already.
+                yield from getattr(entry.load(), "CSV", ())
 
 
 def stack_columns(summary: Summary) -> list[Column]:
@@ -179,6 +209,7 @@ def _notes(summary: Summary, answer: str) -> list[str]:
         *load_notes(summary),
         *_evidence(summary),
         *map(_seeds, summary.seeds),
+        *(note for name in summary.sections for note in _section_notes(summary, name)),
         *_reason_notes(summary, answer),
     ]
 
@@ -415,11 +446,9 @@ def _visible(row: ExperimentSummary) -> str:
 
 
 def _flat_row(summary: Summary, row: ExperimentSummary) -> Line:
-    """Return a line of the CSV: the step of the ladder is that whose last item the stack adds."""
-    steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
+    """Return a line of the CSV."""
     points = (p for p in summary.points if (p.stack, p.sweep) == (row.stack, row.sweep))
-    step, point = next(steps, None), next(points, None)
-    return Line(summary=summary, row=row, step=step, point=point)
+    return Line(summary=summary, row=row, point=next(points, None))
 
 
 def _plugins(flat: Line) -> list[str]:
@@ -432,12 +461,8 @@ NAMED_BELOW = "rates tokens start_up phases utilization memory losses"
 LEFT_OUT = "evidence effective update_cost ranks"
 """Documents of a row that a spreadsheet does without."""
 
-OF_LADDER = (
-    "stack against rounds ratio verdict_reason memory loss_verdict loss_difference loss_tolerance "
-    "loss_reason update_verdict update_difference"
-)
 OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"
-"""Fields that a row has of its rung of a ladder, and of its sweep point."""
+"""Fields that a row has of its sweep point."""
 
 PEAKS = ("reserved", "nvml", "rss")
 """Ways of measuring memory whose peak has a column, beside the one of `peak_memory_bytes`."""
@@ -452,11 +477,12 @@ FLAT = (
     *columns_of(Utilization, "row.utilization", names="model_flops_per_second mfu hfu"),
     *(Column(f"peak_{kind}_bytes", reader(f"row.memory.{kind}.bytes")) for kind in PEAKS),
     *columns_of(LossStatistics, "row.losses", "loss_{}"),
-    *columns_of(LadderStep, "step", "ladder_{}", "item"),
-    *columns_of(LadderFigure, "step.adds", "ladder_adds_{}", OF_LADDER),
-    *columns_of(LadderFigure, "step.left_out", "ladder_left_out_{}", OF_LADDER),
+)
+"""Columns of the CSV, before those of the sections."""
+
+FLAT_AT_THE_END = (
     *columns_of(PointFigure, "point", "point_{}", OF_POINT),
     Column("plugins", _plugins),
     Column("metrics", reader("row.metric_values")),
 )
-"""Columns of the CSV."""
+"""Columns of the CSV behind those of the sections."""

@@ -1,16 +1,20 @@
-"""An ablation ladder: a row for each item, with the effects of adding and of leaving it out."""
+"""The section of ablation ladders: the effects of adding each item, and of leaving it out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from accel_bench.analysis.ladder import LadderStep, MemoryChange
+from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.verdict import ALIKE
 from accel_bench.analysis.wording import point_name, ratio_interval, ratio_texts
-from accel_bench.report.table import Column, Table, number_column
+from accel_bench.report.table import Column, Line, Table, columns_of, number_column, read_at
 from accel_bench.report.views.training import verdict_column
+from accel_bench_ladder.figures import LadderFigure, LadderStep, MemoryChange, ladder_steps
+
+NAME = "ladder"
+"""Name of the entry point."""
 
 MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
@@ -19,15 +23,20 @@ MEANING = (
 """Note under the table of a ladder."""
 
 
-def ladder_tables(summary: Summary) -> list[Table]:
+def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> tuple[LadderStep, ...] | None:
+    """Return what each item of the ladder adds; None without a ladder."""
+    return ladder_steps(rows, [row.ratio for row in summary.experiments]) or None
+
+
+def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
     """Return a table for each sweep point with a ladder."""
     points: dict[str, list[LadderStep]] = {}
-    for step in summary.ladder:
+    for step in steps:
         at = f" ({point_name(step)})" if step.sweep else ""
         points.setdefault(f"ladder of {summary.scenario}{at}", []).append(step)
     fast = summary.experiments[0].words.times.removeprefix("times ")
     columns = [replace(one, title=fast) if one.title == "as fast" else one for one in COLUMNS]
-    return [Table(columns, steps, title, _notes(steps)) for title, steps in points.items()]
+    return [Table(columns, own, title, _notes(own)) for title, own in points.items()]
 
 
 def memory_change(change: MemoryChange) -> str:
@@ -63,3 +72,25 @@ COLUMNS = (
     number_column("left_out.memory", "left out", "MiB", memory_change),
 )
 """Columns of a ladder's table for people."""
+
+OF_A_FIGURE = (
+    "stack against rounds ratio verdict_reason memory loss_verdict loss_difference loss_tolerance "
+    "loss_reason update_verdict update_difference"
+)
+"""Fields of a figure that the CSV has."""
+
+
+def _step_of(line: Line) -> LadderStep | None:
+    """Return the step whose last item the stack of a CSV's row adds."""
+    steps = line.summary.sections.get(NAME, ())
+    own = line.row.stack, line.row.sweep
+    return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)
+
+
+CSV = read_at(
+    _step_of,
+    *columns_of(LadderStep, "", "ladder_{}", "item"),
+    *columns_of(LadderFigure, "adds", "ladder_adds_{}", OF_A_FIGURE),
+    *columns_of(LadderFigure, "left_out", "ladder_left_out_{}", OF_A_FIGURE),
+)
+"""Columns of the CSV, on the rows of the rungs."""

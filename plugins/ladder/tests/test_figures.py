@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from accel_bench_ladder.figures import LadderStep
+from accel_bench_ladder.section import NAME
 from analysis_factory import (
     STEADY,
     make_experiment,
@@ -16,7 +18,6 @@ from analysis_factory import (
     scaled,
 )
 
-from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.schema import Summary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
@@ -47,6 +48,12 @@ def climb(**seconds: float) -> Summary:
     return make_summary(experiments, results)
 
 
+def steps_of(summary: Summary) -> tuple[LadderStep, ...]:
+    """The steps of a comparison's section."""
+    found: tuple[LadderStep, ...] = summary.sections[NAME]
+    return found
+
+
 def median(step: LadderStep, figure: str) -> float:
     """The ratio of one of a step's figures."""
     found = getattr(step, figure).ratio
@@ -55,7 +62,7 @@ def median(step: LadderStep, figure: str) -> float:
 
 
 def test_each_item_has_what_it_adds_and_what_leaving_it_out_costs() -> None:
-    first, second = climb().ladder
+    first, second = steps_of(climb())
     assert (first.item, first.number, second.item, second.number) == ("a", 1, "b", 2)
     assert (median(first, "adds"), median(second, "adds")) == pytest.approx((1.25, 2.0), rel=1e-3)
     # Without a: 0.4 / 0.5 of the speed of all; without b, which is the rung before: 0.4 / 0.8.
@@ -68,7 +75,7 @@ def test_each_item_has_what_it_adds_and_what_leaving_it_out_costs() -> None:
 
 def test_steps_are_estimates_over_the_same_pairs_with_intervals() -> None:
     summary = climb()
-    step = summary.ladder[1]
+    step = steps_of(summary)[1]
     assert (step.adds.rounds, step.adds.loss_verdict) == (5, "bitwise equal")
     assert step.adds.ratio is not None
     assert step.adds.ratio.low is not None
@@ -81,7 +88,7 @@ def test_a_ladder_changes_no_verdict_of_its_stacks() -> None:
     times = {"lora": STEADY, "1+a": scaled(0.8), "2+b": scaled(0.4), "without-a": scaled(0.5)}
     results = [run for e in plain for run in make_rounds(e, times[e.stack.name])]
     without, with_ladder = make_summary(plain, results), climb()
-    assert without.ladder == ()
+    assert NAME not in without.sections
     assert [(r.verdict, r.ratio) for r in without.experiments] == [
         (r.verdict, r.ratio) for r in with_ladder.experiments
     ]
@@ -95,7 +102,7 @@ def test_memory_is_the_paired_difference_with_an_interval() -> None:
         for e in experiments
         for i, peak in enumerate(peaks[e.stack.name])
     ]
-    memory = make_summary(experiments, results, rounds=3).ladder[0].adds.memory
+    memory = steps_of(make_summary(experiments, results, rounds=3))[0].adds.memory
     assert memory is not None
     assert memory.bytes == -300
     # Differences -300, -295, -305: standard error 5 / sqrt(3), t(2, 0.975) = 4.303.
@@ -106,7 +113,7 @@ def test_memory_is_the_paired_difference_with_an_interval() -> None:
 def test_memory_that_was_not_measured_is_null() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a")]
     results = [make_result(e, ranks=[make_rank(peak=None)]) for e in experiments]
-    assert make_summary(experiments, results, rounds=1).ladder[0].adds.memory is None
+    assert steps_of(make_summary(experiments, results, rounds=1))[0].adds.memory is None
 
 
 def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> None:
@@ -121,7 +128,7 @@ def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> N
         for e in experiments
         for i in range(2)
     ]
-    first, second = make_summary(experiments, results, rounds=2).ladder
+    first, second = steps_of(make_summary(experiments, results, rounds=2))
     assert (first.adds.loss_verdict, first.left_out.loss_verdict) == ("different", "different")
     assert (second.adds.loss_verdict, second.left_out.loss_verdict) == ("bitwise equal",) * 2
 
@@ -131,7 +138,7 @@ def test_leaving_an_item_out_is_judged_by_what_the_stack_with_it_allows() -> Non
     results = [
         make_result(e, loss_tolerance=0.5 if e.stack.name == "2+b" else 1e-6) for e in experiments
     ]
-    step = make_summary(experiments, results, rounds=1).ladder[0]
+    step = steps_of(make_summary(experiments, results, rounds=1))[0]
     assert step.left_out.loss_tolerance == 0.5
 
 
@@ -146,7 +153,7 @@ def test_a_rung_that_failed_leaves_its_neighbours_without_a_figure_and_says_so()
             else make_rounds(e, STEADY[:1])
         )
     ]
-    first, second = make_summary(experiments, results, rounds=1).ladder
+    first, second = steps_of(make_summary(experiments, results, rounds=1))
     assert (first.adds.ratio, first.adds.verdict_reason) == (None, "1+a ended as oom")
     assert (second.adds.ratio, second.adds.verdict_reason) == (None, "1+a ended as oom")
     assert first.left_out.ratio is not None
@@ -157,13 +164,13 @@ def test_a_skipped_rung_says_that_it_was_skipped() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a")]
     results = make_rounds(experiments[0], STEADY)
     summary = make_summary(experiments, results, skipped={"1+a": ["needs a GPU"]})
-    assert summary.ladder[0].adds.verdict_reason == "1+a was skipped"
+    assert steps_of(summary)[0].adds.verdict_reason == "1+a was skipped"
 
 
 def test_a_stack_that_is_not_in_the_plan_has_no_name_and_no_figure() -> None:
     experiments = [on_ladder("lora"), on_ladder("2+b")]
     results = [run for e in experiments for run in make_rounds(e, STEADY)]
-    first, second = make_summary(experiments, results).ladder
+    first, second = steps_of(make_summary(experiments, results))
     assert (first.adds.stack, first.adds.against) == (None, "lora")
     assert "not in the plan" in first.adds.verdict_reason
     assert second.ratio is not None
@@ -172,7 +179,7 @@ def test_a_stack_that_is_not_in_the_plan_has_no_name_and_no_figure() -> None:
 def test_an_item_that_another_one_implies_is_not_missed() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a"), on_ladder("2+b", [(0, 1), (1,)])]
     results = [run for e in experiments for run in make_rounds(e, STEADY)]
-    step = make_summary(experiments, results).ladder[0]
+    step = steps_of(make_summary(experiments, results))[0]
     assert "changes nothing" in step.left_out.verdict_reason
 
 
@@ -182,7 +189,7 @@ def test_rounds_of_different_sessions_are_no_pairs_of_neighbours() -> None:
         *make_rounds(experiments[0], STEADY),
         *make_rounds(experiments[1], STEADY, session="tuesday"),
     ]
-    reason = make_summary(experiments, results).ladder[0].adds.verdict_reason
+    reason = steps_of(make_summary(experiments, results))[0].adds.verdict_reason
     assert reason == "no round in which both completed"
 
 
@@ -194,6 +201,6 @@ def test_each_sweep_point_has_a_ladder_of_its_own() -> None:
         for e in experiments
         for run in make_rounds(e, scaled(factor.get((e.stack.name, e.sweep["x"]), 1.0)))
     ]
-    steps = [step for step in make_summary(experiments, results).ladder if step.item == "a"]
+    steps = [step for step in steps_of(make_summary(experiments, results)) if step.item == "a"]
     assert [step.sweep["x"] for step in steps] == [1, 2]
     assert [median(step, "adds") for step in steps] == pytest.approx([2.0, 4.0], rel=1e-3)

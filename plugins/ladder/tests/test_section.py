@@ -7,12 +7,12 @@ import json
 from io import StringIO
 
 import pytest
+from accel_bench_ladder.figures import MemoryChange
+from accel_bench_ladder.section import memory_change
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary, scaled
 
-from accel_bench.analysis.ladder import MemoryChange
 from accel_bench.analysis.schema import Summary
 from accel_bench.report.formats import render
-from accel_bench.report.views.ladder import memory_change
 from accel_bench.scenario.models import LadderPosition
 
 LABELS = ("linear_cross_entropy", "gradient_checkpointing", "torch-compile-max-autotune")
@@ -78,7 +78,7 @@ def test_csv_has_the_figures_on_the_rows_of_the_rungs() -> None:
 
 
 def test_json_has_a_step_for_each_item() -> None:
-    steps = json.loads(render([ladder_summary()], "json"))["ladder"]
+    steps = json.loads(render([ladder_summary()], "json"))["sections"]["ladder"]
     assert [step["item"] for step in steps] == list(LABELS)
     assert steps[0]["adds"]["ratio"]["median"] == pytest.approx(1 / 0.9, rel=1e-3)
 

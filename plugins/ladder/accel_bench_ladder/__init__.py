@@ -1,0 +1,1 @@
+"""The ablation ladder: stacks that differ by one item, and what each item adds."""
