@@ -49,7 +49,6 @@ def test_the_document_has_the_promised_keys():
         "points",
         "race",
         "sections",
-        "seeds",
         "notices",
         "noise",
     }

@@ -39,6 +39,9 @@ RUN_FACTS = tuple(
 RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
 """Fields of a run and of its ranks from which tables of experiments are made."""
 
+SEED_KEYS = ("train.seed", "data.seed")
+"""Swept keys that make repetitions of the same experiment, not others."""
+
 ALIKE = ("experiment", "machine", "nodes", "provenance")
 """Fields that most runs of an experiment share."""
 

@@ -18,7 +18,6 @@ from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.seeds import SeedEquivalence
 from accel_bench.analysis.statistics.verdict import QuantityWords
 from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
@@ -287,9 +286,6 @@ class Summary(Document):
 
     sections: dict[str, Any] = Field(default_factory=dict)
     """Documents of further tables, by the names of the entry points that make them."""
-
-    seeds: tuple[SeedEquivalence, ...] = ()
-    """The loss at the end over several seeds; empty when no seed is swept."""
 
     race: RaceSummary | None = None
     """What `--race` has dropped and saved; null without it."""

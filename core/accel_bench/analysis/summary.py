@@ -37,7 +37,6 @@ from accel_bench.analysis.race import RaceSummary, race_looks, race_point
 from accel_bench.analysis.schema import ExperimentSummary, SlowRun, Summary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.statistics.sequential import Outcome, judge_comparison
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
@@ -128,7 +127,6 @@ def summarize_runs(
         ),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
         points=compare_points(measured, reference),
-        seeds=compare_over_seeds(measured, baseline),
     )
     return with_sections(summary, measured, sections)
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
-from accel_bench.analysis.aggregate import ExperimentRuns, by_point, obstacle
+from accel_bench.analysis.aggregate import SEED_KEYS, ExperimentRuns, by_point, obstacle
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import (
     ESTIMATE,
     UNPAIRED,

@@ -16,14 +16,12 @@ from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.schema import ExperimentSummary, Rates, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
-from accel_bench.analysis.statistics.seeds import SeedEquivalence
 from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
     JUDGED,
     count,
     figure_text,
     flops,
-    group_label,
     grouped_by_reason,
     join_names,
     label,
@@ -37,7 +35,6 @@ from accel_bench.analysis.wording import (
     shares,
     significant,
     size,
-    training_word,
     with_spread,
 )
 from accel_bench.documents.canonical import canonical_json
@@ -208,7 +205,6 @@ def _notes(summary: Summary, answer: str) -> list[str]:
         *summary.notices,
         *load_notes(summary),
         *_evidence(summary),
-        *map(_seeds, summary.seeds),
         *(note for name in summary.sections for note in _section_notes(summary, name)),
         *_reason_notes(summary, answer),
     ]
@@ -362,23 +358,6 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         yield f"loss {row.loss_word}: {row.loss_reason}"
     if row.update_reason and row.ratio and row.update_reason not in answer:
         yield f"update {row.update_word}: {row.update_reason}"
-
-
-def _seeds(row: SeedEquivalence) -> str:
-    """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
-    name = group_label(row.stack, row.sweep)
-    word = training_word(row.verdict, row.tolerance_by)
-    text = f"{name}: loss at the end over {count(row.seeds, 'seed')} {word}"
-    if row.lost:
-        text += f" ({row.lost} more on which it did not train)"
-    if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
-        return text
-    interval = f"90 % interval {row.low:+.2%} to {row.high:+.2%}"
-    text = f"{text}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
-    if row.minimum_detectable_difference is None:
-        return text
-    visible = f"{row.minimum_detectable_difference:.2%}"
-    return f"{text}; {count(row.seeds, 'seed')} show differences above {visible}"
 
 
 def details(summary: Summary) -> list[str]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.aggregate import SEED_KEYS, ExperimentRuns
 from accel_bench.analysis.learning.curves import Reached, validation_curve
-from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.documents.base import JsonValue

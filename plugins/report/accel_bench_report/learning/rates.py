@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
+from accel_bench.analysis.aggregate import SEED_KEYS
 from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.statistics.estimators import t_bound
-from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.documents.canonical import canonical_json
 from accel_bench_report.learning.bootstrap import bootstrap_ends
 from accel_bench_report.learning.curve_points import points_around, reached_after

@@ -15,11 +15,11 @@ from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
-from accel_bench.analysis.statistics.seeds import loss_at_end
 from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.analysis.tables.points import against
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
+from accel_bench_report.seeds import loss_at_end
 from accel_bench_report.tables.keyed import (
     VERSIONS,
     Keyed,

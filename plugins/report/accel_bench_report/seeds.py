@@ -1,4 +1,4 @@
-"""Does a stack train as well over several seeds? An equivalence test on the loss at the end.
+"""The section of several seeds: an equivalence test on the loss at the end.
 
 One seed says whether the curves are the same; several say whether the outcome is, although the
 curves are not. The difference of the losses at the end, relative to the baseline's, is taken for
@@ -12,17 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
+from accel_bench.analysis.aggregate import SEED_KEYS, ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.allowance import Allowance, allowance
 from accel_bench.analysis.checks.convergence import POWER, SMOOTHING_STEPS
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.analysis.statistics.verdict import Training
+from accel_bench.analysis.wording import count, group_label, training_word
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.report.table import Table
 from accel_bench.result import Status
 
-SEED_KEYS = ("train.seed", "data.seed")
-"""Swept keys that make repetitions of the same experiment, not others."""
+NAME = "seeds"
+"""Name of the entry point."""
 
 MINIMUM_SEEDS = 3
 """Fewer seeds get no verdict."""
@@ -66,12 +69,13 @@ class SeedEquivalence(Frozen):
     """Plugins that declare it; empty where none does."""
 
 
-def compare_over_seeds(
-    rows: Sequence[ExperimentRuns], baseline: str
-) -> tuple[SeedEquivalence, ...]:
-    """Compare every stack with the baseline; empty when no seed is swept."""
+def document(
+    summary: Summary, rows: Sequence[ExperimentRuns]
+) -> tuple[SeedEquivalence, ...] | None:
+    """Compare every stack with the baseline; None when no seed is swept."""
     if not any(key in row.planned.experiment.sweep for row in rows for key in SEED_KEYS):
-        return ()
+        return None
+    baseline = summary.baseline
     groups: dict[tuple[str, str], dict[str, ExperimentRuns]] = {}
     for row in rows:
         experiment = row.planned.experiment
@@ -83,6 +87,33 @@ def compare_over_seeds(
         for (point, name), by_seed in groups.items()
         if name != baseline
     )
+
+
+def tables(summary: Summary, found: Sequence[SeedEquivalence]) -> list[Table]:
+    """Return no table: a note for each stack says it all."""
+    return []
+
+
+def notes(summary: Summary, found: Sequence[SeedEquivalence]) -> list[str]:
+    """Return a sentence for each stack."""
+    return [_note(row) for row in found]
+
+
+def _note(row: SeedEquivalence) -> str:
+    """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
+    name = group_label(row.stack, row.sweep)
+    word = training_word(row.verdict, row.tolerance_by)
+    text = f"{name}: loss at the end over {count(row.seeds, 'seed')} {word}"
+    if row.lost:
+        text += f" ({row.lost} more on which it did not train)"
+    if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
+        return text
+    interval = f"90 % interval {row.low:+.2%} to {row.high:+.2%}"
+    text = f"{text}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
+    if row.minimum_detectable_difference is None:
+        return text
+    visible = f"{row.minimum_detectable_difference:.2%}"
+    return f"{text}; {count(row.seeds, 'seed')} show differences above {visible}"
 
 
 def judge_differences(differences: Sequence[float], tolerance: float) -> Training:

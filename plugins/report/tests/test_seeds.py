@@ -8,17 +8,25 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from analysis_factory import make_experiment, make_rank, make_result
-
-from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.analysis.statistics.seeds import (
+from accel_bench_report.seeds import (
+    NAME,
     SeedEquivalence,
     detectable_difference,
     judge_differences,
 )
+from analysis_factory import (
+    STEADY,
+    make_experiment,
+    make_rank,
+    make_result,
+    make_rounds,
+    make_summary,
+)
+
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.formats import render
-from accel_bench.result import Status
+from accel_bench.result import Result, Status
 
 STEPS = 8
 
@@ -33,7 +41,7 @@ def over_seeds(ends: Sequence[tuple[float, float]], **sweep: Any) -> tuple[SeedE
             rank = make_rank(step_seconds=[0.1] * STEPS, losses=[5.0] * 4 + [end] * 5)
             planned.append(PlannedSummary(experiment=experiment))
             results.append(make_result(experiment, ranks=[rank]))
-    return summarize("s", "baseline", planned, results, 1).seeds
+    return summarize("s", "baseline", planned, results, 1).sections[NAME]
 
 
 def test_losses_that_end_alike_are_equivalent() -> None:
@@ -68,7 +76,7 @@ def test_other_axes_are_compared_each_for_itself() -> None:
 def test_without_a_swept_seed_nothing_is_said() -> None:
     experiment = make_experiment("baseline")
     planned = [PlannedSummary(experiment=experiment)]
-    assert summarize("s", "baseline", planned, [make_result(experiment)], 1).seeds == ()
+    assert summarize("s", "baseline", planned, [make_result(experiment)], 1).sections == {}
 
 
 def test_a_difference_at_the_tolerance_is_rarely_called_equivalent() -> None:
@@ -91,7 +99,7 @@ def test_the_same_steps_are_compared_where_one_stack_took_more() -> None:
             rank = make_rank(step_seconds=[0.1] * steps, losses=curve[: steps + 1])
             planned.append(PlannedSummary(experiment=experiment))
             results.append(make_result(experiment, ranks=[rank]))
-    (row,) = summarize("s", "baseline", planned, results, 1).seeds
+    (row,) = summarize("s", "baseline", planned, results, 1).sections[NAME]
     assert (row.verdict, row.difference) == ("equivalent", 0.0)
 
 
@@ -103,7 +111,7 @@ def test_a_seed_on_which_only_the_stack_did_not_train_makes_it_different() -> No
             bad = stack == "stack" and seed == 3
             planned.append(PlannedSummary(experiment=experiment))
             results.append(make_result(experiment, status=Status.INVALID if bad else Status.OK))
-    (row,) = summarize("s", "baseline", planned, results, 1).seeds
+    (row,) = summarize("s", "baseline", planned, results, 1).sections[NAME]
     assert (row.seeds, row.lost, row.verdict) == (3, 1, "different")
 
 
@@ -142,7 +150,29 @@ def test_the_line_says_what_so_many_seeds_could_have_shown() -> None:
             planned.append(PlannedSummary(experiment=experiment))
             results.append(make_result(experiment, ranks=[rank]))
     summary = summarize("s", "baseline", planned, results, 1)
-    (row,) = summary.seeds
+    (row,) = summary.sections[NAME]
     assert row.minimum_detectable_difference is not None
     text = " ".join(render([summary], "table").split())
     assert f"4 seeds show differences above {row.minimum_detectable_difference:.2%}" in text
+
+
+def doubled(result: Result) -> Result:
+    """The same run, whose audit finds that it counts two tokens for one."""
+    rank = result.ranks[0]
+    assert rank.window is not None
+    samples = tuple(s.model_copy(update={"real_tokens": 200}) for s in rank.window.samples)
+    window = rank.window.model_copy(update={"samples": samples})
+    return result.model_copy(update={"ranks": (rank.model_copy(update={"window": window}),)})
+
+
+def test_the_loss_of_disowned_runs_says_nothing_over_seeds() -> None:
+    plans = [
+        make_experiment(stack, sweep={"train.seed": seed})
+        for seed in range(3)
+        for stack in ("lora", "fast")
+    ]
+    runs = [run for plan in plans for run in make_rounds(plan, STEADY)]
+    assert make_summary(plans, runs).sections[NAME][0].verdict == "equivalent"
+    marked = [doubled(run) if run.experiment.stack.name == "fast" else run for run in runs]
+    found = make_summary(plans, marked).sections[NAME][0]
+    assert (found.verdict, found.seeds, found.lost) == ("not tested", 0, 0)
