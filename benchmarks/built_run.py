@@ -15,7 +15,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.manager import activate
 from accel_bench.run_context import Run
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.worker import measurement
 from accel_bench.worker.clocks import HostClock, clock_of
 from accel_bench.worker.heartbeat import Heartbeat

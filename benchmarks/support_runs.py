@@ -25,7 +25,7 @@ from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.result import Result
 from accel_bench.runner.update_files import PendingUpdates
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import Scenario
 from benchmarks.flops_ratio import flops_ratio
 from benchmarks.support_effects import changes_something, is_wrapped_whole

@@ -23,7 +23,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.shipped import shipped
 from accel_bench.report.formats import render
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.store.database import open_store
 
 ROOT = Path(__file__).resolve().parents[1]

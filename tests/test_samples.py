@@ -20,8 +20,8 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
 from accel_bench.plugins.shipped import extras
-from accel_bench.scenario.draft import Draft, read_draft, read_stack
-from accel_bench.scenario.find import find_drafts
+from accel_bench.scenario.draft import Draft, read_stack
+from accel_bench.scenario.find import find_drafts, read_draft
 
 if sys.version_info >= (3, 11):
     import tomllib

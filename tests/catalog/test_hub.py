@@ -16,7 +16,7 @@ from accel_bench.catalog import hub
 from accel_bench.catalog.models import architecture_of
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.uses import ModelUse
 
 KNOWN = {"id": "acme/llama", "config": {"architectures": ["LlamaForCausalLM"]}, "siblings": []}

@@ -17,7 +17,7 @@ from fault_plugins.distribution import install
 from accel_bench.cli.request import parse_overrides
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 KEYS = {
     "experiment_id",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from accel_bench.documents.load import load_file, load_json, load_yaml
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 DEPTH = 20_000
 

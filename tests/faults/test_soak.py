@@ -15,7 +15,7 @@ from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.session import Reporter, Session
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.store.database import open_store
 
 SETTLED = 10

@@ -30,7 +30,7 @@ from accel_bench.machine.devices import (
     started_device,
 )
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import make_machine, run_scenario
 from accel_bench.worker.clocks import EventClock, HostClock, clock_for
 from accel_bench.worker.heartbeat import Heartbeat

@@ -14,7 +14,7 @@ from accel_bench.errors import PluginError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins.registry import installed
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 SOURCE = """\
 from accel_bench import Plugin

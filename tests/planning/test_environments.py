@@ -27,7 +27,7 @@ from accel_bench.planning.environments import (
 )
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins import interpreter
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench.store.database import open_store
 from accel_bench.testing import run_program

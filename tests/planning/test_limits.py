@@ -13,7 +13,7 @@ from accel_bench.documents.load import parse_value
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import GPU, Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 PlanOf = Callable[..., Plan]
 

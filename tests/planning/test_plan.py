@@ -23,7 +23,7 @@ from accel_bench.planning.activation import with_gpu_metrics
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins import registry
 from accel_bench.plugins.registry import installed
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import Scenario
 
 

@@ -12,7 +12,7 @@ from store.store_factory import make_session
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Result, Status
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.store.database import open_store
 
 

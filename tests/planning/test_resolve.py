@@ -12,7 +12,8 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import Draft, read_draft
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.ladder import Ladder, expand_ladder
 from accel_bench.scenario.sweep import Point, count_points
 
@@ -234,7 +235,7 @@ def test_an_item_that_adds_nothing_at_a_point_of_the_sweep_is_refused(
 def test_a_setting_that_is_added_reaches_every_point_of_a_ladder(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text("ladder: [x]\nsweep: {train.seed: [1, 2]}\n")
-    file = resolve(read_draft(path)).with_setting("adapter.use", "lora", "added for x")
+    file = resolve(read_draft(path)).with_settings([("adapter.use", "lora", "added for x")])
     assert {point.scenario.adapter.use for point in file.points("cpu")} == {"lora"}
     assert file.where(("adapter", "use")) == "added for x"
     assert not resolve(read_draft(path)).is_set("adapter")

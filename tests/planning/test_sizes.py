@@ -16,7 +16,7 @@ from accel_bench.planning import sizes
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.sizes import GROUP, plan_with_sizes
 from accel_bench.plugins.doors import DoorEntry, find_entries
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.sweep import LENGTH, STAND_INS
 
 STRANGER = """\

@@ -16,7 +16,7 @@ from accel_bench.machine.info import GPU, Machine, read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.constraints import refuse_architecture
 from accel_bench.plugins.registry import installed, unmet_requirement
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 SOURCE = """\
 from accel_bench import Plugin, hookimpl

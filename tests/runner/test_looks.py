@@ -21,7 +21,7 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Status
 from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.session import Reporter
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.store.database import open_store
 
 MACHINE = read_machine()

@@ -26,7 +26,7 @@ from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.interrupted import open_results
 from accel_bench.runner.session import Session
 from accel_bench.runner.williams_design import williams_rounds
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.store import records
 from accel_bench.store.database import open_store
 

@@ -10,7 +10,8 @@ import pytest
 from accel_bench.documents import presets
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import Draft, read_draft, read_stack
+from accel_bench.scenario.draft import Draft, read_stack
+from accel_bench.scenario.find import read_draft
 
 
 def write(folder: Path, **files: str) -> Path:

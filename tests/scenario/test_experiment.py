@@ -12,7 +12,7 @@ from cli.program import write_nulls
 from accel_bench.documents.canonical import digest
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan, scenario_of
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 MACHINE = read_machine()
 

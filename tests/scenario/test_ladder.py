@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import Draft, read_draft
+from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import identity_of
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.ladder import Ladder, expand_ladder
 from accel_bench.scenario.ladder_items import MAXIMUM_ITEMS
 from accel_bench.scenario.models import STACK_NAME, Stack

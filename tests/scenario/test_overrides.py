@@ -9,7 +9,8 @@ import pytest
 
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import Draft, read_draft
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import read_draft
 
 Layers = list[str]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import read_draft
-from accel_bench.scenario.tags import automatic_tag, is_chosen
+from accel_bench.scenario.find import read_draft
+from accel_bench.scenario.sweep import automatic_tag, is_chosen
 
 SAFE = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]{0,99}")
 

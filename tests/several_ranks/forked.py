@@ -28,7 +28,7 @@ from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.result import Result
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 
 def run(planned: Planned, root: Path) -> Result:

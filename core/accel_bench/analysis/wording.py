@@ -13,7 +13,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.result import EARLIEST, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
-from accel_bench.scenario.tags import is_chosen
+from accel_bench.scenario.sweep import is_chosen
 
 JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
 """Unit of ratios that have a verdict: its error is for all stacks and looks together."""

@@ -16,7 +16,7 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.request import split_trackers
 from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.scenario.find import find_drafts
-from accel_bench.scenario.tags import is_chosen
+from accel_bench.scenario.sweep import is_chosen
 from accel_bench.store.database import open_store
 
 COLUMNS = ("experiment_id", "stack", "sweep", "tag", "status", "reasons", "differs")

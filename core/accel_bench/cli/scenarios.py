@@ -25,7 +25,7 @@ def list_scenarios(output: OutputFormat = "table") -> None:
     from accel_bench.errors import ScenarioError
     from accel_bench.planning.resolve import resolve
     from accel_bench.report.views.plugins import SCENARIOS
-    from accel_bench.scenario.draft import read_draft
+    from accel_bench.scenario.find import read_draft
 
     rows = []
     for name, path in sorted(find_presets("scenarios").items()):

@@ -1,4 +1,4 @@
-"""Check the plugins that the stacks name, and add to the work of every stack what they need."""
+"""Check the plugins that the stacks name, and find what they need in the work of every stack."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, missing_extras
 from accel_bench.plugins.shipped import extras, plugin_meant_by
+from accel_bench.scenario.draft import Setting
 from accel_bench.scenario.ladder import BASELINE
 from accel_bench.scenario.ladder_items import Item
 from accel_bench.scenario.models import StackEntry, Work
@@ -35,15 +36,15 @@ class _ChosenUse(NamedTuple):
     entry: StackEntry
 
 
-def add_what_plugins_need(
+def needs_of_plugins(
     file: ResolvedFile, request: PlanRequest
-) -> tuple[ResolvedFile, tuple[str, ...]]:
-    """Add an adapter or a dtype that a stack's plugin needs to the work of every stack.
+) -> tuple[list[Setting], tuple[str, ...]]:
+    """Return the adapter or dtype that a stack's plugin needs, to be set for every stack.
 
     A comparison changes one thing: so the baseline gets them too. What the file sweeps, or the
-    stack sets itself, is not added. Returns the file with notices of what was added, taken for
-    granted, or cannot be known yet. Raises PluginError with the place where an unknown or broken
-    plugin is named, or a ladder's item that its plugin does not have.
+    stack sets itself, is left as it is. Returns notices, too, of what is set, taken for granted, or
+    cannot be known yet. Raises PluginError with the place where an unknown or broken plugin is
+    named, or a ladder's item that its plugin does not have.
     """
     baseline = file.scenario.baseline_name()
     # Of these a plugin that is not installed is an error; any other stack is skipped without it.
@@ -54,21 +55,21 @@ def add_what_plugins_need(
         if name in needed or not missing_extras(use.use for use in stack.use)
     ]
     uses = _checked_uses(file, chosen)
-    notices = list(file.written.notices)
+    settings, notices = list[Setting](), list(file.written.notices)
     adapter, trains = slot_defaults().needed_adapter, file.scenario.mode == "train"
     adapted = (use for use in uses if trains and use.kind.needs_adapter)
     if use := _first_undecided(file, adapted, "adapter"):
-        file = file.with_setting("adapter.use", adapter, f"added for {use.name}")
+        settings.append(("adapter.use", adapter, f"added for {use.name}"))
         notices.append(f"adapter: {adapter} added to every stack: {use.name} needs one")
     narrower = (use for use in uses if USUAL_DTYPE not in (use.kind.dtypes or {USUAL_DTYPE}))
     if use := _first_undecided(file, narrower, "model.dtype"):
         dtype = _dtype_for(use, uses)
-        file = file.with_setting("model.dtype", dtype, f"added for {use.name}")
+        settings.append(("model.dtype", dtype, f"added for {use.name}"))
         notices.append(f"model.dtype: {dtype} set for every stack: {use.name} needs it")
     notices += [text for use in uses for text in _unknown_architectures(file, use)]
     if not file.is_set("baseline") and baseline != BASELINE:
         notices.append(f"no stack is called baseline: {baseline!r} is taken for it")
-    return file, tuple(dict.fromkeys(notices))
+    return settings, tuple(dict.fromkeys(notices))
 
 
 def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]:

@@ -16,12 +16,12 @@ from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
 from accel_bench.planning.activation import ActivatedPoint, activate_points, make_trackers
-from accel_bench.planning.defaults import add_what_plugins_need
+from accel_bench.planning.defaults import needs_of_plugins
 from accel_bench.planning.environments import Environment, find_environments
 from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
 from accel_bench.planning.planned import Plan, Planned, scenario_of
-from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
-from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.planning.request import PlanRequest
+from accel_bench.planning.resolve import ResolvedFile, chosen_points, resolve_request
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.doors import find_entry
@@ -45,7 +45,9 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """
     for name in request.sections:
         find_entry(GROUP, KIND, name)
-    file, notices = add_what_plugins_need(resolve_request(draft, request), request)
+    file = resolve_request(draft, request)
+    settings, notices = needs_of_plugins(file, request)
+    file = file.with_settings(settings)
     points = chosen_points(file, request, machine.device)
     notices += tuple(_stand_in_notices(file, points, request))
     trackers, left_out = make_trackers(file, request.trackers)

@@ -1,26 +1,22 @@
-"""What the command line asks of a scenario: its changes, and the stacks and points to plan."""
+"""What the command line asks of a plan, and the scenario with its changes."""
 
 from __future__ import annotations
 
 import copy
-import fnmatch
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
 from accel_bench.catalog.models import ModelCard, cards_of_family
-from accel_bench.documents.canonical import canonical_json
-from accel_bench.errors import PluginError, ScenarioError, did_you_mean
-from accel_bench.planning.resolve import ResolvedFile, resolve
+from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import is_tracker, load_class
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.sweep import Choices, Point, count_points
+from accel_bench.scenario.sweep import Choices
 from accel_bench.scenario.uses import DataUse, Use, slot_defaults
 
 OF_ALL_DATA = DataUse.owned_keys() - {"use"}
@@ -105,16 +101,7 @@ def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, 
     return tuple(name for name in plugins if name not in trackers), tuple(trackers)
 
 
-def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the changes of the command line, and the stacks that it names.
-
-    Raises ScenarioError.
-    """
-    file = resolve(_requested(draft, request), request.allow_environment)
-    return _with_chosen_stacks(replace(file, choices=request.choices), request)
-
-
-def _requested(draft: Draft, request: PlanRequest) -> Draft:
+def requested_draft(draft: Draft, request: PlanRequest) -> Draft:
     """Return the draft with the stacks, overrides and seeds of the command line."""
     draft = copy.deepcopy(draft)
     for stack in request.plugins:
@@ -125,23 +112,9 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
         _sweep_family(draft, request.family)
     if request.seeds:
         # Before a list of them is made.
-        _refuse_too_many(str(draft.get("name")), request.seeds, request.max_runs)
+        refuse_too_many(str(draft.get("name")), request.seeds, request.max_runs)
         _sweep_seeds(draft, request.seeds)
     return draft
-
-
-def _with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the stacks of `--only`, and its baseline unless there is to be none."""
-    baseline = file.scenario.baseline_name()
-    for name in request.only:
-        if name not in file.stacks:
-            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
-    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
-    if request.no_baseline and baseline not in request.only:
-        chosen = [name for name in chosen if name != baseline]
-    if not chosen:
-        raise ScenarioError("--no-baseline leaves no stack to run")
-    return file.with_stacks(chosen)
 
 
 def add_stack(draft: Draft, stack: str) -> None:
@@ -280,34 +253,9 @@ def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str
         )
 
 
-def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
+def refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
     if runs > max_runs:
         raise ScenarioError(
             f"scenario {scenario!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
             "sweep over less, or raise the limit"
         )
-
-
-def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points that the request names. Raises ScenarioError.
-
-    The runs are counted before any point is made.
-    """
-    rounds = file.scenario.measure.rounds
-    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
-    _refuse_too_many(file.scenario.name, runs, request.max_runs)
-    points = list(file.points(device))
-    known = {point.tag for point in points}
-    for tag in request.tags:
-        if not fnmatch.filter(known, tag):
-            raise _unknown_tag(tag, known)
-    chosen = {name for tag in request.tags or ("*",) for name in fnmatch.filter(known, tag)}
-    if request.reference_point and request.reference_point not in chosen:
-        raise _unknown_tag(request.reference_point, chosen)
-    points = [point for point in points if point.tag in chosen]
-    return [one for one in points if request.point in ("", canonical_json(one.sweep))]
-
-
-def _unknown_tag(tag: str, known: Collection[str]) -> ScenarioError:
-    hint = did_you_mean(tag, filter(None, known))
-    return ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")

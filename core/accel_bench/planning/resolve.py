@@ -1,24 +1,28 @@
-"""Resolve a scenario file once: validate it, expand its ladder, and yield its sweep points."""
+"""Resolve a scenario file once: change it as requested, validate it, expand its ladder, and yield
+its sweep points."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import fnmatch
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
-from accel_bench.documents.validate import known_keys, validate
+from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.devices import AUTO as AUTO_DEVICE
 from accel_bench.machine.devices import device_type
+from accel_bench.planning.request import PlanRequest, refuse_too_many, requested_draft
 from accel_bench.scenario.batches import fewer_groups
-from accel_bench.scenario.draft import Draft, check_depth
+from accel_bench.scenario.draft import Draft, Setting, check_depth, look_up, set_path
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
-from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
-from accel_bench.scenario.overrides import look_up, set_path
+from accel_bench.scenario.models import Scenario, ScenarioFile, Stack, StackEntry, Work
 from accel_bench.scenario.sweep import (
     AUTO,
     STAND_INS,
@@ -27,25 +31,11 @@ from accel_bench.scenario.sweep import (
     Point,
     applies,
     at,
+    count_points,
+    make_tag,
     sweep_points,
+    sweep_problems,
 )
-from accel_bench.scenario.tags import make_tag
-
-OF_THE_COMPARISON = frozenset(
-    {
-        "baseline",
-        "description",
-        "launcher",
-        "measure",
-        "measure.compare",
-        "measure.rounds",
-        "measure.seed",
-        "measure.timeout_seconds",
-        "name",
-        "slow",
-    }
-)
-"""Keys that do not change an experiment, so that none of them is swept."""
 
 ENVIRONMENT = "resources.environment"
 """Key that chooses one of the environments."""
@@ -82,10 +72,11 @@ class ResolvedFile:
         """Return whether the file sets a dotted key to something."""
         return self.written.get(key) is not None
 
-    def with_setting(self, key: str, value: Any, place: str) -> ResolvedFile:
-        """Return the file with a dotted key of its work changed. Raises ScenarioError."""
-        written = copy.deepcopy(self.written)
-        written.set(key, value, place)
+    def with_settings(self, settings: Sequence[Setting]) -> ResolvedFile:
+        """Return the file with dotted keys of its work changed. Raises ScenarioError."""
+        if not settings:
+            return self
+        written = self.written.with_values(settings)
         file = _validated(written, self.ladder, self.allow_environment)
         return replace(file, choices=self.choices).with_stacks(self.stacks)
 
@@ -101,7 +92,7 @@ class ResolvedFile:
         is not valid, for an environment variable that may not be set, and at the end for an
         exclusion with a key that no point has.
         """
-        rules = self.scenario.exclude
+        rules, preset = self.scenario.exclude, self.written.preset
         tagged: dict[str, dict[str, Any]] = {}
         idle = [(number, key) for number, rule in enumerate(rules) for key in rule.when]
         for sweep in sweep_points(self.scenario):
@@ -109,7 +100,8 @@ class ResolvedFile:
                 facts = point.facts() if rules else {}
                 idle = [(number, key) for number, key in idle if not look_up(facts, key)[0]]
                 reasons = tuple(rule.because for rule in rules if applies(rule, facts))
-                tag = self._tag(point)
+                with self._located("tag"):
+                    tag = make_tag(self.scenario.tag, point, preset)
                 if tag and tagged.setdefault(tag, sweep) != sweep:
                     raise ScenarioError(
                         f"{self.where(('tag',))}: the points{at(tagged[tag])} and{at(sweep)} have "
@@ -123,24 +115,22 @@ class ResolvedFile:
                 f"{key!r}; an option that keeps its default must be written out to be asked for"
             )
 
-    def _tag(self, point: Point) -> str:
-        """Return the point's tag. Raises ScenarioError for a key that it does not have."""
-        rule, facts = self.scenario.tag, dict[str, Any]()
-        if rule.keys or rule.format:
-            names = {"preset": self.written.preset, "world_size": point.scenario.world_size}
-            facts = {**point.facts(), **names}
+    @contextmanager
+    def _located(self, *location: str) -> Iterator[None]:
+        """Name the place of a value in a ScenarioError of the block."""
         try:
-            return make_tag(rule, point.sweep, facts)
+            yield
         except ScenarioError as error:
-            raise ScenarioError(f"{self.where(('tag',))}: {error}") from error
+            raise ScenarioError(f"{self.where(location)}: {error}") from error
 
     def with_data_parallel(self, point: Point, groups: int) -> Point:
         """Return a point with `resources.data_parallel`, and batches worked out by it.
 
         Raises ScenarioError where the sizes of its batches do not fit.
         """
-        here, _ = self._swept(point.sweep)
-        here.set("resources.data_parallel", groups, "the plugin that parallelizes")
+        swept, _ = self._swept(point.sweep)
+        setting = ("resources.data_parallel", groups, "the plugin that parallelizes")
+        here = swept.with_values([setting])
         device = point.scenario.resources.device
         sized, _ = self._work_of(here, point.stack, point.sweep, device)
         batches = {"train": sized.train, "resources": sized.resources}
@@ -150,10 +140,10 @@ class ResolvedFile:
     def _swept(self, sweep: Mapping[str, Any]) -> tuple[Draft, dict[str, Choice | None]]:
         """Return the written file with these values of the swept keys, and what became of its
         sizes that are `auto`; None stands for a stand-in."""
-        here = copy.deepcopy(self.written)
-        for key, value in sweep.items():
-            kind = "zip" if key in self.scenario.zip else "sweep"
-            here.set(key, value, self.where((kind, key)))
+        here = self.written.with_values(
+            (key, value, self.where(("zip" if key in self.scenario.zip else "sweep", key)))
+            for key, value in sweep.items()
+        )
         chosen = self.choices.get(canonical_json(dict(sweep)), {})
         sizes = {key: chosen.get(key) for key in STAND_INS if here.get(key) == AUTO}
         for key, size in sizes.items():
@@ -225,10 +215,8 @@ class ResolvedFile:
         if resources.device == AUTO_DEVICE:
             resources = resources.model_copy(update={"device": device})
             return scenario.model_copy(update={"resources": resources}), groups is not None
-        try:
+        with self._located("resources", "device"):
             device_type(resources.device)
-        except ScenarioError as error:
-            raise ScenarioError(f"{self.where(('resources', 'device'))}: {error}") from error
         return scenario, groups is not None
 
 
@@ -250,11 +238,12 @@ def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
     chosen |= {key for stack in file.stacks.values() for key in stack.set}
     if not names or ENVIRONMENT in chosen or file.is_set(ENVIRONMENT):
         return file
-    written = copy.deepcopy(file.written)
-    written.set(f"sweep.{ENVIRONMENT}", names, file.where(("environments",)))
+    axis = (f"sweep.{ENVIRONMENT}", names, file.where(("environments",)))
     sweep = {**file.scenario.sweep, ENVIRONMENT: tuple(names)}
     return replace(
-        file, written=written, scenario=file.scenario.model_copy(update={"sweep": sweep})
+        file,
+        written=file.written.with_values([axis]),
+        scenario=file.scenario.model_copy(update={"sweep": sweep}),
     )
 
 
@@ -267,58 +256,56 @@ def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -
         hint = did_you_mean(str(scenario.baseline), file.stacks)
         where = file.where(("baseline",))
         raise ScenarioError(f"{where}: no stack is called {scenario.baseline!r}{hint}")
-    if len({len(values) for values in scenario.zip.values()}) > 1:
-        where = file.where(("zip",))
-        raise ScenarioError(f"{where}: keys that move together need equally many values")
-    for kind, axes in (("sweep", scenario.sweep), ("zip", scenario.zip)):
-        for key in axes:
-            for problem in _problems_of_axis(file, kind, key):
-                raise ScenarioError(f"{file.where((kind, key))}: {problem}")
-    for name, entry in file.stacks.items():
-        for key in STAND_INS:
-            if entry.set.get(key) == AUTO:
-                raise ScenarioError(
-                    f"{file.where(('stacks', name, 'set', key))}: {key}: auto is alike for every "
-                    f"stack; set it in the work, or give stack {name!r} a number"
-                )
-    for number, rule in enumerate(scenario.exclude):
-        for problem in _problems_of_exclusion(rule, file.stacks):
-            raise ScenarioError(f"{file.where(('exclude', number))}: {problem}")
+    made = ladder.subsets.keys() - {ladder.baseline} if ladder else ()
+    for location, problem in sweep_problems(scenario, written, made):
+        raise ScenarioError(f"{file.where(location)}: {problem}")
     check_environment(scenario.environment, file.where, allow_environment)
     return file
 
 
-def _problems_of_axis(file: ResolvedFile, kind: str, key: str) -> Iterator[str]:
-    """Yield why a key cannot be swept."""
-    first, *rest = key.split(".")
-    if not getattr(file.scenario, kind)[key]:
-        yield f"{key!r} has no values to sweep over"
-    if kind == "zip" and key in file.scenario.sweep:
-        yield f"{key!r} is in `sweep` and in `zip`; one of them is enough"
-    if first not in ("stacks", *Work.model_fields):
-        yield f"unknown key {key!r}{did_you_mean(first, Work.model_fields)}"
-    if key in OF_THE_COMPARISON or first == "launcher":
-        yield f"{key!r} cannot be swept: it belongs to the whole comparison"
-    if file.is_set(key):
-        set_at = file.where((first, *rest))
-        yield f"{key!r} is swept, and also set at {set_at}; remove one of them"
-    if first == "stacks" and file.ladder is not None:
-        made = file.ladder.subsets.keys() - {file.ladder.baseline}
-        if rest and rest[0] in made:
-            yield f"{key!r} cannot be swept: what a ladder makes is changed in its items"
+def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
+    """Return the file with the changes of the command line, and the stacks that it names.
+
+    Raises ScenarioError.
+    """
+    file = resolve(requested_draft(draft, request), request.allow_environment)
+    return replace(file, choices=request.choices).with_stacks(_chosen_stacks(file, request))
 
 
-def _problems_of_exclusion(
-    rule: Exclusion, known_stacks: Mapping[str, StackEntry]
-) -> Iterator[str]:
-    """Yield why a rule can never apply: it misspells a setting or a stack; options are unknown."""
-    stacks = rule.when.get("stack", [])
-    for name in stacks if isinstance(stacks, list) else [stacks]:
-        if name not in known_stacks:
-            yield f"no stack is called {name!r}{did_you_mean(str(name), known_stacks)}"
-    for key in rule.when:
-        *parents, last = key.split(".")
-        known = known_keys(Scenario, parents) + ([] if parents else ["stack"])
-        free = parents and parents[0] in (*Work.SLOTS, "environment")
-        if not free and last not in known:
-            yield f"unknown key {key!r}{did_you_mean(last, known)}"
+def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
+    """Return the stacks of `--only`, and the baseline unless there is to be none."""
+    baseline = file.scenario.baseline_name()
+    for name in request.only:
+        if name not in file.stacks:
+            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
+    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
+    if request.no_baseline and baseline not in request.only:
+        chosen = [name for name in chosen if name != baseline]
+    if not chosen:
+        raise ScenarioError("--no-baseline leaves no stack to run")
+    return chosen
+
+
+def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
+    """Return the points that the request names. Raises ScenarioError.
+
+    The runs are counted before any point is made.
+    """
+    rounds = file.scenario.measure.rounds
+    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
+    refuse_too_many(file.scenario.name, runs, request.max_runs)
+    points = list(file.points(device))
+    known = {point.tag for point in points}
+    for tag in request.tags:
+        if not fnmatch.filter(known, tag):
+            raise _unknown_tag(tag, known)
+    chosen = {name for tag in request.tags or ("*",) for name in fnmatch.filter(known, tag)}
+    if request.reference_point and request.reference_point not in chosen:
+        raise _unknown_tag(request.reference_point, chosen)
+    points = [point for point in points if point.tag in chosen]
+    return [one for one in points if request.point in ("", canonical_json(one.sweep))]
+
+
+def _unknown_tag(tag: str, known: Collection[str]) -> ScenarioError:
+    hint = did_you_mean(tag, filter(None, known))
+    return ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")

@@ -11,8 +11,8 @@ from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
 from accel_bench.machine.placement import read_placement
-from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
-from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.planning.request import PlanRequest
+from accel_bench.planning.resolve import ResolvedFile, chosen_points, resolve_request
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.manager import activate_slot
 from accel_bench.scenario.draft import Draft

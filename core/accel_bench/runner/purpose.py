@@ -12,7 +12,7 @@ from accel_bench.errors import PluginError, WorkerError
 from accel_bench.job import OWN_PURPOSES, PREPARE, PURPOSES, Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.planning.request import resolve_request
+from accel_bench.planning.resolve import resolve_request
 from accel_bench.plugins.doors import DoorEntry, find_entry
 from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.attempt import make_attempt, run_attempt

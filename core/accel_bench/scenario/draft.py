@@ -1,21 +1,24 @@
-"""A scenario before validation: merged files, named stacks, overrides, each with its location."""
+"""A scenario before validation: plain data with the location of each value, and its changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from accel_bench.documents.load import MAXIMUM_DEPTH, Location, ParsedFile, load_file
+from accel_bench.documents.load import MAXIMUM_DEPTH, Location, load_file
 from accel_bench.documents.presets import find_presets, how_to_get
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.models import StackEntry
-from accel_bench.scenario.overrides import AXES, Layer, is_value, lay_over, look_up, set_path
+from accel_bench.scenario.models import StackEntry, Work
 
-MAXIMUM_EXTENDS = 16
-"""Largest number of files in one chain of `extends`."""
+AXES = ("sweep", "zip")
+"""Keys whose mappings hold dotted keys with lists of values."""
+
+Setting: TypeAlias = tuple[str, Any, str]
+"""A dotted key, its value, and the place that chooses it."""
 
 SET = "set"
 """Key of a stack that holds the settings it changes."""
@@ -26,6 +29,58 @@ SHORT = {
     "baseline": "the baseline",
 }
 """Command-line options that set a key beside `--set`, for error messages."""
+
+
+@dataclass
+class Layer:
+    """Plain data of one file or several merged ones, with the location of every value."""
+
+    data: dict[str, Any]
+    places: dict[Location, str] = field(default_factory=dict)
+
+    notices: list[str] = field(default_factory=list)
+    """Messages about keys of a lower layer that gave way to a sweep or a setting."""
+
+    def axes(self) -> dict[str, Location]:
+        """Return the location of each swept key."""
+        mappings = {kind: self.data.get(kind) for kind in AXES}
+        return {
+            key: (kind, key)
+            for kind, axes in mappings.items()
+            if isinstance(axes, dict)
+            for key in axes
+        }
+
+    def where(self, location: Location) -> str:
+        """Return file, line and column of a value, without the file's folder."""
+        known = (self.places.get(location[:length]) for length in range(len(location), 0, -1))
+        return Path(next(filter(None, known), "the scenario")).name
+
+    def remove(self, location: Location) -> None:
+        """Remove a value and its locations, if it exists."""
+        *parents, last = location
+        here: Any = self.data
+        for part in parents:
+            here = here.get(part) if isinstance(here, dict) else None
+        if isinstance(here, dict):
+            here.pop(last, None)
+        for known in [known for known in self.places if known[: len(location)] == location]:
+            del self.places[known]
+
+    def give_way(self, swept: Mapping[str, str], is_set: Mapping[str, str]) -> None:
+        """Remove values that an upper layer sweeps or sets, given with their locations."""
+        for key, place in swept.items():
+            location = tuple(key.split("."))
+            if look_up(self.data, key)[1] is not None:
+                self._replaced(f"{key} is swept ({place})", f"its value ({self.where(location)})")
+                self.remove(location)
+        for key, place in is_set.items():
+            if axis := self.axes().get(key):
+                self._replaced(f"{key} is set ({place})", f"its sweep ({self.where(axis)})")
+                self.remove(axis)
+
+    def _replaced(self, above: str, below: str) -> None:
+        self.notices.append(f"{above}, which replaces {below}")
 
 
 @dataclass
@@ -96,6 +151,13 @@ class Draft:
         set_path(self.data, parts, value)
         if parts[0] == "stacks":
             self._normalise_stacks()
+
+    def with_values(self, settings: Iterable[Setting]) -> Draft:
+        """Return a copy with other values of dotted keys, as `set` takes them."""
+        changed = copy.deepcopy(self)
+        for key, value, place in settings:
+            changed.set(key, value, place)
+        return changed
 
     def override(self, changes: Sequence[tuple[str, Any]]) -> None:
         """Apply the command line's dotted keys over the file. Raises ScenarioError.
@@ -201,27 +263,6 @@ def _swept(key: str, value: Any) -> list[str]:
     return [rest] if rest else list(value) if isinstance(value, Mapping) else []
 
 
-def read_draft(path: Path) -> Draft:
-    """Read a scenario file and the files that it extends. Raises ScenarioError."""
-    layer, bases = _read_merged(path, ())
-    if not layer.data:
-        raise ScenarioError(
-            f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"
-        )
-    preset = Path(bases[0] if bases else path).stem
-    return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
-
-
-def make_draft(document: ParsedFile, folder: Path) -> Draft:
-    """Return the draft of a scenario given as a mapping. Raises ScenarioError.
-
-    Stacks and files that it names are searched in `folder` first.
-    """
-    layer, bases = _merged(document, folder, ())
-    preset = Path(bases[0]).stem if bases else ""
-    return Draft(document.source, layer.data, layer.places, folder, preset, layer.notices)
-
-
 def read_stack(path: Path) -> StackEntry:
     """Read the file of a named stack. Raises ScenarioError."""
     document = load_file(path)
@@ -235,40 +276,41 @@ def check_depth(key: str) -> None:
         raise ScenarioError(f"{key[:40]}... has {parts} parts; at most {MAXIMUM_DEPTH} may be")
 
 
-def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
-    """Read a file and those that it extends; return the merged layer, and all files read."""
-    resolved = path.resolve()
-    if resolved in chain:
-        circle = " -> ".join(str(link) for link in (*chain, resolved))
-        raise ScenarioError(f"{path}: `extends` goes in a circle: {circle}")
-    if len(chain) >= MAXIMUM_EXTENDS:
-        raise ScenarioError(f"{path}: more than {MAXIMUM_EXTENDS} files extend one another")
-    return _merged(load_file(path), path.parent, (*chain, resolved))
+def is_value(key: str) -> bool:
+    """Return whether null is a valid value of a key: `use: null` names the plugin called `null`."""
+    return key == "use"
 
 
-def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
-    """Merge a document over the files that it extends; return the layer, and all files read."""
-    bases = document.data.pop("extends", None) or []
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ScenarioError(
-            f"{document.where(('extends',))}: `extends` is a file, or a list of them"
-        )
-    merged = Layer({})
-    for base in bases:
-        below, _ = _read_merged(_base_path(document, folder, base), chain)
-        merged = lay_over(merged, below)
-    places = {location: document.where(location) for location in document.marks}
-    return lay_over(merged, Layer(document.data, places)), bases
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by dotted key; lists are not descended into."""
+    for key, item in values.items():
+        if isinstance(item, Mapping):
+            yield from dotted(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
 
 
-def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:
-    """Return the path of an extended file, beside the file that names it, or of a preset."""
-    beside = folder / base
-    if beside.is_file():
-        return beside
-    known = find_presets("scenarios")
-    if base in known:
-        return known[base]
-    where = document.where(("extends",))
-    raise ScenarioError(f"{where}: {base!r} is no file beside this one{did_you_mean(base, known)}")
+def look_up(data: Any, key: str) -> tuple[bool, Any]:
+    """Return whether nested mappings hold a dotted key, and the value."""
+    for part in key.split("."):
+        if not (isinstance(data, dict) and part in data):
+            return False, None
+        data = data[part]
+    return True, data
+
+
+def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a key in nested mappings; a slot given as a bare name becomes a mapping."""
+    key = ".".join(parts)
+    *parents, last = parts
+    if not last or not all(parents):
+        raise ScenarioError(f"{key!r} is not a dotted key like train.micro_batch_size")
+    here = data
+    for depth, part in enumerate(parents):
+        inner = here.setdefault(part, {})
+        if isinstance(inner, str) and depth == 0 and part in Work.SLOTS:
+            inner = here[part] = {"use": inner}
+        if not isinstance(inner, dict):
+            raise ScenarioError(f"{key!r} cannot be set: {part!r} holds a value, not keys")
+        here = inner
+    here[last] = value

@@ -1,20 +1,26 @@
-"""Finding scenarios by path, shipped name, mapping or model."""
+"""Scenarios found by path, shipped name, mapping or model, and merged with the files that they
+extend: the upper file wins, its `null` removes a key, and its sweep replaces a setting or the
+reverse."""
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from accel_bench.documents.load import SUFFIXES, ParsedFile, check_plain
+from accel_bench.documents.load import SUFFIXES, ParsedFile, check_plain, load_file
 from accel_bench.documents.presets import find_presets, how_to_get
-from accel_bench.errors import ScenarioError
-from accel_bench.scenario.draft import Draft, make_draft, read_draft
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.draft import Draft, Layer, is_value, look_up
 from accel_bench.scenario.models import Work
 
 ScenarioSource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Work
 """Source of scenarios: a file, a folder of files, a shipped scenario's name, or a scenario."""
+
+MAXIMUM_EXTENDS = 16
+"""Largest number of files in one chain of `extends`."""
 
 GIVEN = "the scenario"
 """Name in messages of a scenario that was given as a mapping or model."""
@@ -85,3 +91,92 @@ def _suite(folder: Path) -> list[Draft]:
     if not drafts:
         raise ScenarioError(f"{folder} holds no scenario that is not slow")
     return drafts
+
+
+def read_draft(path: Path) -> Draft:
+    """Read a scenario file and the files that it extends. Raises ScenarioError."""
+    layer, bases = _read_merged(path, ())
+    if not layer.data:
+        raise ScenarioError(
+            f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"
+        )
+    preset = Path(bases[0] if bases else path).stem
+    return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
+
+
+def make_draft(document: ParsedFile, folder: Path) -> Draft:
+    """Return the draft of a scenario given as a mapping. Raises ScenarioError.
+
+    Stacks and files that it names are searched in `folder` first.
+    """
+    layer, bases = _merged(document, folder, ())
+    preset = Path(bases[0]).stem if bases else ""
+    return Draft(document.source, layer.data, layer.places, folder, preset, layer.notices)
+
+
+def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
+    """Read a file and those that it extends; return the merged layer, and all files read."""
+    resolved = path.resolve()
+    if resolved in chain:
+        circle = " -> ".join(str(link) for link in (*chain, resolved))
+        raise ScenarioError(f"{path}: `extends` goes in a circle: {circle}")
+    if len(chain) >= MAXIMUM_EXTENDS:
+        raise ScenarioError(f"{path}: more than {MAXIMUM_EXTENDS} files extend one another")
+    return _merged(load_file(path), path.parent, (*chain, resolved))
+
+
+def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
+    """Merge a document over the files that it extends; return the layer, and all files read."""
+    bases = document.data.pop("extends", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ScenarioError(
+            f"{document.where(('extends',))}: `extends` is a file, or a list of them"
+        )
+    merged = Layer({})
+    for base in bases:
+        below, _ = _read_merged(_base_path(document, folder, base), chain)
+        merged = lay_over(merged, below)
+    places = {location: document.where(location) for location in document.marks}
+    return lay_over(merged, Layer(document.data, places)), bases
+
+
+def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:
+    """Return the path of an extended file, beside the file that names it, or of a preset."""
+    beside = folder / base
+    if beside.is_file():
+        return beside
+    known = find_presets("scenarios")
+    if base in known:
+        return known[base]
+    where = document.where(("extends",))
+    raise ScenarioError(f"{where}: {base!r} is no file beside this one{did_you_mean(base, known)}")
+
+
+def lay_over(below: Layer, above: Layer) -> Layer:
+    """Return `below` merged with `above`; `below` must not be used afterwards."""
+    swept = {key: above.where(axis) for key, axis in above.axes().items()}
+    is_set = {
+        key: above.where(tuple(key.split(".")))
+        for key in below.axes()
+        if look_up(above.data, key)[1] is not None
+    }
+    below.give_way(swept, is_set)
+    return Layer(
+        merge_keys(below.data, above.data),
+        {**below.places, **above.places},
+        [*below.notices, *above.notices],
+    )
+
+
+def merge_keys(below: Any, above: Any) -> Any:
+    """Merge mappings by key: null removes a key; other values, also lists, are replaced."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return copy.deepcopy(above)
+    result = dict(below)
+    for key, value in above.items():
+        if value is None and key in below and not is_value(key):
+            del result[key]
+        else:
+            result[key] = merge_keys(below.get(key), value)
+    return result

@@ -1,18 +1,26 @@
-"""Sweep points of a scenario file, their exclusions, and their sizes that are `auto` in the
-file."""
+"""The sweep of a scenario file: its axes, points and exclusions, the points' tags, and their sizes
+that are `auto` in the file."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import string
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
-from accel_bench.scenario.overrides import look_up
+from accel_bench.documents.files import slug
+from accel_bench.documents.load import Location
+from accel_bench.documents.validate import known_keys
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.draft import Draft, look_up
+from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
+from accel_bench.scenario.settings import TagRule
 from accel_bench.scenario.uses import Use
 
 AUTO = "auto"
@@ -23,6 +31,22 @@ LENGTH, MICRO_BATCH = "data.sequence_length", "train.micro_batch_size"
 
 STAND_INS: Mapping[str, int] = {LENGTH: 512, MICRO_BATCH: 1}
 """Sizes that a plan assumes until the `auto` sizes are worked out."""
+
+OF_THE_COMPARISON = frozenset(
+    {
+        "baseline",
+        "description",
+        "launcher",
+        "measure",
+        "measure.compare",
+        "measure.rounds",
+        "measure.seed",
+        "measure.timeout_seconds",
+        "name",
+        "slow",
+    }
+)
+"""Keys that do not change an experiment, so that none of them is swept."""
 
 EXCLUDED = "excluded: "
 """Prefix of the reason for skipping a point that the scenario itself excludes."""
@@ -126,3 +150,134 @@ def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
         look_up(facts, key)[1] in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()
     )
+
+
+def make_tag(rule: TagRule, point: Point, preset: str) -> str:
+    """Return the tag of a point, which does not depend on the order of its keys.
+
+    Tags are short names that are safe as folder names. A rule can name every key of the point, its
+    `world_size`, and the file's `preset`. Empty without a rule or a sweep. Raises ScenarioError for
+    a key that no experiment has.
+    """
+    if rule.off:
+        return ""
+    if rule.format is None and rule.keys is None:
+        return automatic_tag(point.sweep)
+    facts = {**point.facts(), "preset": preset, "world_size": point.scenario.world_size}
+    if rule.format is not None:
+        return slug("".join(_filled(rule.format, facts)))
+    return automatic_tag({key: _fact(facts, key) for key in rule.keys or ()})
+
+
+def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
+    """Return the tag of swept keys in alphabetical order: `micro_batch_size_4-seed_1`.
+
+    A key is shortened to its last word if that is unique.
+    """
+    last = Counter(key.rpartition(".")[2] for key in sweep)
+    names = {key: key.rpartition(".")[2] for key in sweep}
+    parts = [
+        f"{names[key] if last[names[key]] == 1 else key}_{_text(sweep[key])}"
+        for key in sorted(sweep)
+    ]
+    return slug("-".join(parts)) if parts else ""
+
+
+def is_chosen(tag: str, sweep: Mapping[str, JsonValue]) -> bool:
+    """Return whether a tag was chosen by the scenario's author, and not made automatically."""
+    return bool(tag) and tag != automatic_tag(sweep)
+
+
+def _text(value: JsonValue) -> str:
+    """Return a value as part of a name; the keys of mappings in alphabetical order."""
+    if isinstance(value, dict):
+        return "-".join(f"{key}_{_text(value[key])}" for key in sorted(value))
+    if isinstance(value, list):
+        return "-".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _filled(form: str, facts: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the parts of a format, with keys replaced by their values."""
+    try:
+        parts = list(string.Formatter().parse(form))
+    except ValueError as error:
+        raise ScenarioError(f"{form!r}: {error}; write a brace that is none twice") from error
+    for literal, key, spec, conversion in parts:
+        yield literal
+        if spec or conversion:
+            raise ScenarioError(f"{form!r}: write {{{key}}} alone, without `:` or `!` behind it")
+        if key is not None:
+            yield _text(_fact(facts, key))
+
+
+def _fact(facts: Mapping[str, Any], key: str) -> JsonValue:
+    known, value = look_up(facts, key)
+    if not known:
+        parent = look_up(facts, key.rpartition(".")[0])[1] if "." in key else facts
+        names = parent if isinstance(parent, Mapping) else facts
+        hint = did_you_mean(key.rpartition(".")[2], names)
+        raise ScenarioError(f"no experiment of this scenario has the key {key!r}{hint}")
+    found: JsonValue = value
+    return found
+
+
+def sweep_problems(
+    file: ScenarioFile, written: Draft, made: Collection[str]
+) -> Iterator[tuple[Location, str]]:
+    """Yield the problems of axes and exclusions, each with its location in the file.
+
+    `made` are the stacks that a ladder makes.
+    """
+    if len({len(values) for values in file.zip.values()}) > 1:
+        yield ("zip",), "keys that move together need equally many values"
+    for kind, axes in (("sweep", file.sweep), ("zip", file.zip)):
+        for key, values in axes.items():
+            if not values:
+                yield (kind, key), f"{key!r} has no values to sweep over"
+            if kind == "zip" and key in file.sweep:
+                problem = f"{key!r} is in `sweep` and in `zip`; one of them is enough"
+                yield (kind, key), problem
+            for problem in _problems_of_axis(key, written, made):
+                yield (kind, key), problem
+    for name, entry in file.stacks.items():
+        for key in STAND_INS:
+            if entry.set.get(key) == AUTO:
+                yield (
+                    ("stacks", name, "set", key),
+                    f"{key}: auto is alike for every stack; set it in the work, or give stack "
+                    f"{name!r} a number",
+                )
+    for number, rule in enumerate(file.exclude):
+        for problem in _problems_of_exclusion(rule, file.stacks):
+            yield ("exclude", number), problem
+
+
+def _problems_of_axis(key: str, written: Draft, made: Collection[str]) -> Iterator[str]:
+    """Yield why a key cannot be swept."""
+    first, *rest = key.split(".")
+    if first not in ("stacks", *Work.model_fields):
+        yield f"unknown key {key!r}{did_you_mean(first, Work.model_fields)}"
+    if key in OF_THE_COMPARISON or first == "launcher":
+        yield f"{key!r} cannot be swept: it belongs to the whole comparison"
+    if written.get(key) is not None:
+        set_at = written.where((first, *rest))
+        yield f"{key!r} is swept, and also set at {set_at}; remove one of them"
+    if first == "stacks" and rest and rest[0] in made:
+        yield f"{key!r} cannot be swept: what a ladder makes is changed in its items"
+
+
+def _problems_of_exclusion(
+    rule: Exclusion, known_stacks: Mapping[str, StackEntry]
+) -> Iterator[str]:
+    """Yield why a rule can never apply: it misspells a setting or a stack; options are unknown."""
+    stacks = rule.when.get("stack", [])
+    for name in stacks if isinstance(stacks, list) else [stacks]:
+        if name not in known_stacks:
+            yield f"no stack is called {name!r}{did_you_mean(str(name), known_stacks)}"
+    for key in rule.when:
+        *parents, last = key.split(".")
+        known = known_keys(Scenario, parents) + ([] if parents else ["stack"])
+        free = parents and parents[0] in (*Work.SLOTS, "environment")
+        if not free and last not in known:
+            yield f"unknown key {key!r}{did_you_mean(last, known)}"

@@ -16,7 +16,7 @@ from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
 from accel_bench.analysis.tables.listing import flat_metrics, flat_speed
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import RankResult, Result
-from accel_bench.scenario.overrides import dotted, look_up, set_path
+from accel_bench.scenario.draft import dotted, look_up, set_path
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.schema import (
     COLUMN_OF,

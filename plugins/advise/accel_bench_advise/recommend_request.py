@@ -23,7 +23,8 @@ from accel_bench.documents.load import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, NoResultsError, ScenarioError
 from accel_bench.machine.info import available_cores, available_memory, read_machine
-from accel_bench.planning.request import PlanRequest, resolve_request
+from accel_bench.planning.request import PlanRequest
+from accel_bench.planning.resolve import resolve_request
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.sweep import LENGTH
 from accel_bench.scenario.uses import ModelUse

@@ -18,7 +18,7 @@ from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 KEY = "resources.device_memory_gib"
 

@@ -24,7 +24,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.planning.sizes import Sizing, plan_with_sizes
 from accel_bench.result import Result, Status
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.settings import Evaluate
 from accel_bench.testing import run_scenario
 

@@ -30,7 +30,7 @@ from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
-from accel_bench.scenario.overrides import look_up
+from accel_bench.scenario.draft import look_up
 from accel_bench_ci.figures import (
     METRICS,
     REQUEST_LATENCY,

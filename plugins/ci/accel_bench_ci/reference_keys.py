@@ -11,7 +11,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
-from accel_bench.scenario.overrides import look_up
+from accel_bench.scenario.draft import look_up
 from accel_bench_ci.series import planned_devices
 
 DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep", "device", "world_size")

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from accel_bench import Experiment
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import make_experiment, make_machine
 
 MASTER = {"train": {"precision": "bf16-master-weights"}}

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import make_experiment, make_machine
 
 EXPERTS = {"model": {"id": "mixtral-8x7b"}}

@@ -13,7 +13,7 @@ from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.runner.session import Reporter, Session
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.store.database import open_store
 
 SCENARIO = "noise-floor"

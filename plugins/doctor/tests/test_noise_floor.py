@@ -14,7 +14,7 @@ from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.result import Status
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import run_scenario
 
 

@@ -15,7 +15,7 @@ from accel_bench import Experiment, Loss, Options, Run, Scenario, Status, Task, 
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import check_plugin, make_run, run_plugin
 

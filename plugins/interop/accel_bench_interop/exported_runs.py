@@ -10,7 +10,7 @@ from typing import Any
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.result import Figure, Result
-from accel_bench.scenario.overrides import look_up
+from accel_bench.scenario.draft import look_up
 from accel_bench.scenario.uses import NO_PLUGIN
 
 MEMORY: Mapping[str, tuple[Sequence[Figure], str]] = {

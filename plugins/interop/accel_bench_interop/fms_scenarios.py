@@ -10,7 +10,7 @@ from typing import Any
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.load import Location, ParsedFile, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
-from accel_bench.scenario.overrides import set_path
+from accel_bench.scenario.draft import set_path
 from accel_bench_interop.mapping import (
     Findings,
     MappingTable,

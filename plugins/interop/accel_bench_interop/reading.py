@@ -28,9 +28,9 @@ from accel_bench.interchange import (
 )
 from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 from accel_bench.result import EARLIEST, Provenance, Result
+from accel_bench.scenario.draft import set_path
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.models import Scenario, Stack
-from accel_bench.scenario.overrides import set_path
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
 from accel_bench_interop.export_import import is_export, read_export
 from accel_bench_interop.parse import short_name

@@ -12,7 +12,7 @@ import yaml
 
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import ImportFileError
-from accel_bench.scenario.overrides import set_path
+from accel_bench.scenario.draft import set_path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from accel_bench_interop.scenario_writer import NativeScenario, stack_text, writ
 
 from accel_bench.errors import ImportFileError
 from accel_bench.planning.resolve import resolve
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.sweep import Point
 
 from .fms_folder import CONTENTS, DEFAULTS, GPTQ, SCENARIOS, write_folder

@@ -19,10 +19,10 @@ from accel_bench.cli.request import plan_request, single_draft
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Planned
-from accel_bench.planning.request import resolve_request
+from accel_bench.planning.resolve import resolve_request
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, paths, reader
 from accel_bench.runner.purpose import ask_ranks, plan_stack
-from accel_bench.scenario.overrides import dotted
+from accel_bench.scenario.draft import dotted
 from accel_bench_profile.ledger.difference import LedgerDifference, TotalChange, difference, totals
 from accel_bench_profile.ledger.line_changes import (
     FIGURES,

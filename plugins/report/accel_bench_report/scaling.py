@@ -19,8 +19,8 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.activation import activate_points
 from accel_bench.planning.plan import Plan
-from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
-from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.planning.request import PlanRequest
+from accel_bench.planning.resolve import ResolvedFile, chosen_points, resolve_request
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_apart
 from accel_bench.scenario.batches import KEYS

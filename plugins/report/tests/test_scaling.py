@@ -15,7 +15,7 @@ from cli.program import call, write_nulls
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 QUICK = ("--set", "parallel=none", "--oversubscribe", "--only", "baseline", "-q")
 

@@ -16,10 +16,9 @@ from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
 from accel_bench.runner.interrupted import open_results
-from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.draft import AXES, Draft, look_up
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
-from accel_bench.scenario.overrides import AXES, look_up
 from accel_bench_search.fit_report import (
     FitPoint,
     FitReport,

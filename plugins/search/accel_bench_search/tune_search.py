@@ -20,9 +20,9 @@ from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.errors import AccelBenchError
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result
+from accel_bench.scenario.draft import look_up
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
-from accel_bench.scenario.overrides import look_up
 from accel_bench.store.schema import RUNS
 from accel_bench_search.study import CUT_OFF, Axis, State, Study
 from accel_bench_search.trial import TUNED, StackPlans, TrialRunner

@@ -21,9 +21,8 @@ from accel_bench.modeling.hosts import is_ip_address, is_loopback
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.result import Provenance, Result
-from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.draft import AXES, Draft
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.overrides import AXES
 from accel_bench.scenario.sweep import Point, swept_by
 from accel_bench_share.bundle_reader import Bundle
 

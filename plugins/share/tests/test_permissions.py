@@ -15,7 +15,7 @@ from repeated_sessions import SCENARIO, make_runs
 from accel_bench.errors import BundleError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.sessions import SessionRecord
 

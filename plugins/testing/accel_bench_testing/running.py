@@ -19,7 +19,7 @@ from accel_bench.planning.plan import Planned, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.result import Result, Status
 from accel_bench.runner.update_files import PendingUpdates
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench_testing.in_process import SESSION, Execution, run_in_process
 from accel_bench_testing.process_state import preserved
 from accel_bench_testing.tiny import plan_trial, this_machine

@@ -15,8 +15,8 @@ from accel_bench.plugin import Plugin
 from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.manager import load_class
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import merge_keys
 from accel_bench.scenario.models import Work
-from accel_bench.scenario.overrides import merge_keys
 from accel_bench.scenario.uses import slot_defaults
 
 MODEL = "tiny-llama-cpu"

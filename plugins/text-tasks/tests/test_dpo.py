@@ -20,7 +20,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.modeling.loading import load_base_model
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Result
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import run_scenario
 from accel_bench.worker.learning import Evaluator
 

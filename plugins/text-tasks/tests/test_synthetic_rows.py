@@ -19,7 +19,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import run_scenario
 
 MakeRun = Callable[..., Run]

@@ -33,7 +33,7 @@ from accel_bench.modeling.losses import repeated_rows
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.manager import activate
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
 

@@ -15,7 +15,7 @@ from accel_bench import Run, load_base_model, read_machine
 from accel_bench.errors import ScenarioError, install_command
 from accel_bench.modeling import loading
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import run_scenario
 
 MakeRun = Callable[..., Run]

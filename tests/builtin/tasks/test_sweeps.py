@@ -16,7 +16,7 @@ from accel_bench.analysis.checks.audit import audit
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.testing import make_machine, run_scenario
 
 pytestmark = pytest.mark.box

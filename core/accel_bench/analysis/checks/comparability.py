@@ -11,8 +11,8 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.state import used_by
 from accel_bench.result import Result
+from accel_bench.scenario.draft import dotted
 from accel_bench.scenario.models import Stack
-from accel_bench.scenario.overrides import dotted
 
 Facts = dict[str, Any]
 """Facts that must agree, by dotted key."""

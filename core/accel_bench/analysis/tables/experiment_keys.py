@@ -10,7 +10,7 @@ from accel_bench.analysis.device_kinds import device_model
 from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.scenario.overrides import dotted
+from accel_bench.scenario.draft import dotted
 
 FIRST_KEYS = ("model.id", "device", "stack")
 """Keys that are tried before all others where experiments must be told apart."""

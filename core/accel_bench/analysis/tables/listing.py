@@ -13,7 +13,7 @@ from accel_bench.analysis.metrics.throughput import RunThroughput, epochs, run_t
 from accel_bench.analysis.metrics.utilization import mfu_6n, peak_flops_of, utilization
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Metric, Result
-from accel_bench.scenario.overrides import look_up
+from accel_bench.scenario.draft import look_up
 
 Cells = dict[str, Any]
 """A flat row by column name: texts, numbers and None."""

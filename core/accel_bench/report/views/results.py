@@ -18,7 +18,7 @@ from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, name
 from accel_bench.report.table import Report, Section, Table, entry, keyed, listed
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import Provenance, RankResult, Result
-from accel_bench.scenario.overrides import look_up
+from accel_bench.scenario.draft import look_up
 
 RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
 """Printed fields of a run; people count rounds, positions and attempts from 1."""

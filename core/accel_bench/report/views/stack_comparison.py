@@ -65,7 +65,7 @@ from accel_bench.report.views.inference import (
 )
 from accel_bench.report.views.ladder import ladder_tables
 from accel_bench.report.views.training import update_cost_text, verdict_column
-from accel_bench.scenario.tags import is_chosen
+from accel_bench.scenario.sweep import is_chosen
 
 WIDTH = 80
 """Width of the page without a terminal, in columns."""

@@ -21,7 +21,7 @@ from accel_bench.catalog.hardware import list_hardware
 from accel_bench.documents.base import JsonValue
 from accel_bench.machine.devices import HOST
 from accel_bench.result import Result
-from accel_bench.scenario.overrides import look_up
+from accel_bench.scenario.draft import look_up
 from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
 from accel_bench_advise.recommendation.ranking import Ranked, as_fast, is_as_fast, job_time
 from accel_bench_advise.recommendation.schema import (

@@ -15,7 +15,7 @@ from accel_bench_advise.estimates.target import target_of
 
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 
 WORK = """\
 name: large-weights
