@@ -3,19 +3,47 @@ ranks that take batches of their own, and what is counted."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.planning.environments import Environment
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
+from accel_bench.plugins.doors import find_entry
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.manager import TRACKING, activate, activate_use, is_tracker
 from accel_bench.plugins.registry import find, installed, missing_extra, missing_extras
 from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench.scenario.sweep import EXCLUDED, Point
-from accel_bench.scenario.uses import TOKENS, Use, slot_defaults
+from accel_bench.scenario.uses import NO_PLUGIN, TOKENS, Use, slot_defaults
+
+ENVIRONMENTS = "accel_bench.environments"
+"""Group of the entry point that finds and builds Python environments.
+
+`python` is a function of an environment's name and settings, the plugins that are used there, and
+what takes a line before minutes of work or None for none; it returns an `Interpreter`, or None.
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment of the scenario."""
+
+    name: str
+    settings: PythonEnvironment
+
+    interpreter: Interpreter | None
+    """Null where it is not built yet, and may not be."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why nothing can run in it."""
+        if self.interpreter is None:
+            return (f"the environment {self.name!r} is not built yet; a run builds it",)
+        return ()
 
 
 class ActivatedPoint(NamedTuple):
@@ -58,6 +86,43 @@ def activate_points(
         reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
         reasons = reasons or tuple(missing.values()) or (environment.missing if environment else ())
         yield ActivatedPoint(_with_counts(point, active), active, environment, reasons)
+
+
+def find_environments(
+    file: ResolvedFile, points: Sequence[Point], notify: Callable[[str], object] | None
+) -> Mapping[str, Environment]:
+    """Return the environments in which points run, by name.
+
+    `notify` gets a line before one is built, which takes minutes; None builds none. Raises
+    ScenarioError with the place of one that is unknown, not allowed, cannot be built, or cannot run
+    this version's jobs.
+    """
+    names = dict.fromkeys(point.scenario.resources.environment for point in points)
+    uses = sorted({use.use for point in points for use in point.uses} - {NO_PLUGIN})
+    return {name: _find_environment(file, name, uses, notify) for name in names if name}
+
+
+def _find_environment(
+    file: ResolvedFile, name: str, uses: Sequence[str], notify: Callable[[str], object] | None
+) -> Environment:
+    known = file.scenario.environments
+    if name not in known:
+        hint = did_you_mean(name, known) if known else "; `environments` has none"
+        where = file.where(("resources", "environment"))
+        raise ScenarioError(f"{where}: no environment is called {name!r}{hint}")
+    where = file.where(("environments", name))
+    if not file.allow_environment:
+        raise ScenarioError(
+            f"{where}: an environment runs code of its author's choice; --allow-env lets this "
+            "scenario name one"
+        )
+    entry = find_entry(ENVIRONMENTS, "finder of environments", "python")
+    try:
+        with entry.blamed():
+            interpreter = entry.load()(name, known[name], uses, notify)
+    except ScenarioError as error:
+        raise ScenarioError(f"{where}: {name}: {error}") from error
+    return Environment(name, known[name], interpreter)
 
 
 def _plugins_of(point: Point) -> str:

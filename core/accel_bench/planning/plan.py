@@ -15,9 +15,14 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
-from accel_bench.planning.activation import ActivatedPoint, activate_points, make_trackers
+from accel_bench.planning.activation import (
+    ActivatedPoint,
+    Environment,
+    activate_points,
+    find_environments,
+    make_trackers,
+)
 from accel_bench.planning.defaults import needs_of_plugins
-from accel_bench.planning.environments import Environment, find_environments
 from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
 from accel_bench.planning.planned import Plan, Planned, scenario_of
 from accel_bench.planning.request import PlanRequest

@@ -16,7 +16,7 @@ from accel_bench.analysis.wording import count, join_names
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.machine.info import Machine
-from accel_bench.planning.environments import Environment
+from accel_bench.planning.activation import Environment
 from accel_bench.planning.limits import MemoryNeed
 from accel_bench.planning.request import PlanRequest
 from accel_bench.plugins.active import ActivePlugins

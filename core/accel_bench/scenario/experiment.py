@@ -82,7 +82,7 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     """Return the identity of an experiment: all values that can change a result.
 
     Names, rounds, timeouts and folders are left out: they do not change what a process does.
-    `environment` holds versions, devices and fingerprints, by `planning.environments`.
+    `environment` holds versions, devices and fingerprints, by `planning.plan`.
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")

@@ -1,4 +1,4 @@
-"""Find the Python environments that points run in, and build those that are missing."""
+"""Find the Python environments that a scenario names, and build those that are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -15,16 +14,14 @@ from types import MappingProxyType
 
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import locked
-from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.errors import ScenarioError
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.provenance import distribution_version
-from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
-from accel_bench.plugins.interpreter import Interpreter, read_interpreter
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.registry import find, missing_extra
 from accel_bench.scenario.settings import PythonEnvironment
-from accel_bench.scenario.sweep import Point
-from accel_bench.scenario.uses import NO_PLUGIN
+from accel_bench_environments.interpreter import read_interpreter
 
 SECONDS = 3600.0
 """Limit for one installation."""
@@ -36,58 +33,20 @@ LAST_LINES = 5
 """Lines of pip's output that an error shows."""
 
 
-@dataclass(frozen=True)
-class Environment:
-    """An environment of the scenario."""
+def find_interpreter(
+    name: str,
+    settings: PythonEnvironment,
+    uses: Iterable[str],
+    notify: Callable[[str], object] | None,
+) -> Interpreter | None:
+    """Return the interpreter of an environment; None for one that is to be built later.
 
-    name: str
-    settings: PythonEnvironment
-
-    interpreter: Interpreter | None
-    """Null where it is not built yet, and may not be."""
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Why nothing can run in it."""
-        if self.interpreter is None:
-            return (f"the environment {self.name!r} is not built yet; a run builds it",)
-        return ()
-
-
-def find_environments(
-    file: ResolvedFile, points: Sequence[Point], notify: Callable[[str], object] | None
-) -> Mapping[str, Environment]:
-    """Return the environments in which points run, by name.
-
-    `notify` gets a line before one is built, which takes minutes; None builds none. Raises
-    ScenarioError with the place of one that is unknown, not allowed, cannot be built, or cannot run
-    this version's jobs.
+    Plugins of the `uses` are installed there as they are here. `notify` gets a line before an
+    environment is built, which takes minutes; None builds none. Raises ScenarioError for one that
+    cannot be built, or cannot run this version's jobs.
     """
-    names = dict.fromkeys(point.scenario.resources.environment for point in points)
-    own = _distributions(points)
-    return {name: _find(file, name, own, notify) for name in names if name}
-
-
-def _find(
-    file: ResolvedFile, name: str, own: Sequence[str], notify: Callable[[str], object] | None
-) -> Environment:
-    known = file.scenario.environments
-    if name not in known:
-        hint = did_you_mean(name, known) if known else "; `environments` has none"
-        where = file.where(("resources", "environment"))
-        raise ScenarioError(f"{where}: no environment is called {name!r}{hint}")
-    if not file.allow_environment:
-        raise ScenarioError(
-            f"{file.where(('environments', name))}: an environment runs code of its author's "
-            "choice; --allow-env lets this scenario name one"
-        )
-    settings = known[name]
-    try:
-        python = _python(name, settings, own, notify)
-        interpreter = read_interpreter(python) if python else None
-    except ScenarioError as error:
-        raise ScenarioError(f"{file.where(('environments', name))}: {name}: {error}") from error
-    return Environment(name, settings, interpreter)
+    python = _python(name, settings, _distributions(uses), notify)
+    return read_interpreter(python) if python else None
 
 
 def _python(
@@ -206,8 +165,7 @@ def _run(command: list[str], variables: Mapping[str, str] = MappingProxyType({})
         raise ScenarioError(f"the environment cannot be built:\n{last}")
 
 
-def _distributions(points: Iterable[Point]) -> list[str]:
-    """Return what brings accel-bench and the plugins of all points, where they are installed."""
-    uses = {use.use for point in points for use in point.uses} - {NO_PLUGIN}
-    present = [use for use in sorted(uses) if not missing_extra(use)]
+def _distributions(uses: Iterable[str]) -> list[str]:
+    """Return what brings accel-bench and the plugins, where they are installed."""
+    present = [use for use in uses if not missing_extra(use)]
     return sorted({OWN_DISTRIBUTION, *(find(use).distribution for use in present)})

@@ -13,20 +13,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from accel_bench_environments import interpreter
+from accel_bench_environments.build import (
+    build_environment,
+    environment_folder,
+    installed_from,
+    python_of,
+)
 from faults.program import null_scenario, write_scenario
 from store.store_factory import make_result
 
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.environments import (
-    build_environment,
-    environment_folder,
-    installed_from,
-    python_of,
-)
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.plugins import interpreter
 from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench.store.database import open_store

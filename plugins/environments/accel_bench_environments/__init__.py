@@ -1,0 +1,1 @@
+"""Python environments that a scenario names: found, or built where they are missing."""
