@@ -1,13 +1,12 @@
-"""Refuse what this machine cannot hold: more memory than it has, more processes than cores."""
+"""The memory that an experiment needs at least, and that the machine has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from accel_bench.analysis.wording import count, join_names, label_of, size
+from accel_bench.analysis.wording import size
 from accel_bench.catalog.estimate import parameters_of
-from accel_bench.errors import ScenarioError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
@@ -73,34 +72,6 @@ def memory_need(
     )
 
 
-def refuse_needs(needs: Iterable[tuple[Experiment, MemoryNeed]]) -> None:
-    """Raise ScenarioError with all stacks that need more memory than there is."""
-    stacks: dict[str, list[str]] = {}
-    for experiment, need in needs:
-        if not need.fits:
-            where = "the host" if _on_host(experiment.scenario) else "the device"
-            text = f"{need.describe()}, and {where} has {size(need.available_bytes or 0)}"
-            name = label_of(experiment)
-            stacks.setdefault(text, []).append(name)
-    if stacks:
-        lines = [f"{join_names(names)}: {text}" for text, names in stacks.items()]
-        raise ScenarioError(
-            f"not enough memory. {'; '.join(lines)}. Choose a smaller model.id or fewer layers "
-            "(model.overrides), a smaller model.dtype, train an adapter (adapter.use=lora), or "
-            "pass --force to run it all the same"
-        )
-
-
-def refuse_oversubscription(scenarios: Iterable[Scenario], machine: Machine) -> None:
-    """Raise ScenarioError for more processes on a node's CPU than it has cores."""
-    on_cpu = [one.resources.devices for one in scenarios if _on_host(one)]
-    if (most := max(on_cpu, default=0)) > machine.cores:
-        raise ScenarioError(
-            f"resources.devices: {most:,} processes would share {count(machine.cores, 'core')}; "
-            f"set it to {machine.cores} or less, or pass --oversubscribe"
-        )
-
-
 def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) -> dict[str, float]:
     if plugin is None:
         return {}
@@ -116,7 +87,7 @@ def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable
         with attribute_errors_to(parallel, "fraction_per_device"):
             known = parallel.instance.fraction_per_device(scenario)
     other = 1.0 if whole else 1 / scenario.world_size
-    ranks = scenario.resources.devices if _on_host(scenario) else 1
+    ranks = scenario.resources.devices if on_host(scenario) else 1
 
     def copies(what: str) -> float:
         each = known.get(what) if isinstance(known, Mapping) else known
@@ -125,13 +96,13 @@ def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable
     return copies
 
 
-def _on_host(scenario: Scenario) -> bool:
+def on_host(scenario: Scenario) -> bool:
     """Return whether ranks share the host's memory and cores."""
     return device_type(scenario.resources.device).on_host
 
 
 def _available(scenario: Scenario, machine: Machine) -> int | None:
-    if _on_host(scenario):
+    if on_host(scenario):
         return machine.memory_bytes
     used = machine.gpus[: scenario.resources.devices]
     return min((gpu.memory_bytes for gpu in used), default=None)

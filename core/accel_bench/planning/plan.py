@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from accel_bench.analysis.sections import GROUP, KIND
+from accel_bench.analysis.wording import count, join_names, label_of, size
 from accel_bench.catalog.hub import hub_notices
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json, digest
@@ -23,7 +24,7 @@ from accel_bench.planning.activation import (
     make_trackers,
 )
 from accel_bench.planning.defaults import needs_of_plugins
-from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
+from accel_bench.planning.limits import memory_need, on_host
 from accel_bench.planning.planned import Plan, Planned, scenario_of
 from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile, chosen_points, resolve_request
@@ -66,9 +67,9 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         trackers,
     )
     if not request.oversubscribe:
-        refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
+        _refuse_oversubscription(plan, machine)
     if not request.force:
-        refuse_needs([(one.experiment, one.need) for one in plan.runnable if one.need])
+        _refuse_needs(plan)
     return plan
 
 
@@ -130,7 +131,8 @@ def _plan_point(
     if reasons and not point.excluded and stack in named:
         raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(reasons)}")
     need = None if reasons else memory_need(experiment, active, machine)
-    return Planned(experiment, active, reasons, need, environment, point.open_sizes)
+    host = on_host(point.scenario)
+    return Planned(experiment, active, reasons, need, host, environment, point.open_sizes)
 
 
 def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
@@ -184,3 +186,30 @@ def _choice_notices(point: Point) -> tuple[str, ...]:
     """Return how the sizes of a sweep point came about."""
     sizes = filter(None, point.sizes.values())
     return tuple(f"{one.key}: {one.value:,} for auto: {one.because}" for one in sizes)
+
+
+def _refuse_oversubscription(plan: Plan, machine: Machine) -> None:
+    """Raise ScenarioError for more processes on a node's CPU than it has cores."""
+    on_cpu = [one.experiment.scenario.resources.devices for one in plan.runnable if one.on_host]
+    if (most := max(on_cpu, default=0)) > machine.cores:
+        raise ScenarioError(
+            f"resources.devices: {most:,} processes would share {count(machine.cores, 'core')}; "
+            f"set it to {machine.cores} or less, or pass --oversubscribe"
+        )
+
+
+def _refuse_needs(plan: Plan) -> None:
+    """Raise ScenarioError with all stacks that need more memory than there is."""
+    stacks: dict[str, list[str]] = {}
+    for one in plan.runnable:
+        if one.need and not one.need.fits:
+            where = "the host" if one.on_host else "the device"
+            text = f"{one.need.describe()}, and {where} has {size(one.need.available_bytes or 0)}"
+            stacks.setdefault(text, []).append(label_of(one.experiment))
+    if stacks:
+        lines = [f"{join_names(names)}: {text}" for text, names in stacks.items()]
+        raise ScenarioError(
+            f"not enough memory. {'; '.join(lines)}. Choose a smaller model.id or fewer layers "
+            "(model.overrides), a smaller model.dtype, train an adapter (adapter.use=lora), or "
+            "pass --force to run it all the same"
+        )

@@ -40,6 +40,9 @@ class Planned:
     need: MemoryNeed | None = None
     """Its memory at least; null where that is not known."""
 
+    on_host: bool = False
+    """True if its ranks share the host's memory and cores."""
+
     environment: Environment | None = None
     """The Python environment that it runs in; null for that of this program."""
 

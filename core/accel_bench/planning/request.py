@@ -15,7 +15,7 @@ from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import is_tracker, load_class
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.validation import marked_methods
-from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.draft import Draft, Setting
 from accel_bench.scenario.sweep import Choices
 from accel_bench.scenario.uses import DataUse, Use, slot_defaults
 
@@ -102,19 +102,15 @@ def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def requested_draft(draft: Draft, request: PlanRequest) -> Draft:
-    """Return the draft with the stacks, overrides and seeds of the command line."""
+    """Return the draft with the stacks, overrides, trackers and axes of the command line."""
     draft = copy.deepcopy(draft)
     for stack in request.plugins:
         add_stack(draft, stack)
     draft.override(request.overrides)
     _add_trackers(draft, request.trackers)
-    if request.family:
-        _sweep_family(draft, request.family)
-    if request.seeds:
-        # Before a list of them is made.
-        refuse_too_many(str(draft.get("name")), request.seeds, request.max_runs)
-        _sweep_seeds(draft, request.seeds)
-    return draft
+    axes = _sweep_family(draft, request.family) if request.family else []
+    axes += _sweep_seeds(draft, request, axes) if request.seeds else []
+    return draft.with_values(axes)
 
 
 def add_stack(draft: Draft, stack: str) -> None:
@@ -146,51 +142,61 @@ def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
             listed.append(name)
 
 
-def _sweep_seeds(draft: Draft, count: int) -> None:
-    """Sweep the seeds of weights and data together (`--seeds`), from those that the file sets."""
-    if draft.get("zip") is not None:
-        raise ScenarioError(f"{draft.where(('zip',))}: --seeds cannot be added to a zip")
-    values = {}
-    for key in ("train.seed", "data.seed"):
-        slot, _, name = key.partition(".")
+def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None:
+    """Refuse an axis of the command line where keys move together, in the file or by `axes`."""
+    places = [place for key, _, place in axes if key.startswith("zip.")]
+    if draft.data.get("zip") is not None:
+        places.append(draft.where(("zip",)))
+    if places:
+        raise ScenarioError(f"{places[-1]}: {option} cannot be added to a zip")
+
+
+def _sweep_seeds(draft: Draft, request: PlanRequest, axes: Sequence[Setting]) -> list[Setting]:
+    """Return the axis of the seeds of weights and data together (`--seeds`), from those that the
+    file sets and no longer needs."""
+    # Before a list of them is made.
+    refuse_too_many(str(draft.data.get("name")), request.seeds, request.max_runs)
+    _refuse_zip(draft, "--seeds", axes)
+    seeds = []
+    for slot in ("train", "data"):
         settings = draft.data.get(slot)
-        first = settings.pop(name, 0) if isinstance(settings, dict) else 0
+        first = settings.pop("seed", 0) if isinstance(settings, dict) else 0
         if not isinstance(first, int):
-            raise ScenarioError(f"{draft.where((slot, name))}: {key} is no whole number")
-        values[key] = list(range(first, first + count))
-    for key, seeds in values.items():
-        draft.set(f"zip.{key}", seeds, f"--seeds {count}")
+            raise ScenarioError(f"{draft.where((slot, 'seed'))}: {slot}.seed is no whole number")
+        values = list(range(first, first + request.seeds))
+        seeds.append((f"zip.{slot}.seed", values, f"--seeds {request.seeds}"))
+    return seeds
 
 
-def _sweep_family(draft: Draft, family: str) -> None:
-    """Sweep over the models of the catalog of one family (`--family`).
+def _sweep_family(draft: Draft, family: str) -> list[Setting]:
+    """Return the axis of the models of the catalog of one family (`--family`), which replaces the
+    file's model.
 
     A task that the file names chooses those that were trained by it; else each model has its own,
     and data that this task learns from.
     """
     cards = cards_of_family(family)
-    if draft.get("zip") is not None:
-        raise ScenarioError(f"{draft.where(('zip',))}: --family cannot be added to a zip")
+    _refuse_zip(draft, "--family")
     model, place = draft.data.get("model"), f"--family {family}"
     if isinstance(model, dict):
         model.pop("id", None)
-    written = draft.get("task")
+    written = draft.data.get("task")
     task = written.get("use") if isinstance(written, dict) else written
     names = [name for name, card in cards.items() if task in (None, card.task)] or list(cards)
     if task is not None:
-        draft.set("sweep.model.id", names, place)
-        return
-    if draft.get("sweep") is None and draft.get("tag") is None:
-        draft.set("tag.format", "{model.id}", place)
-    draft.set("zip.model.id", names, place)
-    draft.set("zip.task.use", [cards[name].task for name in names], place)
+        return [("sweep.model.id", names, place)]
+    axes: list[Setting] = []
+    if draft.data.get("sweep") is None and draft.data.get("tag") is None:
+        axes.append(("tag.format", "{model.id}", place))
+    axes.append(("zip.model.id", names, place))
+    axes.append(("zip.task.use", [cards[name].task for name in names], place))
     of_file = draft.data.get("data") or slot_defaults().slots["data"]
     replaced = _replaced_data(of_file, [cards[name] for name in names])
     if any(replaced):
-        data = [own or of_file for own in replaced]
         draft.data.pop("data", None)
-        draft.set("zip.data", data, place)
+        axes.append(("zip.data", [own or of_file for own in replaced], place))
         draft.notices += _of_replaced(of_file, list(filter(None, replaced)), place)
+    return axes
 
 
 def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:

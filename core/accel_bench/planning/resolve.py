@@ -19,7 +19,7 @@ from accel_bench.machine.devices import AUTO as AUTO_DEVICE
 from accel_bench.machine.devices import device_type
 from accel_bench.planning.request import PlanRequest, refuse_too_many, requested_draft
 from accel_bench.scenario.batches import fewer_groups
-from accel_bench.scenario.draft import Draft, Setting, check_depth, look_up, set_path
+from accel_bench.scenario.draft import Draft, Setting, check_depth, set_path
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
 from accel_bench.scenario.models import Scenario, ScenarioFile, Stack, StackEntry, Work
@@ -98,7 +98,7 @@ class ResolvedFile:
         for sweep in sweep_points(self.scenario):
             for point in self.points_at(sweep, device):
                 facts = point.facts() if rules else {}
-                idle = [(number, key) for number, key in idle if not look_up(facts, key)[0]]
+                idle = [(number, key) for number, key in idle if key not in facts]
                 reasons = tuple(rule.because for rule in rules if applies(rule, facts))
                 with self._located("tag"):
                     tag = make_tag(self.scenario.tag, point, preset)

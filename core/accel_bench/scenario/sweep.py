@@ -18,7 +18,7 @@ from accel_bench.documents.files import slug
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import known_keys
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.draft import Draft, look_up
+from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
 from accel_bench.scenario.settings import TagRule
 from accel_bench.scenario.uses import Use
@@ -107,8 +107,17 @@ class Point(Frozen):
         return tuple(key for key, size in self.sizes.items() if size is None)
 
     def facts(self) -> dict[str, Any]:
-        """Return the values that an exclusion can name: every key of the scenario, and `stack`."""
-        return {**self.scenario.model_dump(mode="json"), "stack": self.stack.name}
+        """Return the values that an exclusion can name by dotted key: those of the scenario, its
+        parts included, and `stack`."""
+        return {**dict(_by_key(self.scenario.model_dump(mode="json"))), "stack": self.stack.name}
+
+
+def _by_key(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested mappings and the values in them by dotted key."""
+    for name, value in values.items():
+        yield f"{prefix}{name}", value
+        if isinstance(value, Mapping):
+            yield from _by_key(value, f"{prefix}{name}.")
 
 
 def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
@@ -147,7 +156,7 @@ def at(sweep: dict[str, Any]) -> str:
 def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
     """Return whether every key of an exclusion's rule has the rule's value, or one of them."""
     return all(
-        look_up(facts, key)[1] in (value if isinstance(value, list) else [value])
+        facts.get(key) in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()
     )
 
@@ -159,14 +168,18 @@ def make_tag(rule: TagRule, point: Point, preset: str) -> str:
     `world_size`, and the file's `preset`. Empty without a rule or a sweep. Raises ScenarioError for
     a key that no experiment has.
     """
-    if rule.off:
+    if rule.off or not (rule.format or rule.keys or point.sweep):
         return ""
-    if rule.format is None and rule.keys is None:
-        return automatic_tag(point.sweep)
-    facts = {**point.facts(), "preset": preset, "world_size": point.scenario.world_size}
-    if rule.format is not None:
-        return slug("".join(_filled(rule.format, facts)))
-    return automatic_tag({key: _fact(facts, key) for key in rule.keys or ()})
+    facts = dict[str, Any]()
+    if rule.format or rule.keys:
+        names = {"preset": preset, "world_size": point.scenario.world_size}
+        facts = {**point.facts(), **names}
+    if rule.format:
+        text = "".join(_filled(rule.format, facts))
+    else:
+        named = {key: _fact(facts, key) for key in rule.keys or ()}
+        text = _joined(named or point.sweep)
+    return slug(text)
 
 
 def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
@@ -174,13 +187,17 @@ def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
 
     A key is shortened to its last word if that is unique.
     """
-    last = Counter(key.rpartition(".")[2] for key in sweep)
+    return slug(_joined(sweep)) if sweep else ""
+
+
+def _joined(sweep: Mapping[str, JsonValue]) -> str:
+    """Return keys and values of a tag in one text."""
     names = {key: key.rpartition(".")[2] for key in sweep}
-    parts = [
+    last = Counter(names.values())
+    return "-".join(
         f"{names[key] if last[names[key]] == 1 else key}_{_text(sweep[key])}"
         for key in sorted(sweep)
-    ]
-    return slug("-".join(parts)) if parts else ""
+    )
 
 
 def is_chosen(tag: str, sweep: Mapping[str, JsonValue]) -> bool:
@@ -212,13 +229,13 @@ def _filled(form: str, facts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> JsonValue:
-    known, value = look_up(facts, key)
-    if not known:
-        parent = look_up(facts, key.rpartition(".")[0])[1] if "." in key else facts
-        names = parent if isinstance(parent, Mapping) else facts
-        hint = did_you_mean(key.rpartition(".")[2], names)
+    if key not in facts:
+        parent, _, last = key.rpartition(".")
+        inside = facts.get(parent)
+        names = inside if isinstance(inside, Mapping) else (one for one in facts if "." not in one)
+        hint = did_you_mean(last, names)
         raise ScenarioError(f"no experiment of this scenario has the key {key!r}{hint}")
-    found: JsonValue = value
+    found: JsonValue = facts[key]
     return found
 
 
