@@ -27,12 +27,11 @@ from accel_bench.analysis.checks.training_verdict import (
     training_not_compared,
 )
 from accel_bench.analysis.experiment_figures import figures
-from accel_bench.analysis.quantity import compared_by
+from accel_bench.analysis.quantity import Quantity, compared_by
 from accel_bench.analysis.schema import Document, ExperimentFigures
 from accel_bench.analysis.statistics.verdict import (
     UNPAIRED,
     Comparison,
-    QuantityWords,
     RoundKey,
     compare,
 )
@@ -79,9 +78,9 @@ class ExperimentComparison(StackComparison, Document):
     """True if rounds of one session hold both."""
 
     @property
-    def words(self) -> QuantityWords:
-        """Words for what is compared."""
-        return self.b.quantity.words
+    def quantity(self) -> Quantity:
+        """Compared quantity, as B has it."""
+        return self.b.quantity
 
 
 def compare_stored(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.verdict import ALIKE, MAXIMUM_ROUNDS, MINIMUM_ROUNDS, OF_SPEED
+from accel_bench.analysis.statistics.verdict import ALIKE, MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
     StackAtPoint,
     alike_words,
@@ -24,16 +24,14 @@ from accel_bench.scenario.uses import CALLS
 SPELT_OUT = 3
 """Rows of one kind that get a clause of their own; the others are counted."""
 
-SPELT_OUT_KINDS = (
-    "faster with another training",
-    "faster with another output",
-    "faster",
-    "different in their training",
-    "different in their output",
-    "slower",
-    "equally fast",
-)
-"""Kinds of rows in the order of the clauses."""
+SPELT_OUT_KINDS = {
+    "better, different": "{words.better} with another {what}",
+    "better": "{words.better}",
+    "different": "different in their {what}",
+    "worse": "{words.worse}",
+    "same": "{words.same}",
+}
+"""Names of the kinds of rows in the order of the clauses, in the words of what is compared."""
 
 
 def conclusion(summary: Summary) -> str:
@@ -81,13 +79,10 @@ def _compared(summary: Summary) -> list[str]:
 
 def _kind(row: ExperimentSummary) -> str:
     if row.training_difference:
-        what = "output" if row.generated else "training"
-        start = "faster with another" if row.verdict == "better" else "different in their"
-        return f"{start} {what}"
+        return "better, different" if row.verdict == "better" else "different"
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return NOT_COMPARABLE
-    named = {"better": "faster", "worse": "slower", "same": "equally fast"}
-    return named.get(row.verdict, row.verdict)
+    return row.verdict
 
 
 def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
@@ -95,10 +90,9 @@ def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> l
     more = len(rows) - SPELT_OUT
     if more <= 0:
         return clauses
-    words = rows[0].words
-    for usual, word in zip(OF_SPEED[1:], words[1:], strict=True):
-        kind = kind.replace(usual, word)
-    return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {kind}"]
+    what = "output" if rows[0].generated else "training"
+    name = SPELT_OUT_KINDS[kind].format(words=rows[0].words, what=what)
+    return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {name}"]
 
 
 def _clause(row: ExperimentSummary, baseline: str) -> str:

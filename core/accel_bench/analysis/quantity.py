@@ -130,7 +130,7 @@ def compared_quantity(
         value = geometric_interval([speed.tokens_per_second for speed in speeds.values()])
         costs = {key: speed.seconds_per_token for key, speed in speeds.items()}
         return Quantity(name=name, unit=unit, better=better, value=value, costs=costs)
-    found = {key: _figure(name, runs[key], speed) for key, speed in speeds.items()}
+    found = {key: run_figures(runs[key], speed)[name] for key, speed in speeds.items()}
     return _quantity(name, unit, better, {k: v for k, v in found.items() if v is not None})
 
 
@@ -145,15 +145,15 @@ def compared_by(run: Result, name: str | None) -> Result:
     return run.model_copy(update={"experiment": experiment})
 
 
-def _figure(name: str, run: Result, speed: RunThroughput) -> float | None:
-    """Return a figure of a completed run; None if it was not measured."""
-    if name == MEDIAN_LATENCY:
-        return largest_metric(run, name)
-    if name == "peak_memory_bytes":
-        return peak_memory([run])[0]
-    # A run that is read for tables lacks its window; its speed is known all the same.
-    known = flat_speed(speed)
-    return known[name] if name in known else flat_figures(run).get(name)
+def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, float | None]:
+    """Return the figures of a completed run, by name; None for one that was not measured.
+
+    A run that is read for tables lacks its window: its `speed` is known all the same.
+    """
+    known = flat_figures(run) | flat_speed(speed)
+    known["peak_memory_bytes"] = peak_memory([run])[0]
+    known[MEDIAN_LATENCY] = largest_metric(run, MEDIAN_LATENCY)
+    return {name: known.get(name) for name in QUANTITIES}
 
 
 def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:

@@ -27,7 +27,6 @@ from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     Comparison,
     Policy,
-    QuantityWords,
     RoundKey,
     compare,
 )
@@ -67,11 +66,6 @@ class RaceDrop(Comparison):
 
     seconds_saved: float = 0.0
     """What they would have taken, each as long as its runs on average."""
-
-    @property
-    def words(self) -> QuantityWords:
-        """Words for what is compared."""
-        return self.quantity.words
 
     @property
     def reason(self) -> str:

@@ -20,7 +20,6 @@ from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
-from accel_bench.analysis.statistics.verdict import QuantityWords
 from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
@@ -209,11 +208,6 @@ class ExperimentSummary(StackComparison, ExperimentFigures):
     """One row: an experiment, and its comparison with the baseline of the same sweep point."""
 
     # Fields stand in the document in the order of the bases, the last one first.
-
-    @property
-    def words(self) -> QuantityWords:
-        """Words for what is compared."""
-        return self.quantity.words
 
     tokens_per_second_per_device: float | None
     """Real tokens per second, per device."""

@@ -157,8 +157,7 @@ def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) ->
     ran = [row for row in rows if row.status is not Status.SKIPPED]
     if not ran:
         return 3
-    named = (row.quantity for row in ran if row.status.completed and not row.quantity.usual)
-    if any(one.obstacle for one in named):
+    if any(row.quantity.obstacle for row in ran if row.status.completed):
         return 1
     statuses = [status for row in ran for status in (row.status, *row.failed_rounds)]
     return 0 if all(status.completed or status in answers for status in statuses) else 1

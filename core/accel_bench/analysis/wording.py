@@ -27,8 +27,7 @@ FAR_OFF = 100
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
 TONES: Mapping[str, Tone] = {
-    **dict.fromkeys(("faster", "better", "passed", "equivalent"), "good"),
-    **dict.fromkeys(("bitwise equal", "bitwise"), "good"),  # In a narrow cell it takes two lines.
+    **dict.fromkeys(("faster", "better", "passed", "equivalent", "bitwise equal"), "good"),
     **dict.fromkeys(("inconclusive", "not tested", "not comparable", WITHIN), "warn"),
     **dict.fromkeys(("degraded", "unfinished"), "warn"),
     **dict.fromkeys(("slower", "worse", "regression", "different", "by design", "corrupt"), "bad"),

@@ -10,11 +10,11 @@ from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
-from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_metric
-from accel_bench.analysis.quantity import QUANTITIES, SPEED, Better, compared_name
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
+from accel_bench.analysis.quantity import QUANTITIES, SPEED, Better, compared_name, run_figures
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.tables.figures import SHORT_NAMES
-from accel_bench.analysis.tables.listing import flat_figures, metrics_by_name
+from accel_bench.analysis.tables.listing import metrics_by_name
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 
@@ -80,13 +80,7 @@ def figures_of(result: Result) -> dict[str, float]:
     """Return the figures of a completed run that passed its self-audit."""
     if not result.status.completed or result.imported or disowning(result):
         return {}
-    peaks = [
-        one.value for rank in result.ranks for one in rank.metrics if one.figure == "peak_memory"
-    ]
-    known = flat_figures(result)
-    known["peak_memory_bytes"] = max((one for one in peaks if one is not None), default=None)
-    known[MEDIAN_LATENCY] = largest_metric(result, MEDIAN_LATENCY)
-    found = {name: known.get(name) for name in COLUMN_FIGURES}
+    found = run_figures(result)
     found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 

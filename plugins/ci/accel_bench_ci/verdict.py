@@ -36,7 +36,6 @@ from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     Comparison,
     Policy,
-    QuantityWords,
     compare,
 )
 from accel_bench.analysis.wording import interval_text, percent, ratio, with_reason
@@ -109,11 +108,6 @@ class GatePoint(StackComparison):
 
     seconds: float = 0.0
     """Wall-clock seconds of all runs of both stacks."""
-
-    @property
-    def words(self) -> QuantityWords:
-        """Words for what is compared."""
-        return self.quantity.words
 
     @property
     def slower(self) -> bool:

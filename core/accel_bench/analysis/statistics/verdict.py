@@ -128,8 +128,10 @@ class Comparison(Frozen):
 
     @property
     def words(self) -> QuantityWords:
-        """Words for what is compared."""
-        return OF_SPEED
+        """Words for its `quantity`, where the row of a document has one, else for a speed."""
+        quantity = getattr(self, "quantity", None)
+        words: QuantityWords = quantity.words if quantity else OF_SPEED
+        return words
 
     @property
     def verdict_word(self) -> str:

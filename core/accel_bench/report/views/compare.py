@@ -73,7 +73,7 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
         columns = [
             replace(one, title=first.words.times) if one.key == "ratio" else one for one in columns
         ]
-        title = f"{names} at {len(comparisons)} sweep points{first.b.quantity.by}"
+        title = f"{names} at {len(comparisons)} sweep points{first.quantity.by}"
         yield Section(title=title, tables=[Table(columns, comparisons)])
 
 
@@ -97,7 +97,7 @@ def _answer(one: ExperimentComparison) -> str:
     )
     median, *ends = ratio_texts(one.ratio)
     interval = f"[{', '.join(ends)}] " if ends else ""
-    speed = f"B, {b}, is {median} {one.words.times} as A, {a} {interval}({runs}){one.b.quantity.by}"
+    speed = f"B, {b}, is {median} {one.words.times} as A, {a} {interval}({runs}){one.quantity.by}"
     verdict = (
         one.verdict_word if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
     )

@@ -48,10 +48,8 @@ def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
     _, within, who = verdict.word.partition(WITHIN)
     # `by design` fits a narrow page, and so do two lines.
     words = (within, who.strip()) if within else (verdict.word.removeprefix("different "),)
-    if verdict.difference is None or verdict.tolerance is None:
+    if verdict.difference is None or verdict.tolerance is None or verdict.word == "bitwise equal":
         return words
-    if verdict.word == "bitwise equal":
-        return ("bitwise", "equal")
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
     about = "~" if verdict.estimated and verdict.difference else ""
     return (*words, f"{about}{apart} %,", f"limit {allowed} %")

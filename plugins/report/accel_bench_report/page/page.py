@@ -256,7 +256,6 @@ def _row(
 
 def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
     parts = column.parts(row.summary)
-    parts = ("bitwise equal",) if parts == ("bitwise", "equal") else parts
     judges = column.key in ("loss", "update", "output", "verdict")
     known = {EMPTY: "", **TONES}
     return column, parts, known.get(parts[0], "bad") if judges else ""
