@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
-from accel_bench.analysis.quantity import QUANTITIES, SPEED, Better, compared_name, run_figures
+from accel_bench.analysis.quantity import QUANTITIES, SPEED, Quantity, compared_name, run_figures
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.tables.listing import metrics_by_name
@@ -21,21 +21,10 @@ from accel_bench.result import Result
 Change: TypeAlias = Literal["better", "worse", "different"]
 
 
-class TrackedFigure(NamedTuple):
-    """A figure, its unit, and the better of two values."""
-
-    name: str
-    unit: str
-    better: Better
-
-    def change(self, log_ratio: float) -> Change:
-        """Return `better`, `worse` or `different` for a change, given log(new / old)."""
-        if self.better == "neither":
-            return "different"
-        return "better" if (log_ratio > 0) == (self.better == "higher") else "worse"
-
-
-COLUMN_FIGURES = {name: TrackedFigure(name, *known) for name, known in QUANTITIES.items()}
+COLUMN_FIGURES = {
+    name: Quantity(name=name, unit=unit, better=better)
+    for name, (unit, better) in QUANTITIES.items()
+}
 """Figures of stored columns by name."""
 
 TOKENS_PER_SECOND = COLUMN_FIGURES[SPEED]
@@ -47,13 +36,20 @@ METRICS = "metrics."
 """Prefix of plugins' metrics in conditions on stored runs."""
 
 
-def compared_figure(figure: TrackedFigure, rate: float | None) -> TrackedFigure:
+def change_of(figure: Quantity, log_ratio: float) -> Change:
+    """Return `better`, `worse` or `different` for a change, given log(new / old)."""
+    if figure.better == "neither":
+        return "different"
+    return "better" if (log_ratio > 0) == (figure.better == "higher") else "worse"
+
+
+def compared_figure(figure: Quantity, rate: float | None) -> Quantity:
     """Return the figure to compare: for requests that arrive at a rate, latency replaces figures of
     busy time."""
     return COLUMN_FIGURES.get(compared_name(figure.name, rate), figure)
 
 
-def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
+def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
     """Return the figure of a name; `metrics.NAME` is a plugin's metric.
 
     Raises StoreError for an unknown name.
@@ -68,11 +64,11 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
     return known[name]
 
 
-def metrics_of(result: Result) -> dict[str, TrackedFigure]:
+def metrics_of(result: Result) -> dict[str, Quantity]:
     """Return a result's metrics as figures, by name."""
     return {
-        f"{METRICS}{name}": TrackedFigure(f"{METRICS}{name}", metric.unit, metric.better)
-        for name, metric in metrics_by_name(result).items()
+        f"{METRICS}{name}": Quantity(name=f"{METRICS}{name}", unit=one.unit, better=one.better)
+        for name, one in metrics_by_name(result).items()
     }
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 from xml.etree import ElementTree
 
 import typer
@@ -30,7 +30,7 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.report.formats import render_report
-from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
 from accel_bench.report.views.training import verdict_column
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.draft import Draft
@@ -167,13 +167,6 @@ COLUMNS = (
 """Columns of the printed table; the outcome is also JUnit's element."""
 
 
-class FlatPoint(NamedTuple):
-    """Objects whose fields fill a CSV line of `gate`."""
-
-    report: GateReport
-    point: GatePoint
-
-
 FLAT = (
     *columns_of(GateReport, "report", names="schema_version scenario stack against floor"),
     *columns_of(GatePoint, "point"),
@@ -204,7 +197,7 @@ def gate_report(report: GateReport) -> Report:
         tables=[Table(_columns(report), report.points)],
         notes=[*([compared] if len(reasons) == 1 else reasons), *dict.fromkeys(more)],
     )
-    rows = [FlatPoint(report, point) for point in report.points]
+    rows = [Line(report=report, point=point) for point in report.points]
     return Report([section], report, Table(FLAT, rows))
 
 

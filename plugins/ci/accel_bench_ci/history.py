@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
+from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, figure_text, label, percent, significant
 from accel_bench.cli.options import MeasureOptions, Names, Where, takes
@@ -18,7 +19,16 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.planning.plan import Plan
-from accel_bench.report.table import Column, Report, Section, Table, columns_of, one_or_list, reader
+from accel_bench.report.table import (
+    Column,
+    Line,
+    Report,
+    Section,
+    Table,
+    columns_of,
+    one_or_list,
+    reader,
+)
 from accel_bench.result import Result
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.experiment import Experiment
@@ -26,7 +36,7 @@ from accel_bench.store.database import Store
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import IMPORTED, RUNS
 from accel_bench.store.selection import CONDITION_SIGNS
-from accel_bench_ci.figures import TrackedFigure, figure_named
+from accel_bench_ci.figures import figure_named
 from accel_bench_ci.series import (
     History,
     HistoryPoint,
@@ -154,7 +164,7 @@ def _runs_of(one: History, runs: Sequence[Result]) -> list[HistoryRun]:
 
 def read_history(
     store: Store, figure: str, conditions: Sequence[ColumnElement[bool]] = ()
-) -> tuple[list[HistoryRun], TrackedFigure]:
+) -> tuple[list[HistoryRun], Quantity]:
     """Return the selected measured runs with the figure. Raises StoreError.
 
     Damaged rows are skipped; one result at a time is in memory.
@@ -176,15 +186,6 @@ def read_history(
 
 MOST_POINTS = 30
 """Maximum number of newest points in the printed table; JSON and CSV have all."""
-
-
-class HistoryLine(NamedTuple):
-    """A line of the CSV: one point of one history."""
-
-    history: History
-    point: HistoryPoint
-    step: HistoryStep | None
-    """Step that begins at the point."""
 
 
 def history_report(found: Sequence[History], confirmed: Sequence[Confirmation] = ()) -> Report:
@@ -212,10 +213,11 @@ def _section(one: History) -> Section:
     )
 
 
-def _lines(one: History) -> Iterator[HistoryLine]:
+def _lines(one: History) -> Iterator[Line]:
+    """Yield each point with the step that begins at it."""
     steps = {step.point: step for step in one.steps}
     for place, point in enumerate(one.points):
-        yield HistoryLine(one, point, steps.get(place))
+        yield Line(history=one, point=point, step=steps.get(place))
 
 
 def _interval(value: Interval) -> str:

@@ -22,6 +22,7 @@ from accel_bench.analysis.metrics.offered_load import (
     newly_saturated,
     offered_load,
 )
+from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, holm, unpaired_ratio
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
@@ -34,7 +35,7 @@ from accel_bench.scenario.overrides import look_up
 from accel_bench_ci.figures import (
     METRICS,
     REQUEST_LATENCY,
-    TrackedFigure,
+    change_of,
     compared_figure,
     figures_of,
 )
@@ -152,7 +153,7 @@ Loads: TypeAlias = tuple[OfferedLoad, OfferedLoad]
 class ComparisonRule(NamedTuple):
     """Figures, keys and tolerance of a comparison."""
 
-    figures: Sequence[TrackedFigure]
+    figures: Sequence[Quantity]
     keys: Sequence[str] = DEFAULT_KEYS
 
     aliases: Mapping[str, str] = {}
@@ -166,7 +167,7 @@ def compare_with_reference(
 ) -> ReferenceComparison:
     """Compare two sets of results row by row, in the order of the current ones."""
     found = rows_of(reference, current, rule.keys, rule.aliases)
-    if not any(sides.reference and sides.current for sides in found.values()):
+    if not any(all(sides) for sides in found.values()):
         before, after = ([key for key, sides in found.items() if sides[n]] for n in (0, 1))
         raise StoreError(
             f"no row of {name} has a key of the current runs ({', '.join(rule.keys)}): "
@@ -265,7 +266,8 @@ def _figures(
 ) -> list[ReferenceFigure]:
     """Compare the figures of a row: latencies for requests that arrive at a rate."""
     rate = next((one.rate for one in loads if one.rate is not None), None)
-    asked = dict.fromkeys(compared_figure(one, rate) for one in rule.figures)
+    compared = (compared_figure(one, rate) for one in rule.figures)
+    asked = {one.name: one for one in compared}.values()
     found = [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
     if not newly_saturated(*loads):
         return found
@@ -274,14 +276,14 @@ def _figures(
             for one in found]  # fmt: skip
 
 
-def _obstacle(figure: TrackedFigure, before: OfferedLoad, after: OfferedLoad) -> str:
+def _obstacle(figure: Quantity, before: OfferedLoad, after: OfferedLoad) -> str:
     """Return why the load forbids comparing a figure; empty if it does not."""
     of_load = figure == REQUEST_LATENCY or figure.name.startswith(METRICS)
     return load_obstacle(before, after) if of_load else ""
 
 
 def _figure(
-    figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result], obstacle: str
+    figure: Quantity, before: Sequence[Result], after: Sequence[Result], obstacle: str
 ) -> ReferenceFigure:
     """Compare a figure of a row; its verdict is set later, with all rows."""
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
@@ -330,7 +332,7 @@ def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[Referenc
         if p_value is not None and abs(change) <= math.log1p(rule.tolerance):
             verdict = "same"
         elif p_value is not None and p_value <= ERROR_RATE:
-            verdict = directions[one.name].change(change)
+            verdict = change_of(directions[one.name], change)
         outlier = not low <= change <= high
         update = {"p_value": p_value, "verdict": verdict, "outlier": outlier}
         return one.model_copy(update=update)

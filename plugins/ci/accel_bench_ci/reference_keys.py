@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from accel_bench.analysis.aggregate import PlannedSummary, collect_runs
 from accel_bench.analysis.tables.experiment_keys import WITHOUT_EFFECT, Keys, keys_of, telling_apart
@@ -24,11 +24,8 @@ NO_SETTINGS = (*WITHOUT_EFFECT, "environment", "provenance", "stack", "device")
 """Prefixes of settings that do not split a row: versions may differ."""
 
 
-class Sides(NamedTuple):
-    """Runs of one row, reference and current."""
-
-    reference: list[Result]
-    current: list[Result]
+Sides: TypeAlias = tuple[list[Result], list[Result]]
+"""Runs of one row: those of the reference, and the current ones."""
 
 
 def rows_of(
@@ -46,8 +43,7 @@ def rows_of(
     _fill(keyed, [name for name in OPEN_KEYS if name in names])
     rows: dict[str, Sides] = {}
     for key, run, before in keyed:
-        sides = rows.setdefault(canonical_json(key), Sides([], []))
-        (sides.reference if before else sides.current).append(run)
+        rows.setdefault(canonical_json(key), ([], []))[0 if before else 1].append(run)
     first = {canonical_json(key): key for key, _, _ in keyed}
     found: dict[str, Sides] = {}
     for text, sides in rows.items():
@@ -127,7 +123,7 @@ def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sid
         for run in sides[side]:
             known = settings[side][run.experiment.id]
             values = {name: _renamed(known.get(name), names) for name in added}
-            row = found.setdefault(canonical_json({**key, **values}), Sides([], []))
+            row = found.setdefault(canonical_json({**key, **values}), ([], []))
             row[side].append(run)
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.plugins.doors import find_entry
-from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
 from accel_bench.report.views.compare import differences_table, setting_text
 from accel_bench.result import Result
 from accel_bench.runner.interrupted import open_results
@@ -151,23 +151,6 @@ MOST_DIFFERENCES = 20
 """Maximum number of differences in the printed table; the JSON document has all."""
 
 
-class RegressionLine(NamedTuple):
-    """A line of the table: one figure of a row, or a row without figures."""
-
-    row: ReferenceRow
-    figure: ReferenceFigure | None
-
-    @property
-    def verdict(self) -> str:
-        """Return the verdict on the figure, or the state of the row."""
-        if self.figure is None:
-            return self.row.state
-        # Runs of two sets are no pairs: what they show stays to be confirmed.
-        known = self.figure.verdict
-        word = f"looks {known}" if known in ("better", "worse") else known
-        return word + (", outlier" if self.figure.outlier else "")
-
-
 def reference_report(found: ReferenceComparison) -> Report:
     """Return the conclusion, a line for each figure of each row, and the differences."""
     lines = [line for row in found.rows for line in _lines(row)]
@@ -187,10 +170,19 @@ def reference_report(found: ReferenceComparison) -> Report:
     return Report([section], found, Table(FLAT, lines))
 
 
-def _lines(row: ReferenceRow) -> Iterator[RegressionLine]:
-    yield from (RegressionLine(row, one) for one in row.figures)
-    if not row.figures:
-        yield RegressionLine(row, None)
+def _lines(row: ReferenceRow) -> Iterator[Line]:
+    """Yield each figure of a row, or the row without figures."""
+    yield from (Line(row=row, figure=one) for one in row.figures or (None,))
+
+
+def _verdict(line: Line) -> str:
+    """Return the verdict on the figure, or the state of the row."""
+    if line.figure is None:
+        return str(line.row.state)
+    # Runs of two sets are no pairs: what they show stays to be confirmed.
+    known = line.figure.verdict
+    word = f"looks {known}" if known in ("better", "worse") else known
+    return f"{word}, outlier" if line.figure.outlier else str(word)
 
 
 def _answer(found: ReferenceComparison) -> str:
@@ -255,7 +247,7 @@ COLUMNS = (
     Column("ratio", reader("figure.ratio"), unit="[95 % interval]", form=ratio_interval,
            kind="number"),
     Column("better", reader("figure.better"), kind="word"),
-    Column("verdict", reader("verdict"), kind="word"),
+    Column("verdict", _verdict, kind="word"),
     Column("runs", lambda line: f"{len(line.row.reference_runs)}, {len(line.row.current_runs)}",
            kind="word"),
 )  # fmt: skip

@@ -24,7 +24,7 @@ from accel_bench.analysis.metrics.offered_load import (
     offered_rate,
     saturation,
 )
-from accel_bench.analysis.quantity import Better
+from accel_bench.analysis.quantity import Better, Quantity
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
@@ -38,7 +38,7 @@ from accel_bench_ci.figures import (
     REQUEST_LATENCY,
     TOKENS_PER_SECOND,
     Change,
-    TrackedFigure,
+    change_of,
     compared_figure,
     figure_interval,
     figures_of,
@@ -155,9 +155,9 @@ class History(StackRow, Document):
     """Conclusion about the history in a sentence."""
 
     @property
-    def tracked(self) -> TrackedFigure:
+    def tracked(self) -> Quantity:
         """Figure of the history."""
-        return TrackedFigure(self.figure, self.unit, self.better)
+        return Quantity(name=self.figure, unit=self.unit, better=self.better)
 
     @property
     def newest_step(self) -> HistoryStep | None:
@@ -178,7 +178,7 @@ class HistoryRun(NamedTuple):
     """True if requests piled up, so that latencies grow with the duration."""
 
 
-def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> HistoryRun:
+def history_run(result: Result, figure: Quantity = TOKENS_PER_SECOND) -> HistoryRun:
     """Return a stored result as a run of a history, with its compared figure."""
     name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
     saturated = name == REQUEST_LATENCY.name and is_saturated(result)
@@ -186,9 +186,7 @@ def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> Hi
     return HistoryRun(result.model_copy(update={"ranks": ()}), value, saturated)
 
 
-def histories(
-    runs: Iterable[HistoryRun], figure: TrackedFigure = TOKENS_PER_SECOND
-) -> list[History]:
+def histories(runs: Iterable[HistoryRun], figure: Quantity = TOKENS_PER_SECOND) -> list[History]:
     """Return the history of each series, the longest first.
 
     Imported runs must be excluded beforehand.
@@ -210,7 +208,7 @@ def _place(run: HistoryRun) -> tuple[str, int, int]:
 
 
 def _history(
-    runs: Sequence[HistoryRun], figure: TrackedFigure, apart: Mapping[str, JsonValue]
+    runs: Sequence[HistoryRun], figure: Quantity, apart: Mapping[str, JsonValue]
 ) -> History:
     newest = runs[-1].result.experiment
     figure = compared_figure(figure, offered_rate(newest.scenario))
@@ -287,7 +285,7 @@ def planned_devices(experiment: Experiment) -> tuple[str, ...]:
     return tuple(map(str, devices)) if isinstance(devices, list | tuple) else ()
 
 
-def _steps(points: Sequence[HistoryPoint], figure: TrackedFigure) -> tuple[HistoryStep, ...]:
+def _steps(points: Sequence[HistoryPoint], figure: Quantity) -> tuple[HistoryStep, ...]:
     known = [(place, one.value.median) for place, one in enumerate(points) if one.value]
     if len(known) < FEWEST or min(value for _, value in known) <= 0:
         return ()
@@ -305,7 +303,7 @@ def _steps(points: Sequence[HistoryPoint], figure: TrackedFigure) -> tuple[Histo
                 before=math.exp(step.before),
                 after=math.exp(step.after),
                 relative_change=math.expm1(step.size),
-                change=figure.change(step.size),
+                change=change_of(figure, step.size),
                 p_value=step.p_value,
                 points_since=end - step.place,
                 differing=tuple(Difference(key=key, a=a, b=b) for key, a, b in differing),
@@ -318,7 +316,7 @@ def _conclusion(
     name: str,
     points: Sequence[HistoryPoint],
     steps: Sequence[HistoryStep],
-    figure: TrackedFigure,
+    figure: Quantity,
 ) -> str:
     """Return the conclusion of a series, its newest step first."""
     known = [one.value.median for one in points if one.value]

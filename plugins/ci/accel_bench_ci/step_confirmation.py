@@ -20,6 +20,7 @@ from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, PRACTICAL_FLOOR, RoundKey
 from accel_bench.analysis.wording import join_names, label, percent
 from accel_bench.documents.base import JsonValue
+from accel_bench_ci.figures import change_of
 from accel_bench_ci.series import History, HistoryRun, HistoryStep
 
 FEWEST_FOR_ROBUST = 20
@@ -100,7 +101,7 @@ def confirm_step(
     half = abs(median(since) - median(before)) / 2 if before and since else 0.0
     mostly = bound is not None and half > bound
     bound = half if mostly else bound
-    worse = change is not None and step.change == history.tracked.change(change)
+    worse = change is not None and step.change == change_of(history.tracked, change)
     confirmed = worse and change is not None and bound is not None and abs(change) > bound
     return Confirmation(
         scenario=history.scenario,
