@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
@@ -78,22 +77,13 @@ class CommandRuns(NamedTuple):
     """Repetitions of its sessions by their bundle."""
 
 
-@dataclass(frozen=True)
-class Selected:
-    """What was selected."""
-
-    commands: list[CommandRuns]
-    """The newest, with all their runs."""
-
-    lines: list[RunLine]
-    """One line for each selected run, with the columns of its table."""
-
-    notes: tuple[str, ...] = ()
-    """What was left out."""
-
-
-def select_commands(store: Store, words: Sequence[str] = (), where: str | None = None) -> Selected:
+def select_commands(
+    store: Store, words: Sequence[str] = (), where: str | None = None
+) -> tuple[list[CommandRuns], list[RunLine], list[str]]:
     """Return the commands that words mean, or the runs of a condition; else the newest command.
+
+    Beside the newest commands with all their runs are returned a line for each selected run, and
+    what was left out.
 
     A word is the name of a scenario, whose newest command it means, or the beginning of the id of a
     session, an experiment or a run, which means the commands that hold it. Raises StoreError.
@@ -109,11 +99,7 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     keys = _in_detail(lines)
     repeating = repeating_sessions(store)
     commands = [_command(store, key, conditions, repeating) for key in keys]
-    return Selected(
-        commands=[one for one in commands if one.results],
-        lines=lines,
-        notes=tuple(_notes(damaged, lines, keys)),
-    )
+    return [one for one in commands if one.results], lines, [*_notes(damaged, lines, keys)]
 
 
 def _keys_of(store: Store, word: str) -> list[CommandKey]:

@@ -109,11 +109,10 @@ def _page(options: ReportOptions, plots: bool) -> Page:
 
     with open_results(options.results) as store:
         in_progress = sessions_in_progress(store.folder)
-        selected = select_commands(store, options.selection or (), options.where)
+        commands, lines, left_out = select_commands(store, options.selection or (), options.where)
     only = [f"only runs where {options.where}"] if options.where is not None else []
-    notes = [*only, *selected.notes]
+    notes = [*only, *left_out]
     made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
-    commands = selected.commands
     if not options.with_names:
         commands, texts = _anonymous(commands, (*notes, *made_by))
         notes, made_by = texts[: len(notes)], texts[len(notes) :]
@@ -130,7 +129,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
                 running=(len(one.results), planned_runs(document)) if going_on else None,
             )
         )
-    return page(scenarios, overview(selected.lines), notes, made_by, plots=plots)
+    return page(scenarios, overview(lines), notes, made_by, plots=plots)
 
 
 def _anonymous(

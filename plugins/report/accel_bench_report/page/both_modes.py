@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from accel_bench.analysis.device_kinds import devices_of
 from accel_bench.analysis.schema import ExperimentSummary
@@ -18,7 +17,7 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     with_spread,
 )
-from accel_bench.report.table import Column, Table, number_column, reader
+from accel_bench.report.table import Column, Line, Table, number_column, reader
 from accel_bench_report.page.scenario import ScenarioPage
 
 MEANING = (
@@ -29,14 +28,6 @@ MEANING = (
 
 Place = tuple[str, str]
 """A model, and the kind of device that it ran on."""
-
-
-class BothModes(NamedTuple):
-    """A stack as it trains a model and as it answers requests with it, on one kind of device."""
-
-    stack: str
-    training: ExperimentSummary | None
-    inference: ExperimentSummary | None
 
 
 def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
@@ -50,8 +41,11 @@ def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
     return tables
 
 
-def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[BothModes]]]:
-    """Yield title and rows of each pair of a scenario that trains a model and one that asks it."""
+def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
+    """Yield title and rows of each pair of a scenario that trains a model and one that asks it.
+
+    A row has the `stack`, and its summaries in `training` and `inference` or null.
+    """
     found: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
     for one in pages:
         for place, mode, stacks in _of_page(one):
@@ -60,7 +54,10 @@ def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[BothModes]]
         for trained, training in modes.get("train", ()):
             for asked, inference in modes.get("inference", ()):
                 names = dict.fromkeys((*training, *inference))
-                rows = [BothModes(name, training.get(name), inference.get(name)) for name in names]
+                rows = [
+                    Line(stack=name, training=training.get(name), inference=inference.get(name))
+                    for name in names
+                ]
                 yield f"{model} on {device}: {trained} and {asked}", rows
 
 
@@ -79,7 +76,7 @@ def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, Experim
         yield place, mode, stacks
 
 
-def _first_token(row: BothModes) -> str | None:
+def _first_token(row: Line) -> str | None:
     known = {one.name: one.value for one in row.inference.metrics} if row.inference else {}
     values = [known.get(f"time_to_first_token_p{one}") for one in (50, 99)]
     return None if None in values else "/".join(f"{value:.3g}" for value in values)
@@ -88,7 +85,7 @@ def _first_token(row: BothModes) -> str | None:
 def _ratio(mode: str) -> Column:
     """Return the column of a mode's ratios of speed; those of another quantity stand elsewhere."""
 
-    def cell(row: BothModes) -> Interval | None:
+    def cell(row: Line) -> Interval | None:
         summary: ExperimentSummary | None = getattr(row, mode)
         return summary.ratio if summary and summary.quantity.of_speed else None
 

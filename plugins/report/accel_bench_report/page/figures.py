@@ -71,7 +71,7 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
             Series(
                 _series_name(row, own),
                 numbers.get(row.stack, 0),
-                [(_seconds(one.started_at), one.tokens_per_second) for one in row.speeds],
+                [(_seconds(started_at), speed) for started_at, speed in row.speeds],
             )
             for row in own[:MOST_SERIES]
         ]

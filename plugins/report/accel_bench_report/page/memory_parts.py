@@ -26,18 +26,11 @@ STAGE_NAMES = {
 TRAINING = "training, at its peak"
 
 
-class MemoryPart(NamedTuple):
-    """One kind of memory at the peak."""
-
-    name: str
-    bytes: int
-
-
 class MemoryAtPeak(NamedTuple):
     """What a device holds at the peak of the window, or its host on a CPU."""
 
-    parts: tuple[MemoryPart, ...]
-    """Kinds; they add up to the peak."""
+    parts: dict[str, int]
+    """Bytes by kind; they add up to the peak."""
 
     peak: int
     """Bytes."""
@@ -51,7 +44,7 @@ class MemoryAtPeak(NamedTuple):
     @property
     def imports(self) -> int:
         """Bytes of the process before any work; 0 if they are not known, or on a GPU."""
-        return sum(part.bytes for part in self.parts if part.name == IMPORTS)
+        return self.parts.get(IMPORTS, 0)
 
     @property
     def headroom(self) -> int | None:
@@ -79,21 +72,19 @@ def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryA
     ):
         larger = _bytes(figure)
         if larger is not None and larger > peak:
-            parts = (*parts, MemoryPart(name, larger - peak))
+            parts[name] = larger - peak
             peak = larger
     return MemoryAtPeak(parts, peak, capacity, place)
 
 
-def _by_stage(figures: MemoryFigures, peak: int, kind: str) -> tuple[MemoryPart, ...]:
+def _by_stage(figures: MemoryFigures, peak: int, kind: str) -> dict[str, int]:
     """Divide a peak into what each stage left and what training adds; whole where that fails."""
     stages = [one for one in figures.stages if one.name in STAGE_NAMES and one.kind == kind]
-    parts = tuple(
-        MemoryPart(STAGE_NAMES[one.name], one.delta_bytes) for one in stages if one.delta_bytes
-    )
-    rest = peak - sum(part.bytes for part in parts)
-    if not stages or rest < 0 or any(part.bytes < 0 for part in parts):
-        return (MemoryPart("tensors" if kind == "allocated" else "process", peak),)
-    return (*parts, MemoryPart(TRAINING, rest))
+    parts = {STAGE_NAMES[one.name]: one.delta_bytes for one in stages if one.delta_bytes}
+    rest = peak - sum(parts.values())
+    if not stages or rest < 0 or min(parts.values(), default=0) < 0:
+        return {"tensors" if kind == "allocated" else "process": peak}
+    return {**parts, TRAINING: rest}
 
 
 def _bytes(figure: MemoryFigure | None) -> int | None:
@@ -156,14 +147,9 @@ def _memory_view(row: RowView, memory: MemoryAtPeak, most: int) -> MemoryView:
     if memory.headroom is not None and memory.capacity:
         share = percent(memory.headroom / memory.capacity)
         left = f", {size(memory.headroom)} ({share}) of the {memory.place}'s left"
-    drawn = [part for part in memory.parts if part.name != IMPORTS]
+    drawn = {name: held for name, held in memory.parts.items() if name != IMPORTS}
     parts = [
-        PartView(
-            part.name,
-            size(part.bytes),
-            share_of(part.bytes, most),
-            round(30 + 70 * (number + 1) / len(drawn)),
-        )
-        for number, part in enumerate(drawn)
+        PartView(name, size(held), share_of(held, most), round(30 + 70 * number / len(drawn)))
+        for number, (name, held) in enumerate(drawn.items(), 1)
     ]
     return MemoryView(row, f"{size(memory.peak)} at the peak{whole}{imports}{left}", parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import (
@@ -39,12 +38,8 @@ WORDS = {
 """Endings whose names are no words."""
 
 
-class StackRepetition(NamedTuple):
-    """What one repetition found of a stack at a sweep point."""
-
-    verdict: Finding
-    same_machine: bool
-
+StackRepetition = tuple[Finding, bool]
+"""What one repetition found of a stack at a sweep point, and whether on the session's machine."""
 
 Repeated = dict[tuple[str, str], list[StackRepetition]]
 """What repetitions found, by `row_key`."""
@@ -154,7 +149,7 @@ def _judged(
         here = summarize_results(one.results, baseline)
         for row in reproduce_stacks(results, here, one.results):
             if row.verdict is not None:
-                judged = StackRepetition(row.verdict, one.same_machine)
+                judged = row.verdict, one.same_machine
                 found.setdefault(row_key(row.stack, row.sweep), []).append(judged)
     return found
 

@@ -55,9 +55,9 @@ def row_origin(row: PageRow) -> tuple[str, str]:
 def _repeated(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
     """Return how many machines reproduced a row, and what the newest of each found."""
     machines = count(len(repetitions), "machine")
-    counts = Counter(one.verdict for one in repetitions)
+    counts = Counter(verdict for verdict, _ in repetitions)
     verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
-    where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
+    where = ", the session's own among them" if any(same for _, same in repetitions) else ""
     good = counts["holds"]
     return (
         f"reproduced on {'' if good == len(repetitions) else f'{good} of '}{machines}",
@@ -216,7 +216,7 @@ def overview_table(rows: Sequence[OverviewRow]) -> Table:
     def speed(row: OverviewRow) -> tuple[str, ...]:
         if not row.speeds:
             return (EMPTY,)
-        speeds = [one.tokens_per_second for one in row.speeds]
+        speeds = [speed for _, speed in row.speeds]
         if len(speeds) == 1:
             return (rate(speeds[0]),)
         return rate(speeds[-1]), f"{rate(min(speeds))} to {rate(max(speeds))}"

@@ -11,16 +11,6 @@ from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.commands import RunLine
 
 
-class SessionSpeed(NamedTuple):
-    """The completed runs of a stack in one command."""
-
-    started_at: str
-    """UTC time of the first of them, ISO 8601."""
-
-    tokens_per_second: float
-    """Median over runs."""
-
-
 class OverviewRow(NamedTuple):
     """The runs of one stack at one sweep point of a scenario: the same work, device and origin."""
 
@@ -38,8 +28,9 @@ class OverviewRow(NamedTuple):
     endings: dict[str, int]
     """Runs by status, last attempts alone."""
 
-    speeds: tuple[SessionSpeed, ...]
-    """Median tokens per second of each command with completed runs, the oldest first."""
+    speeds: tuple[tuple[str, float], ...]
+    """UTC time of the first completed run of each command that has one, the oldest first, and the
+    median tokens per second of these runs."""
 
     peak_memory_bytes: int | None
     """Median over completed runs."""
@@ -80,7 +71,7 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         if line.tokens_per_second:
             commands.setdefault(line.command, []).append(line)
     speeds = [
-        SessionSpeed(
+        (
             min(line.started_at for line in runs),
             median(line.tokens_per_second or 0.0 for line in runs),
         )

@@ -30,9 +30,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_without_a_word_it_is_the_newest_command_with_all_its_sessions(store: Store) -> None:
-    selected = select_commands(store)
-    assert [(one.id, len(one.results)) for one in selected.commands] == [("wednesday", 4)]
-    assert len(selected.lines) == 4
+    found, lines, _ = select_commands(store)
+    assert [(one.id, len(one.results)) for one in found] == [("wednesday", 4)]
+    assert len(lines) == 4
 
 
 def test_runs_of_an_export_are_marked(store: Store) -> None:
@@ -47,35 +47,35 @@ def test_runs_of_an_export_are_marked(store: Store) -> None:
                 }
             )
         )
-    selected = select_commands(store)
-    assert [line.origin for line in selected.lines] == ["exported", "measured"]
-    assert {line.series for line in selected.lines} == {make_experiment().series}
+    _, lines, _ = select_commands(store)
+    assert [line.origin for line in lines] == ["exported", "measured"]
+    assert {line.series for line in lines} == {make_experiment().series}
 
 
 @pytest.mark.parametrize(("word", "command"), [("peft", "wednesday"), ("tues", "tuesday"),
                                                ("monday-1", "monday")])  # fmt: skip
 def test_a_word_means_the_commands_that_hold_it(store: Store, word: str, command: str) -> None:
-    assert [one.id for one in select_commands(store, [word]).commands] == [command]
+    assert [one.id for one in select_commands(store, [word])[0]] == [command]
 
 
 def test_a_condition_chooses_runs_of_all_commands(store: Store) -> None:
-    selected = select_commands(store, where="stack = nf4")
-    assert [(one.id, len(one.results)) for one in selected.commands] == [
+    found, lines, _ = select_commands(store, where="stack = nf4")
+    assert [(one.id, len(one.results)) for one in found] == [
         ("wednesday", 2),
         ("tuesday", 1),
         ("monday", 1),
     ]
-    assert {line.stack for line in selected.lines} == {"nf4"}
+    assert {line.stack for line in lines} == {"nf4"}
 
 
 def test_beyond_the_limit_older_commands_have_their_columns_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "MOST_RUNS", 5)
-    selected = select_commands(store, where="round >= 0")
-    assert [one.id for one in selected.commands] == ["wednesday"]
-    assert len(selected.lines) == 8
-    assert "1 of 3 commands are shown in detail" in selected.notes[0]
+    found, lines, notes = select_commands(store, where="round >= 0")
+    assert [one.id for one in found] == ["wednesday"]
+    assert len(lines) == 8
+    assert "1 of 3 commands are shown in detail" in notes[0]
 
 
 def test_what_is_not_there_is_an_error_that_says_what_is(store: Store) -> None:

@@ -80,7 +80,7 @@ def test_a_waterfall_shows_what_the_compiler_took_of_the_baseline() -> None:
 def test_memory_at_the_peak_adds_up_and_leaves_room() -> None:
     row = scenario_of_endings().rows[0]
     assert row.memory is not None
-    assert [(part.name, part.bytes) for part in row.memory.parts] == [
+    assert [*row.memory.parts.items()] == [
         ("process and imports", 400),
         ("data and model", 200),
         ("acceleration and optimizer", 50),
