@@ -41,7 +41,6 @@ from accel_bench.store.records import (
 from accel_bench.store.rows import (
     Columns,
     ListedRun,
-    RunListing,
     chronological_key,
     problem_of,
     text_of,
@@ -217,15 +216,16 @@ class Store:
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
         """Return a listing of all runs in the order of `results`, with corrupt ones marked."""
-        return self.list_rows(*conditions, newest=newest).rows
+        return self.list_rows(*conditions, newest=newest)[0]
 
     def list_rows(
         self,
         *conditions: ColumnElement[bool],
         newest: int | None = None,
         most_corrupt: float = math.inf,
-    ) -> RunListing:
-        """Return a listing of all runs, with at most `most_corrupt` corrupt ones, marked.
+    ) -> tuple[list[ListedRun], int]:
+        """Return a listing of all runs, with at most `most_corrupt` corrupt ones, marked, and the
+        number of those left out.
 
         `conditions` on columns of `schema.RUNS` filter them; `newest` limits their number.
         """
@@ -243,7 +243,7 @@ class Store:
                 left_out += 1
             else:
                 rows.append(to_row(columns, problem))
-        return RunListing(rows, left_out)
+        return rows, left_out
 
     def count(self) -> int:
         """Return the number of runs."""

@@ -51,14 +51,14 @@ def list_runs(
     them. Raises StoreError.
     """
     numbers = store.numbers()
-    found = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)
-    listed = [_cells(row, numbers) for row in found.rows]
+    rows, left_out = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)
+    listed = [_cells(row, numbers) for row in rows]
     names = names_of(listed)
     listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = list(map(_unfinished_run, cut_off))
     stored = set(store.present([str(row["run_id"]) for row in unfinished]))
     listed += [row for row in unfinished if row["run_id"] not in stored]
-    return _with_labels(listed, labels_of(store)), found.left_out
+    return _with_labels(listed, labels_of(store)), left_out
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:

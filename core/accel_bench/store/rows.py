@@ -102,15 +102,6 @@ def _checksum(values: list[Any]) -> str:
     return digest(values, SHA256_DIGITS)
 
 
-class RunListing(NamedTuple):
-    """Listing of runs."""
-
-    rows: list[ListedRun]
-
-    left_out: int
-    """Number of corrupt runs left out of the listing."""
-
-
 def intact(columns: Mapping[str, Any]) -> bool:
     """Return whether a whole row matches its checksum, and a run's document and samples theirs.
 

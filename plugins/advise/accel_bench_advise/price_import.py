@@ -48,14 +48,6 @@ class Origin(NamedTuple):
     """Day on which the prices were valid, `YYYY-MM-DD`."""
 
 
-class Catalog(NamedTuple):
-    """Prices of a catalog, and counts of the rows that were left out."""
-
-    prices: list[Price]
-    left_out: dict[str, int]
-    """Number of rows that are no price of a machine with accelerators, by reason."""
-
-
 def origin_of(file: Path, provider: str | None, source: str | None, date: str | None) -> Origin:
     """Return a catalog's origin, as given or from its file's name and time. Raises PriceError.
 
@@ -90,8 +82,9 @@ def read_catalog(
     origin: Origin,
     regions: Collection[str] = (),
     instances: Collection[str] = (),
-) -> Catalog:
-    """Return the prices of a catalog, optionally of some regions and instances only.
+) -> tuple[list[Price], dict[str, int]]:
+    """Return the prices of a catalog, optionally of some regions and instances only, and the number
+    of rows that are no price of a machine with accelerators, by reason.
 
     Zones of a region become one row with the highest price, so that no cost is too low. Raises
     PriceError with file and line for an invalid row.
@@ -108,7 +101,7 @@ def read_catalog(
         else:
             known = found.get(price.key, price)
             found[price.key] = _dearest(known, price, f"{path}:{line}")
-    return Catalog(list(found.values()), left_out)
+    return list(found.values()), left_out
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accel_bench_advise.price_import import MAXIMUM_CATALOG_BYTES, Catalog, Origin, read_catalog
+from accel_bench_advise.price_import import MAXIMUM_CATALOG_BYTES, Origin, read_catalog
 
+from accel_bench.catalog.prices import Price
 from accel_bench.errors import PriceError
 
 HEADER = (
@@ -29,13 +30,13 @@ def a10g(region: str = "us-east-1", zone: str = "a", usd: str = "1.006", spot: s
     return f"g5.xlarge,A10G,1.0,4.0,16.0,{GPU_INFO},{usd},{spot},{region},{region}{zone}"
 
 
-def read(path: Path) -> Catalog:
+def read(path: Path) -> tuple[list[Price], dict[str, int]]:
     """Read all rows of a catalog."""
     return read_catalog(path, ORIGIN)
 
 
 def test_a_row_becomes_a_price_with_source_date_and_region(tmp_path: Path) -> None:
-    (price,) = read(write(tmp_path, a10g())).prices
+    (price,) = read(write(tmp_path, a10g()))[0]
     assert price.model_dump() == {
         "provider": "aws",
         "instance": "g5.xlarge",
@@ -51,21 +52,21 @@ def test_a_row_becomes_a_price_with_source_date_and_region(tmp_path: Path) -> No
 
 def test_the_columns_may_stand_in_any_order_and_only_some_are_needed(tmp_path: Path) -> None:
     header = "Region,Price,AcceleratorCount,AcceleratorName,InstanceType"
-    (price,) = read(write(tmp_path, "x,2,8,H100,big", header=header)).prices
+    (price,) = read(write(tmp_path, "x,2,8,H100,big", header=header))[0]
     assert (price.instance, price.devices, price.usd_per_hour) == ("big", 8, 2.0)
     assert price.spot_usd_per_hour is None
 
 
 def test_zones_of_a_region_become_one_row_with_the_dearest_price(tmp_path: Path) -> None:
     rows = [a10g(zone="a", spot="0.3"), a10g(zone="b", usd="1.2", spot=""), a10g("eu-west-1")]
-    found = {price.region: price for price in read(write(tmp_path, *rows)).prices}
+    found = {price.region: price for price in read(write(tmp_path, *rows))[0]}
     assert found["us-east-1"].usd_per_hour == 1.2
     assert found["us-east-1"].spot_usd_per_hour == 0.3
     assert found["eu-west-1"].usd_per_hour == 1.006
 
 
 def test_rows_that_are_no_machine_with_accelerators_are_counted(tmp_path: Path) -> None:
-    found = read(
+    found, left_out = read(
         write(
             tmp_path,
             "m5.large,,,2.0,8.0,,0.096,0.03,us-east-1,a",
@@ -75,8 +76,8 @@ def test_rows_that_are_no_machine_with_accelerators_are_counted(tmp_path: Path) 
             a10g(),
         )
     )
-    assert len(found.prices) == 1
-    assert found.left_out == {
+    assert len(found) == 1
+    assert left_out == {
         "no accelerator": 1,
         "no instance": 1,
         "a part of an accelerator": 1,
@@ -87,9 +88,9 @@ def test_rows_that_are_no_machine_with_accelerators_are_counted(tmp_path: Path) 
 def test_regions_and_instances_can_be_chosen(tmp_path: Path) -> None:
     big = a10g("eu-west-1").replace("g5.xlarge", "g5.big")
     path = write(tmp_path, a10g(), a10g("eu-west-1"), big)
-    assert len(read(path).prices) == 3
-    assert len(read_catalog(path, ORIGIN, regions=["eu-west-1"]).prices) == 2
-    (one,) = read_catalog(path, ORIGIN, ["eu-west-1"], ["g5.big"]).prices
+    assert len(read(path)[0]) == 3
+    assert len(read_catalog(path, ORIGIN, regions=["eu-west-1"])[0]) == 2
+    (one,) = read_catalog(path, ORIGIN, ["eu-west-1"], ["g5.big"])[0]
     assert one.instance == "g5.big"
 
 

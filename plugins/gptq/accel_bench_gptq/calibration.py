@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accel_bench import Run, load_base_model
 from accel_bench.errors import ScenarioError
@@ -26,18 +26,9 @@ USUAL_SHORTEST = 10
 """Number of tokens below which GPTQModel skips a sample by default."""
 
 
-class Calibrated(NamedTuple):
-    """A calibrated checkpoint in the cache."""
-
-    folder: Path
-    """Folder of the checkpoint."""
-
-    seconds: float
-    """Seconds of the original quantization, loading and saving included."""
-
-
-def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
-    """Return the checkpoint of the scenario's model, quantized on the scenario's data.
+def calibrate(run: Run, options: AutoGPTQOptions) -> tuple[Path, float]:
+    """Return the folder of the scenario's model, quantized on the scenario's data, and the seconds
+    of the original quantization, loading and saving included.
 
     It is made if the cache has none; sets `run.weights_fingerprint`. Raises ScenarioError if the
     data has too few samples.
@@ -57,7 +48,7 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
     folder = run.cache("gptq", _key(run, settings, len(samples)), fill)
     record = json.loads((folder / RECORD).read_text(encoding="utf8"))
     run.weights_fingerprint = record["weights_fingerprint"]
-    return Calibrated(folder, record["seconds"])
+    return folder, record["seconds"]
 
 
 def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:

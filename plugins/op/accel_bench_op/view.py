@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
@@ -18,7 +17,7 @@ from accel_bench.analysis.wording import (
     significant,
     size,
 )
-from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
 from accel_bench.report.views.stack_comparison import WIDTH
 from accel_bench.result import Status
 from accel_bench_op.document import (
@@ -28,13 +27,6 @@ from accel_bench_op.document import (
     OperationEntry,
     OperationReport,
 )
-
-
-class SupportRow(NamedTuple):
-    """Objects whose fields fill a CSV line of `op list`."""
-
-    entry: OperationEntry
-    support: ExecutorSupport | None
 
 
 def list_report(entries: Sequence[OperationEntry]) -> Report:
@@ -48,7 +40,9 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
     reasons = list(dict.fromkeys(reasons))
     reasons += [(entry.benchmark, entry.problem) for entry in entries if entry.problem]
     table = Table(LISTED, entries)
-    flat = [SupportRow(entry, one) for entry in entries for one in entry.executors or [None]]
+    flat = [
+        Line(entry=entry, support=one) for entry in entries for one in entry.executors or [None]
+    ]
     section = Section(tables=[table], notes=grouped_by_reason(reasons))
     return Report([section], list(entries), Table(FLAT_LIST, flat), LIST_WIDTH)
 

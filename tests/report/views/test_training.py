@@ -14,7 +14,7 @@ from accel_bench.analysis.wording import TONES
 from accel_bench.report.views import compare, stack_comparison
 from accel_bench.report.views.results import results_report
 from accel_bench.report.views.stack_comparison import details
-from accel_bench.report.views.training import TrainingVerdict, verdict_parts
+from accel_bench.report.views.training import verdict_parts
 from accel_bench.result import Result, TensorUpdate
 
 
@@ -25,13 +25,13 @@ from accel_bench.result import Result, TensorUpdate
 def test_a_distance_that_sketches_estimate_is_marked(
     difference: float, estimated: bool, shown: str
 ) -> None:
-    cell = TrainingVerdict("equivalent", difference, 0.1, estimated)
-    assert verdict_parts(cell) == ("equivalent", shown, "limit 10 %")
+    parts = verdict_parts("equivalent", difference, 0.1, estimated)
+    assert parts == ("equivalent", shown, "limit 10 %")
 
 
 @pytest.mark.parametrize("word", get_args(Training))
 def test_the_first_line_of_each_verdict_has_its_tone(word: Training) -> None:
-    parts = verdict_parts(TrainingVerdict(word, 0.0, 0.1, False))
+    parts = verdict_parts(word, 0.0, 0.1)
     assert TONES[parts[0]] == (
         "good" if word in ALIKE else "bad" if word.startswith("different") else "warn"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from accel_bench.analysis.checks.distance import ONE_EXPERT
 from accel_bench.analysis.checks.verdict_rules import (
@@ -20,14 +19,6 @@ NEGLIGIBLE = 1e-4
 """Fraction of a run's largest norm below which one is rounding, as that of a key's bias is."""
 
 
-class Norms(NamedTuple):
-    """L2 norms of one tensor's gradient on the first step; 0 where there is none."""
-
-    tensor: str
-    stack: float
-    baseline: float
-
-
 def gradient_reasons(
     baseline: Mapping[RoundKey, Result], runs: Mapping[RoundKey, Result]
 ) -> tuple[str, ...]:
@@ -35,7 +26,7 @@ def gradient_reasons(
 
     Runs of the same round are compared, since they see the same first batch.
     """
-    different: dict[str, Norms] = {}
+    different: dict[str, tuple[float, float]] = {}
     compared: set[str] = set()
     alone: dict[str, None] = {}
     for key in sorted(set(baseline) & set(runs)):
@@ -43,12 +34,12 @@ def gradient_reasons(
         base, stack = map(gradient_norms, pair)
         compared |= set(base) & set(stack)
         factors = limit_of("gradient norms", pair), limit_of("norms of an expert", pair)
-        different |= {norms.tensor: norms for norms in different_norms(base, stack, *factors)}
+        different |= different_norms(base, stack, *factors)
         alone |= dict.fromkeys(_of_one_side(pair))
     if not different:
         return tuple(alone)
     shown = join_names(
-        [f"{n.tensor} {n.stack:.2g} against {n.baseline:.2g}" for n in different.values()]
+        [f"{name} {ours:.2g} against {theirs:.2g}" for name, (ours, theirs) in different.items()]
     )
     return (
         f"gradient norms of the first step are not the baseline's in {len(different)} of "
@@ -73,19 +64,20 @@ def different_norms(
     stack: Mapping[str, float | None],
     factor: float,
     of_expert: float,
-) -> list[Norms]:
-    """Return tensors whose norm is zero in one run alone, or differs by more than a factor.
+) -> dict[str, tuple[float, float]]:
+    """Return tensors whose norm is zero in one run alone, or differs by more than a factor, with
+    the norms of the stack and of the baseline.
 
     A norm that is negligible beside the largest of its own run counts as zero, so two of those
     never differ. `of_expert` is the factor for a tensor of one expert.
     """
     ours, theirs = _weighty(stack), _weighty(baseline)
-    pairs = [Norms(name, ours[name], theirs[name]) for name in theirs if name in ours]
-    return [
-        pair
-        for pair in pairs
-        if max(pair[1:]) > (of_expert if ONE_EXPERT.search(pair.tensor) else factor) * min(pair[1:])
-    ]
+    pairs = {name: (ours[name], theirs[name]) for name in theirs if name in ours}
+    return {
+        name: pair
+        for name, pair in pairs.items()
+        if max(pair) > (of_expert if ONE_EXPERT.search(name) else factor) * min(pair)
+    }
 
 
 def _of_one_side(pair: Pair) -> Iterator[str]:

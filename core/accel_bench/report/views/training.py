@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import WITHIN, count, size
 from accel_bench.report.table import Column
-
-
-class TrainingVerdict(NamedTuple):
-    """Verdict on a stack's training beside the baseline's, with the distance behind it."""
-
-    word: str
-    difference: float | None
-    tolerance: float | None
-
-    estimated: bool = False
-    """True if sketches estimate the difference."""
 
 
 def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) -> Column:
@@ -27,31 +16,33 @@ def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) 
     `compared` reads from a row an object with the fields of a `TrainingComparison`, or null.
     """
 
-    def cell(row: Any) -> TrainingVerdict | None:
+    def cell(row: Any) -> tuple[str, ...] | None:
         found = compared(row)
         if found is None:
             return None
-        estimated = what == "update" and not found.update_exact
         word, apart, allowed = (
             getattr(found, f"{what}_{name}") for name in ("word", "difference", "tolerance")
         )
-        return TrainingVerdict(word, apart, allowed, estimated)
+        estimated = what == "update" and not found.update_exact
+        return verdict_parts(word, apart, allowed, estimated)
 
-    return Column(what, cell, form=verdict_parts, kind="word")
+    return Column(what, cell, form=tuple, kind="word")
 
 
-def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
+def verdict_parts(
+    word: str, difference: float | None, tolerance: float | None, estimated: bool = False
+) -> tuple[str, ...]:
     """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the word alone if nothing was compared.
 
     A distance estimated by sketches is `~0.02 %,`.
     """
-    _, within, who = verdict.word.partition(WITHIN)
+    _, within, who = word.partition(WITHIN)
     # `by design` fits a narrow page, and so do two lines.
-    words = (within, who.strip()) if within else (verdict.word.removeprefix("different "),)
-    if verdict.difference is None or verdict.tolerance is None or verdict.word == "bitwise equal":
+    words = (within, who.strip()) if within else (word.removeprefix("different "),)
+    if difference is None or tolerance is None or word == "bitwise equal":
         return words
-    apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
-    about = "~" if verdict.estimated and verdict.difference else ""
+    apart, allowed = (_short(100 * one) for one in (difference, tolerance))
+    about = "~" if estimated and difference else ""
     return (*words, f"{about}{apart} %,", f"limit {allowed} %")
 
 

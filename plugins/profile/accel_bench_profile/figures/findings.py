@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.wording import count, milliseconds, percent
 from accel_bench_profile.figures.modules import OUTSIDE
-from accel_bench_profile.figures.schema import Finding, HostReads, ModulePhase, RankProfile
+from accel_bench_profile.figures.schema import HostReads, ModulePhase, ProfileFinding, RankProfile
 
 LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
 """Fractions of a step from which gaps, exposed communication and a device waiting for the host are
@@ -15,7 +15,7 @@ reported before the kernels."""
 NOTHING = "nothing was recorded"
 
 
-def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
+def findings_of(profiles: Sequence[RankProfile]) -> tuple[ProfileFinding, ...]:
     """Return the findings of all ranks: the most expensive first, then those without known cost
     (ranks that wait, host reads), then the kernels."""
     found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
@@ -34,14 +34,16 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
     )
 
 
-def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+def _marks(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
     """Yield a finding on steps marked for Nsight, if every rank has some."""
     if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
         steps = count(min(one.steps for one in profiles), "step")
-        yield Finding(kind="marks", text=f"marked for Nsight: {steps} of each rank; see its report")
+        yield ProfileFinding(
+            kind="marks", text=f"marked for Nsight: {steps} of each rank; see its report"
+        )
 
 
-def answer_of(findings: Sequence[Finding]) -> str:
+def answer_of(findings: Sequence[ProfileFinding]) -> str:
     """Return the first finding, or a line on the longest kernel without one."""
     if not findings:
         return NOTHING
@@ -49,7 +51,7 @@ def answer_of(findings: Sequence[Finding]) -> str:
     return f"nothing stands out: {first.text}" if first.kind == "kernels" else first.text
 
 
-def _of_rank(profile: RankProfile, several: bool) -> Iterator[Finding]:
+def _of_rank(profile: RankProfile, several: bool) -> Iterator[ProfileFinding]:
     step = profile.step_seconds or 0.0
     if not step:
         return
@@ -59,7 +61,7 @@ def _of_rank(profile: RankProfile, several: bool) -> Iterator[Finding]:
         yield _kernel_finding(profile, who)
 
 
-def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Finding]:
+def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[ProfileFinding]:
     host = profile.host
     if host is None:
         return
@@ -70,17 +72,17 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Find
                 f"{who}{place_text(gap.place)} holds up the step: {what} for "
                 f"{milliseconds(gap.seconds)} ms of {milliseconds(step)}"
             )
-            yield Finding(kind="host", text=text, seconds=gap.seconds)
+            yield ProfileFinding(kind="host", text=text, seconds=gap.seconds)
     rest = host.seconds - sum(gap.seconds for gap in host.gaps)
     if host.measures == "device idle" and rest >= HOST_BOUND * step:
         text = (
             f"{who}the host is too slow for the device, which is idle for {percent(rest / step)} "
             "of a step in short gaps: compile, fuse, or give it more work at once"
         )
-        yield Finding(kind="launch", text=text, seconds=rest)
+        yield ProfileFinding(kind="launch", text=text, seconds=rest)
 
 
-def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
     """Yield a finding for each place of host reads, over all ranks."""
     ranks: dict[ModulePhase, list[tuple[RankProfile, HostReads]]] = {}
     for profile in profiles:
@@ -92,7 +94,7 @@ def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
         yield _read_finding(*max(found, key=lambda both: (both[1].seconds, both[1].calls)), who)
 
 
-def _read_finding(profile: RankProfile, one: HostReads, who: str) -> Finding:
+def _read_finding(profile: RankProfile, one: HostReads, who: str) -> ProfileFinding:
     times = "once" if one.calls == 1 else f"{one.calls:.3g} times"
     where = place_text(one.place)
     if profile.recorded == "operations":
@@ -103,13 +105,13 @@ def _read_finding(profile: RankProfile, one: HostReads, who: str) -> Finding:
             f"{who}{where} reads a value of a tensor on the host (as .item() does) {times} a step: "
             f"{cost}"
         )
-        return Finding(kind="read", text=text)
+        return ProfileFinding(kind="read", text=text)
     text = f"{who}{where} waits for the device {times} a step, {milliseconds(one.seconds)} ms"
     priced = one.seconds >= LONG_GAP * (profile.step_seconds or 0.0)
-    return Finding(kind="host" if priced else "read", text=text, seconds=one.seconds)
+    return ProfileFinding(kind="host" if priced else "read", text=text, seconds=one.seconds)
 
 
-def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
     """Yield findings on communication, on the rank with the least of it.
 
     Additional time on other ranks is waiting.
@@ -126,7 +128,7 @@ def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding
             f"step ({milliseconds(found.exposed_seconds)} ms of {milliseconds(step)}), most of it "
             f"{longest.name}, {longest.calls:.3g} a step"
         )
-        yield Finding(kind="communication", text=text, seconds=found.exposed_seconds)
+        yield ProfileFinding(kind="communication", text=text, seconds=found.exposed_seconds)
     first = max(ranks, key=_exposed)
     waits = _exposed(first) - _exposed(last)
     if waits >= LONG_COMMUNICATION * step:
@@ -134,14 +136,14 @@ def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding
             f"rank {last.rank} is late: rank {first.rank} waits for it in collectives for "
             f"{milliseconds(waits)} ms of a step"
         )
-        yield Finding(kind="waiting", text=text, seconds=waits)
+        yield ProfileFinding(kind="waiting", text=text, seconds=waits)
 
 
 def _exposed(profile: RankProfile) -> float:
     return profile.communication.exposed_seconds if profile.communication else 0.0
 
 
-def _kernel_finding(profile: RankProfile, who: str) -> Finding:
+def _kernel_finding(profile: RankProfile, who: str) -> ProfileFinding:
     longest = profile.kernels[0]
     kind, seconds = next(iter(profile.kinds.items()))
     share = seconds / profile.kernel_seconds if profile.kernel_seconds else 0.0
@@ -150,7 +152,7 @@ def _kernel_finding(profile: RankProfile, who: str) -> Finding:
         f"longest is {longest.name} ({milliseconds(longest.seconds)} ms in {longest.calls:.3g} "
         "calls a step)"
     )
-    return Finding(kind="kernels", text=text, seconds=seconds)
+    return ProfileFinding(kind="kernels", text=text, seconds=seconds)
 
 
 def place_text(place: ModulePhase) -> str:

@@ -6,24 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from accel_bench_profile.figures.modules import OUTSIDE, Direction, ModuleTimes, StepKind
+from accel_bench_profile.figures.modules import ModuleTimes, StepPart
 
 DEAREST = 50e-6
 """Maximum overhead of an event in seconds: some microseconds for an operation of torch's profiler,
 some 20 for a range of this plugin."""
 
 
-class StepPart(NamedTuple):
-    """Part of a step: kind, module and direction."""
-
-    module: str
-    kind: StepKind
-    direction: Direction
-
-
-UNEXPLAINED = StepPart(OUTSIDE, "idle", "other")
+UNEXPLAINED = StepPart()
 """Part outside of modules and operations."""
 
 Seconds: TypeAlias = Mapping[StepPart, float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.documents.base import Frozen
 
@@ -13,7 +13,7 @@ StepKind: TypeAlias = Literal[NamedKind, "memory-bound", "data", "communication"
 """Kinds of a step's time; `memory-bound` is the rest of the operations, `data` the loading of
 batches, `idle` the time outside of operations: Python and waiting."""
 
-Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", "other"]
+StepDirection: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", "other"]
 """Direction of a module's operation; `recompute` is the second forward of activation checkpointing,
 `other` anything else, such as loading batches."""
 
@@ -27,6 +27,17 @@ OUTSIDE = "(outside of modules)"
 """Name of computation outside of modules."""
 
 
+class StepPart(NamedTuple):
+    """Part of a step."""
+
+    module: str = OUTSIDE
+    kind: StepKind = "idle"
+    direction: StepDirection = "other"
+
+    role: str = ""
+    """Kind of the module's own operations, while they are looked for; empty for any kind."""
+
+
 class ModuleTime(Frozen):
     """Time of one kind of operation in the modules of one name."""
 
@@ -34,7 +45,7 @@ class ModuleTime(Frozen):
     """Path from the model, with `*` for the numbers of layers: `model.layers.*.mlp.up_proj`."""
 
     kind: StepKind
-    direction: Direction
+    direction: StepDirection
 
     seconds: float
     """Seconds per step, without those of inner modules."""

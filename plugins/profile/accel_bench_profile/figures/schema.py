@@ -239,7 +239,7 @@ class RankProfile(Frozen):
         return "kernels" if of_device else "operations"
 
 
-class Finding(Frozen):
+class ProfileFinding(Frozen):
     """A finding worth looking at."""
 
     kind: Literal["host", "read", "communication", "waiting", "launch", "kernels", "marks"]
@@ -273,7 +273,7 @@ class StackProfile(Frozen):
     answer: str
     """Most important finding of the profile, in a sentence."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProfileFinding, ...] = ()
     """All findings, the `answer` first."""
 
     ranks: tuple[RankProfile, ...] = ()

@@ -17,13 +17,12 @@ from accel_bench_profile.figures.inflation import (
     UNEXPLAINED,
     ProfiledRun,
     Seconds,
-    StepPart,
     event_seconds,
     scaled,
     without_inflation,
 )
 from accel_bench_profile.figures.kernel_kinds import STEP_KINDS
-from accel_bench_profile.figures.modules import DATA, OUTSIDE, ROOT
+from accel_bench_profile.figures.modules import DATA, OUTSIDE, ROOT, StepPart
 from accel_bench_profile.figures.waterfall_schema import (
     Inflation,
     KindChange,

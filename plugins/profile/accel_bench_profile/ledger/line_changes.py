@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, get_args
+from typing import TypeAlias, get_args
 
 from accel_bench.analysis.wording import count, flops, size
 from accel_bench.documents.base import Frozen
@@ -19,6 +19,13 @@ TURNS: tuple[frozenset[Figure], ...] = (
     frozenset({"operations"}),
 )
 """Figures that order lines: a line comes first if these rose."""
+
+LineKey: TypeAlias = tuple[str, str, str]
+"""File, function and code of a source line, its identity regardless of its number."""
+
+Risen: TypeAlias = tuple[LedgerEntry, Counter[Figure], Counter[Figure]]
+"""An operation at a line that contributes to a sum that rose, with the difference of the figures at
+the line and that in the module, over all its lines and operations."""
 
 FREE = "view"
 """Kind of operations without cost, which never fail a gate."""
@@ -67,14 +74,6 @@ class Shift(Frozen):
         rose, fell = (_some(lines) for lines in (self.rose, self.fell))
         places = count(len(self.rose), "place")
         return f"{what} rose in {places} and fell in others: rose at {rose}; fell at {fell}"
-
-
-class LineKey(NamedTuple):
-    """Identity of a source line regardless of its number."""
-
-    file: str
-    function: str
-    code: str
 
 
 def where(place: PlaceChange) -> str:
@@ -154,7 +153,7 @@ def places(
         more = {one for one in FIGURES if change[one] > 0 and operation[one] > 0}
         if more & figures or ("operations" in more and (entry.kind, entry.dtype) in kinds):
             net = by_module[entry.site.phase, entry.site.module]
-            lines.setdefault(_line(entry), []).append(Risen(entry, change, net))
+            lines.setdefault(_line(entry), []).append((entry, change, net))
     numbers = _numbers(after)
     places = [_place(line, risen, numbers[line]) for line, risen in lines.items()]
     yield from sorted(places, key=_turn)
@@ -163,18 +162,6 @@ def places(
 def _turn(place: PlaceChange) -> int:
     turns = (number for number, figures in enumerate(TURNS) if figures & place.figures.keys())
     return next(turns, len(TURNS))
-
-
-class Risen(NamedTuple):
-    """An operation at a line that contributes to a sum that rose."""
-
-    entry: LedgerEntry
-
-    change: Counter[Figure]
-    """Difference of the figures at the line."""
-
-    net: Counter[Figure]
-    """Difference in the module, over all its lines and operations."""
 
 
 def _at_line(entry: LedgerEntry) -> tuple[str, ...]:
@@ -196,7 +183,7 @@ KEYS: tuple[Callable[[LedgerEntry], tuple[str, ...]], ...] = (_at_line, _in_modu
 
 
 def _line(entry: LedgerEntry) -> LineKey:
-    return LineKey(entry.site.file, entry.site.function, entry.site.code)
+    return entry.site.file, entry.site.function, entry.site.code
 
 
 def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
@@ -219,7 +206,8 @@ def _changes(
 
 
 def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceChange:
-    sites = [one.entry.site for one in risen]
+    file, function, code = line
+    sites = [entry.site for entry, _, _ in risen]
     figures: Counter[Figure] = Counter()
     operations: Counter[tuple[str, Figure]] = Counter()
     for entry, change, net in risen:
@@ -227,8 +215,10 @@ def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceCh
         figure = next(iter(entry.figures))  # how often; of what is only saved, its bytes
         operations[f"{entry.operation} {entry.dtype}".strip(), figure] += change[figure]
     return PlaceChange(
-        **line._asdict(),
+        file=file,
         lines=lines,
+        function=function,
+        code=code,
         modules=tuple(_collapse(site.module for site in sites)),
         phases=tuple(dict.fromkeys(site.phase for site in sites)),
         operations=tuple(

@@ -14,13 +14,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench_profile.figures.inflation import StepPart
-from accel_bench_profile.figures.modules import ModuleTime, ModuleTimes
+from accel_bench_profile.figures.modules import ModuleTime, ModuleTimes, StepPart
 from accel_bench_profile.figures.spans import Cycle, Interval, innermost, union
 from accel_bench_profile.recording.operation_places import (
     OF_PHASE,
     HostPlaces,
-    StepPlace,
     computing,
     kernel_place,
 )
@@ -34,7 +32,7 @@ class Segment(NamedTuple):
 
     start: int
     end: int
-    place: StepPlace
+    place: StepPart
     call: int = -1
 
 
@@ -84,7 +82,7 @@ class _Totals:
         self._seconds: dict[StepPart, float] = defaultdict(float)
         self._calls: Counter[StepPart] = Counter()
 
-    def add(self, segments: Iterable[Segment], events: Mapping[StepPlace, int]) -> None:
+    def add(self, segments: Iterable[Segment], events: Mapping[StepPart, int]) -> None:
         """Add the segments and events of one cycle."""
         for place, number in events.items():
             self._events[self._key(place)] += number
@@ -100,7 +98,9 @@ class _Totals:
         """Return the sums of a mean step, the longest first."""
         return tuple(
             ModuleTime(
-                **key._asdict(),
+                module=key.module,
+                kind=key.kind,
+                direction=key.direction,
                 seconds=self._seconds[key] / self._steps,
                 calls=self._calls[key] / self._steps,
                 events=self._events[key] / self._steps,
@@ -108,8 +108,8 @@ class _Totals:
             for key in sorted(self._seconds, key=lambda key: -self._seconds[key])
         )
 
-    def _key(self, place: StepPlace) -> StepPart:
-        return StepPart(folded(place.module, self._unlike), place.kind, place.direction)
+    def _key(self, place: StepPart) -> StepPart:
+        return place._replace(module=folded(place.module, self._unlike), role="")
 
 
 def _whole(cycle: Cycle) -> Interval:
@@ -132,11 +132,11 @@ def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
     counted = computing(spans)
     for start, until, number in innermost(spans):
         first, last = max(start, at), min(until, end)
-        yield Segment(at, min(first, end), host.placed(StepPlace(), at))
+        yield Segment(at, min(first, end), host.placed(StepPart(), at))
         call = number if number in counted else -1
         yield Segment(first, last, host.placed(lane[number][1], first), call)
         at = max(at, last)
-    yield Segment(at, end, host.placed(StepPlace(), at))
+    yield Segment(at, end, host.placed(StepPart(), at))
 
 
 def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
@@ -154,13 +154,13 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
             gaps.append(Segment(at, first, place._replace(kind="idle")))
             yield Segment(first, last, place, number)
             at = last
-    gaps.append(Segment(at, end, StepPlace()))
+    gaps.append(Segment(at, end, StepPart()))
     for gap in _covered(gaps, cycle.times_of("data"), OF_PHASE["data"]):
         yield from _covered([gap], collectives)
 
 
 def _covered(
-    segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPlace | None = None
+    segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPart | None = None
 ) -> Iterator[Segment]:
     """Attribute idle time within the intervals to `by`, or to communication."""
     spans = union(intervals)

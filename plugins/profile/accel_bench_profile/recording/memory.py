@@ -6,9 +6,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -41,15 +41,9 @@ CATEGORIES: Mapping[Category | None, str] = {
 """Names of torch's memory categories. `inputs` are tensors without gradient, `backward pass` its
 own temporaries, `other` allocations of unknown tensors."""
 
-
-class CategoryChange(NamedTuple):
-    """Change of a memory category's bytes at a time."""
-
-    at: int
-    """Time in nanoseconds of the profiler's clock; negative for earlier allocations."""
-
-    category: str
-    bytes: int
+CategoryChange: TypeAlias = tuple[int, str, int]
+"""Nanoseconds of the profiler's clock, negative for earlier allocations; a category, and the change
+of its bytes."""
 
 
 class MemoryRecorder(WindowRecorder):
@@ -129,21 +123,21 @@ def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
             for number in (version, version + 1)
         )
         if action in (Action.PREEXISTING, Action.CREATE):
-            yield CategoryChange(at, now, size)
+            yield (at, now, size)
         elif action == Action.DESTROY:
-            yield CategoryChange(at, now, -abs(size))
+            yield (at, now, -abs(size))
         elif now != after:
-            yield CategoryChange(at, now, -size)
-            yield CategoryChange(at, after, size)
+            yield (at, now, -size)
+            yield (at, after, size)
 
 
 def peak_of(changes: Iterable[CategoryChange]) -> MemoryPeak | None:
     """Return the bytes by category at the peak; None without allocations."""
     used: Counter[str] = Counter()
     peak: Counter[str] = Counter()
-    for _, moment in groupby(changes, attrgetter("at")):
-        for change in moment:
-            used[change.category] += change.bytes
+    for _, moment in groupby(changes, itemgetter(0)):
+        for _, category, size in moment:
+            used[category] += size
         if used.total() > peak.total():
             peak = Counter(used)
     known = {name: size for name, size in peak.most_common() if size}

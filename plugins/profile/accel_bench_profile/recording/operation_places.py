@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from accel_bench_profile.figures.kernel_kinds import kind_in, step_kind, stronger
-from accel_bench_profile.figures.modules import DATA, OUTSIDE, Direction, StepKind
+from accel_bench_profile.figures.modules import DATA, StepDirection, StepKind, StepPart
 from accel_bench_profile.figures.spans import MODULE, NODE, STEP, Cycle, Span, in_order
 
 OPTIMIZER = "Optimizer."
@@ -30,18 +29,9 @@ NO_WORK = re.compile(
 """Names of events without computation: backward nodes, views, allocations."""
 
 
-class StepPlace(NamedTuple):
-    """Place of an operation's own time; `role` is that of the module."""
-
-    module: str = OUTSIDE
-    kind: StepKind = "idle"
-    direction: Direction = "other"
-    role: str = ""
-
-
 OF_PHASE = {
-    "data": StepPlace(DATA, "data"),
-    "optimizer": StepPlace(kind="optimizer", direction="optimizer"),
+    "data": StepPart(DATA, "data"),
+    "optimizer": StepPart(kind="optimizer", direction="optimizer"),
 }
 """Places of the phases outside of modules."""
 
@@ -56,36 +46,36 @@ class HostPlaces:
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
         self._cycle = cycle
         self._roles = roles
-        self._stacks: dict[int, list[tuple[Span, StepPlace]]] = defaultdict(list)
-        self._operations: dict[tuple[int, int], StepPlace] = {}
-        self._last_node = StepPlace(direction="backward")
-        self._by_id: dict[int, StepPlace] = {}
+        self._stacks: dict[int, list[tuple[Span, StepPart]]] = defaultdict(list)
+        self._operations: dict[tuple[int, int], StepPart] = {}
+        self._last_node = StepPart(direction="backward")
+        self._by_id: dict[int, StepPart] = {}
         self.compiled: set[str] = set()
-        self.lanes: dict[int, list[tuple[Span, StepPlace]]] = defaultdict(list)
+        self.lanes: dict[int, list[tuple[Span, StepPart]]] = defaultdict(list)
         self.collectives: list[Span] = []
-        self.events: Counter[StepPlace] = Counter()
+        self.events: Counter[StepPart] = Counter()
         for span in in_order(cycle.spans):
             if span.is_async:
                 self.collectives += [span] if step_kind(span.name) == "communication" else []
             elif span.kind in ("operation", "range"):
                 self._add(span)
 
-    def placed(self, place: StepPlace, moment: int) -> StepPlace:
+    def placed(self, place: StepPart, moment: int) -> StepPart:
         """Return a place; outside of ranges, the place of the phase if it has one."""
-        if place != StepPlace():
+        if place != StepPart():
             return place
         return OF_PHASE.get(self._cycle.phase_at(moment), place)
 
-    def launching(self, kernel: Span) -> StepPlace:
+    def launching(self, kernel: Span) -> StepPart:
         """Return the place of the operation that launched a kernel."""
         found = self._by_id.get(kernel.operation) if kernel.operation else None
-        return found or StepPlace()
+        return found or StepPart()
 
     def _add(self, span: Span) -> None:
         stack = self._stacks[span.lane]
         while stack and stack[-1][0].end <= span.start:
             stack.pop()
-        outer = self.placed(stack[-1][1] if stack else StepPlace(), span.start)
+        outer = self.placed(stack[-1][1] if stack else StepPart(), span.start)
         self._count(span, outer)
         place = self._place(span, outer)
         stack.append((span, place))
@@ -94,7 +84,7 @@ class HostPlaces:
         if span.sequence >= 0 and not span.name.startswith(NODE):
             self._operations[span.lane, span.sequence] = place
 
-    def _count(self, span: Span, outer: StepPlace) -> None:
+    def _count(self, span: Span, outer: StepPart) -> None:
         if span.name.startswith(STEP):
             return
         if self._cycle.device:
@@ -102,7 +92,7 @@ class HostPlaces:
         elif span.lane == self._cycle.lane:
             self.events[outer] += 1
 
-    def _place(self, span: Span, outer: StepPlace) -> StepPlace:
+    def _place(self, span: Span, outer: StepPart) -> StepPart:
         """Return the place of a span within that of the span around it."""
         name = span.name
         if name.startswith(MODULE):
@@ -115,29 +105,29 @@ class HostPlaces:
             return self._range(name, outer)
         return outer._replace(kind=_kind(name, outer))
 
-    def _module(self, path: str, outer: StepPlace) -> StepPlace:
+    def _module(self, path: str, outer: StepPart) -> StepPart:
         again = outer.direction in ("backward", "recompute")
-        direction: Direction = "recompute" if again else "forward"
-        return StepPlace(path, "idle", direction, self._roles.get(path, ""))
+        direction: StepDirection = "recompute" if again else "forward"
+        return StepPart(path, "idle", direction, self._roles.get(path, ""))
 
-    def _node(self, span: Span) -> StepPlace:
+    def _node(self, span: Span) -> StepPart:
         """Return the place of a backward node: of its operation, else of the last one."""
         found = self._operations.get((span.forward_lane, span.sequence))
         if span.sequence < 0 or found is None:
             return self._last_node._replace(kind="memory-bound")
         kind = stronger(found.kind, "memory-bound")
-        self._last_node = StepPlace(found.module, kind, "backward")
+        self._last_node = StepPart(found.module, kind, "backward")
         return self._last_node
 
-    def _range(self, name: str, outer: StepPlace) -> StepPlace:
+    def _range(self, name: str, outer: StepPart) -> StepPart:
         if name.startswith(COMPILED):
             self.compiled.add(outer.module)
         if name.startswith(GRAPH):
             return outer._replace(kind="memory-bound")
-        return StepPlace() if name.startswith(STEP) else outer
+        return StepPart() if name.startswith(STEP) else outer
 
 
-def kernel_place(kernel: Span, host: HostPlaces) -> StepPlace:
+def kernel_place(kernel: Span, host: HostPlaces) -> StepPart:
     """Return the place of a kernel: of its operation; a fused kernel's kind is in its name."""
     place = host.launching(kernel)
     if place.kind not in ("idle", "memory-bound"):
@@ -145,7 +135,7 @@ def kernel_place(kernel: Span, host: HostPlaces) -> StepPlace:
     return place._replace(kind=step_kind(kernel.name))
 
 
-def _kind(name: str, outer: StepPlace) -> StepKind:
+def _kind(name: str, outer: StepPart) -> StepKind:
     # A module's own calls; what these call in their turn is of their kind.
     kind = kind_in(name, outer.role if outer.kind == "idle" else "")
     if kind != "communication" and outer.direction == "optimizer":

@@ -73,8 +73,8 @@ def test_a_peak_has_the_bytes_of_each_category_and_saved_bytes_those_of_each_mod
     assert found["memory"].peak_bytes == sum(peak.values()) > 3 * WEIGHTS + 2 * HIDDEN
     most: Counter[str] = Counter()
     used: Counter[str] = Counter()
-    for change in seen:
-        used[change.category] += change.bytes
+    for _, category, size in seen:
+        used[category] += size
         most |= used
     assert most["gradients"] == WEIGHTS
     assert most["inputs"] >= HIDDEN
@@ -98,10 +98,10 @@ def test_a_model_that_takes_no_pass_of_its_own_is_a_warning(
 
 
 def test_what_changes_at_one_moment_is_one_sum() -> None:
-    changes = [CategoryChange(at, "weights", size) for at, size in enumerate([5, 9, -9, 1, 1])]
-    found = peak_of([CategoryChange(-1, "inputs", 2), *changes, CategoryChange(4, "inputs", -2)])
+    changes = [(at, "weights", size) for at, size in enumerate([5, 9, -9, 1, 1])]
+    found = peak_of([(-1, "inputs", 2), *changes, (4, "inputs", -2)])
     assert found is not None
     assert (found.peak_bytes, found.peak) == (16, {"weights": 14, "inputs": 2})
-    at_once = peak_of([CategoryChange(0, "weights", 9), CategoryChange(0, "inputs", -4)])
+    at_once = peak_of([(0, "weights", 9), (0, "inputs", -4)])
     assert at_once is not None and at_once.peak_bytes == 5
     assert peak_of([]) is None
