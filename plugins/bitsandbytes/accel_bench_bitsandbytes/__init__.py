@@ -5,26 +5,21 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from accel_bench import (
     Experiment,
     Machine,
-    Metric,
     Options,
     Plugin,
     Run,
-    Window,
     hookimpl,
     quantize_seconds,
     unquantizable,
 )
 from accel_bench.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from accel_bench_bitsandbytes.impl import BitsAndBytesBase
 
 CAST_LOGGER = "bitsandbytes.autograd._functions"
 """Logger of bitsandbytes' repeated message that int8 layers cast their inputs."""
@@ -110,7 +105,6 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     def __init__(self, options: BitsAndBytesOptions, name: str = "") -> None:
         super().__init__(options, name)
-        self._base: BitsAndBytesBase | None = None
         if options.quant_type == "none":
             # Its optimizers train whole models as well. Core asks the instance before a run, and
             # the class only for what `--plugin` adds to a scenario that has no adapter.
@@ -188,8 +182,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         """Return the frozen model with the linear layers of its blocks quantized."""
         from accel_bench_bitsandbytes.impl import BitsAndBytesBase
 
-        self._base = base = BitsAndBytesBase(run, self.options)
+        base = BitsAndBytesBase(run, self.options)
         run.on_evidence(lambda: base.evidence)
+        run.on_metrics(lambda window: [quantize_seconds(base.quantize_seconds)])
         return base.model
 
     @hookimpl
@@ -207,13 +202,6 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         )
         run.on_evidence(lambda: {"optimizer": describe_optimizer(optimizer)})
         return optimizer
-
-    @hookimpl
-    def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
-        """Return the seconds of quantizing during loading, which are part of no step."""
-        if self._base is None:
-            return []
-        return [quantize_seconds(self._base.quantize_seconds)]
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:

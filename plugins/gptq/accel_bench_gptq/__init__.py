@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from accel_bench import (
     Experiment,
     Machine,
-    Metric,
     Options,
     Plugin,
     Run,
-    Window,
     architecture_of,
     hookimpl,
     quantize_seconds,
 )
 from accel_bench.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from accel_bench_gptq.loading import PackedModel
 
 TRAINING_BACKENDS = ("torch", "triton")
 """Kernels of GPTQModel that propagate gradients to the inputs in every mode."""
@@ -140,10 +135,6 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     # to 1.2e-3 in 4 bits, and the first loss by 4e-3 in 2 bits. This leaves a factor of five.
     loss_tolerance: ClassVar[float | None] = 2e-2
 
-    def __init__(self, options: AutoGPTQOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._loaded: PackedModel | None = None
-
     def allowed_update_difference(self) -> float | None:
         """Return the relative difference of trained weights that quantization may cause.
 
@@ -224,15 +215,9 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         from accel_bench_gptq import loading
 
         way = self.way(run.scenario.model.weights)
-        self._loaded = loaded = loading.load(run, self.options, way)
-        run.on_evidence(lambda: loaded.evidence)
-        return loaded.model
-
-    @hookimpl
-    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Yield the seconds of quantizing outside of steps, by this rank or once for all runs."""
-        if self._loaded is None or self._loaded.seconds is None:
-            return
-        way = self._loaded.way
-        scope = "global" if way == "calibrate" else "rank"
-        yield quantize_seconds(self._loaded.seconds, scope, kind=way)
+        model, seconds, evidence = loading.load(run, self.options, way)
+        run.on_evidence(lambda: evidence)
+        if seconds is not None:  # Outside of steps, by this rank or once for all runs.
+            scope: Literal["rank", "global"] = "global" if way == "calibrate" else "rank"
+            run.on_metrics(lambda window: [quantize_seconds(seconds, scope, kind=way)])
+        return model

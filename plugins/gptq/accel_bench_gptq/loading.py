@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,23 +19,6 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 Way = Literal["pack", "calibrate", "checkpoint"]
-
-
-@dataclass(frozen=True)
-class PackedModel:
-    """Model with packed weights, and the method that produced them."""
-
-    model: Any
-    """The model, in train mode."""
-
-    way: Way
-    """Method of quantization: pack, calibrate, or checkpoint."""
-
-    seconds: float | None
-    """Seconds of quantizing; None for a checkpoint."""
-
-    evidence: dict[str, Any]
-    """JSON evidence of the quantized layers."""
 
 
 def import_library() -> None:
@@ -54,8 +36,9 @@ def import_library() -> None:
     os.environ.update(before)
 
 
-def load(run: Run, options: AutoGPTQOptions, way: Way) -> PackedModel:
-    """Return the model with packed weights on the run's device.
+def load(run: Run, options: AutoGPTQOptions, way: Way) -> tuple[Any, float | None, dict[str, Any]]:
+    """Return the model with packed weights on the run's device, in train mode; the seconds of
+    quantizing, None for a checkpoint; and JSON evidence of the quantized layers.
 
     Raises ScenarioError if the model cannot be loaded or contradicts the options.
     """
@@ -79,7 +62,7 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> PackedModel:
             f"autogptq: {type(model).__name__} has no linear layer in its blocks that can be "
             f"packed: both sizes have to be multiples of {WORD_BITS}"
         )
-    return PackedModel(model.train(), way, seconds, {"quantize": way, **evidence})
+    return model.train(), seconds, {"quantize": way, **evidence}
 
 
 class ModelPacker:

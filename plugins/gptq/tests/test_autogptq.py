@@ -45,6 +45,10 @@ SMALL = {
 }
 
 
+def metrics_of(run):
+    return [metric for _, report in run.metric_callbacks for metric in report(None)]
+
+
 @pytest.fixture
 def load(make_run):
     """Load a model with the plugin; close the plugin when the test has ended."""
@@ -154,12 +158,12 @@ def test_a_packed_model_saved_as_a_checkpoint_gives_the_same_logits(load, tmp_pa
     }
     run.model.save_pretrained(tmp_path / "saved")
     saved = {"id": str(tmp_path / "saved"), "weights": "pretrained", "overrides": {}}
-    plugin, again = load(saved, from_quantized=True)
+    _, again = load(saved, from_quantized=True)
     assert torch.equal(logits(again.model), expected)
     evidence = evidence_of(again)
     assert (evidence["quantize"], evidence["group_size"]) == ("checkpoint", 32)
     assert evidence["sym"] is sym
-    assert list(plugin.finish_metrics(again, None)) == []
+    assert metrics_of(again) == []
     model = adapt(again)
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
@@ -219,15 +223,15 @@ def test_calibrating_is_done_once_and_its_seconds_are_reported_each_time(
     if packing == "compiled":
         monkeypatch.delenv("GPTQMODEL_DISABLE_PACK_EXT")
     options = {"quantize": "calibrate", "group_size": 32, "calibration_samples": 8}
-    plugin, run = load(**options)
+    _, run = load(**options)
     first = logits(run.model)
-    (metric,) = plugin.finish_metrics(run, None)
+    (metric,) = metrics_of(run)
     assert (metric.scope, metric.kind) == ("global", "calibrate")
     (cached,) = (run.cache_folder / "gptq").glob("*/calibration.json")
     written = cached.stat().st_mtime_ns
-    plugin, run = load(**options)
+    _, run = load(**options)
     assert torch.equal(logits(run.model), first)
-    assert list(plugin.finish_metrics(run, None)) == [metric]
+    assert metrics_of(run) == [metric]
     assert cached.stat().st_mtime_ns == written
     evidence = evidence_of(run)
     assert evidence["quantize"] == "calibrate"

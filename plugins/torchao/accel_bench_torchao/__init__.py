@@ -10,11 +10,9 @@ from pydantic import Field, field_validator, model_validator
 from accel_bench import (
     Experiment,
     Machine,
-    Metric,
     Options,
     Plugin,
     Run,
-    Window,
     hookimpl,
     quantize_seconds,
     unquantizable,
@@ -193,6 +191,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
         self._base = base = TorchAOBase(self.options)
         run.on_evidence(lambda: base.evidence)
+        run.on_metrics(lambda window: [quantize_seconds(base.seconds)])
         return base.load(run)
 
     @hookimpl
@@ -207,13 +206,6 @@ class TorchAO(Plugin[TorchAOOptions]):
             training.convert(run.model)
         elif self._base is not None:
             self._base.spare_replicas(run.model)
-
-    @hookimpl
-    def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
-        """Return the seconds of quantizing during loading, which are part of no step."""
-        if self._base is None:
-            return []
-        return [quantize_seconds(self._base.seconds)]
 
 
 def _unusable(name: str) -> str | None:
