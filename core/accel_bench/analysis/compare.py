@@ -153,7 +153,7 @@ def _training(
         return training_not_compared("not comparable")
     if paired:
         return compare_training(left.completed, right.completed)
-    return compare_training(_numbered(left.completed), _numbered(right.completed))
+    return compare_training(numbered(left.completed), numbered(right.completed))
 
 
 def _disowned(left: ExperimentRuns, right: ExperimentRuns) -> str:
@@ -163,8 +163,8 @@ def _disowned(left: ExperimentRuns, right: ExperimentRuns) -> str:
     return ", ".join(f"{name} {side.how_it_ended}" for name, side in unused)
 
 
-def _numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
-    """Key runs by their number alone, so that the first is compared with the first."""
+def numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
+    """Return runs by their number alone, so that the first is compared with the first."""
     return {("", number): run for number, run in enumerate(runs.values())}
 
 

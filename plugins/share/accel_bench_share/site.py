@@ -32,8 +32,7 @@ from accel_bench.analysis.wording import (
 from accel_bench.documents.escaping import plain
 from accel_bench.documents.program import __version__
 from accel_bench.errors import AccelBenchError, BundleError
-from accel_bench.report.html import html_environment, inline_files
-from accel_bench.report.page_file import write_page
+from accel_bench.report.page_file import html_environment, inline_files, write_page
 from accel_bench.report.table import EMPTY, STACKED
 from accel_bench.result import Result
 from accel_bench.scenario.uses import slot_defaults

@@ -11,6 +11,7 @@ from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
+from accel_bench.analysis.compare import numbered
 from accel_bench.analysis.device_kinds import DeviceKind, devices_of
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, rate_obstacle, saturation
 from accel_bench.analysis.quantity import compared_by
@@ -167,11 +168,6 @@ def start_of(run: Result) -> float | None:
             start -= reached["evaluate"] - reached["build_engine"]
         found.append(max(0.0, start))
     return max(found, default=None)
-
-
-def numbered(runs: Mapping[RoundKey, Result]) -> dict[RoundKey, Result]:
-    """Return runs by number without session, so that first runs are compared with each other."""
-    return {("", number): run for number, run in enumerate(runs.values())}
 
 
 def _blocks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.benchmarks import impl
@@ -65,8 +65,10 @@ class GroupedExperts(TransformersBenchmark):
 
 
 class _BlockBenchmark(TransformersBenchmark):
-    """Base of benchmarks of a block, on hidden states of shape (batch, tokens, hidden)."""
+    """Base of benchmarks of a block or its attention with projections, on hidden states of shape
+    (batch, tokens, hidden)."""
 
+    part: Literal["block", "attention"] = "block"
     rotates = True
     """True if it takes cosines and sines of rotary embedding."""
 
@@ -76,26 +78,14 @@ class _BlockBenchmark(TransformersBenchmark):
         return (*hidden, *(self.turns() if self.rotates else ())), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module around transformers' block."""
+        """Return a module around transformers' block or attention."""
         parts = impl.transformers_parts
-        return parts.BlockModule(parts.block(self.shape, self.device, self.dtype))
+        make = parts.block if self.part == "block" else parts.attention
+        return parts.BlockModule(make(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return the FLOPs of a block."""
-        return block_flops(self.shape)
-
-
-class _AttentionBenchmark(_BlockBenchmark):
-    """Base of benchmarks of attention with its projections."""
-
-    def fn(self) -> Callable[..., Any]:
-        """Return a module around transformers' attention."""
-        parts = impl.transformers_parts
-        return parts.BlockModule(parts.attention(self.shape, self.device, self.dtype))
-
-    def flops(self) -> int | None:
-        """Return the FLOPs of projections, scores and values."""
-        return attention_part_flops(self.shape)
+        """Return the FLOPs of a block, or those of projections, scores and values."""
+        return (block_flops if self.part == "block" else attention_part_flops)(self.shape)
 
 
 class _ModelBenchmark(TransformersBenchmark):
@@ -127,17 +117,19 @@ def _of(
 
 
 nanogpt_attention = _of(
-    _AttentionBenchmark,
+    _BlockBenchmark,
     "nanogpt_attention",
     "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes.",
     GPT2_SIZES,
+    part="attention",
     rotates=False,
 )
 llama_attention = _of(
-    _AttentionBenchmark,
+    _BlockBenchmark,
     "llama_attention",
     "Causal self-attention of Llama with its projections and rotary embedding.",
     LLAMAS,
+    part="attention",
 )
 nanogpt_block = _of(
     _BlockBenchmark,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.escaping import plain, printable
-from accel_bench.report.html import html_environment, inline_files
+from accel_bench.report.page_file import html_environment, inline_files
 from accel_bench.result import Result
 from accel_bench_report.page.model import Page
 from accel_bench_report.page.page import page
