@@ -62,10 +62,15 @@ NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
 State: TypeAlias = Literal[
     "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
 ]
+"""How the runs of a row ended in both sets, which is no verdict on a figure."""
 
 
 class ReferenceFigure(Frozen):
-    """One figure of one row in both sets: medians over runs."""
+    """One figure of one row in both sets: medians over runs.
+
+    Its verdict is of another kind than that of a `Comparison`: the runs are no pairs, and the error
+    is divided over all rows and figures.
+    """
 
     name: str
     unit: str

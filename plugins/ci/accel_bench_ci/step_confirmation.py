@@ -3,8 +3,8 @@
 New runs of the stack beside its baseline are compared with the sessions before the step: as ratios
 to the baseline where earlier sessions have both, so that a slower machine confirms nothing; else by
 absolute values. Since a new session is one more draw from scattering sessions, the bound is that of
-a prediction: Student's t of the earlier sessions, by their robust spread if there are enough of
-them, else by their standard deviation.
+a prediction, and not of a comparison of two means: Student's t of the earlier sessions, by their
+robust spread if there are enough of them, else by their standard deviation.
 """
 
 from __future__ import annotations

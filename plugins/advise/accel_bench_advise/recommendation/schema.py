@@ -16,7 +16,8 @@ AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
 """Speed ratio of the best stack to itself."""
 
 Certainty: TypeAlias = Literal["measured", "inconclusive", "estimated", "not tested"]
-"""Basis of an answer; `inconclusive` is measured, but not surely better than the runner-up."""
+"""Basis of an answer, which is no verdict; `inconclusive` is measured, but not surely better than
+the runner-up."""
 
 CandidateOutcome: TypeAlias = Literal[
     "recommended",
