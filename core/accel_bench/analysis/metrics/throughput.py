@@ -51,7 +51,7 @@ class RunThroughput:
     """Loss by step number from step 0, warm-up and discarded windows included, summed over
     data-parallel ranks.
 
-    Null if any rank's part is not finite or was not kept.
+    Null if any rank's part is not finite or was not kept, and for answered requests.
     """
 
     step_tokens: tuple[int | None, ...]
@@ -111,12 +111,13 @@ def run_throughput(result: Result) -> RunThroughput | None:
         return None
     steps = zip(*([one.seconds for one in window.samples] for window in windows), strict=True)
     by_rank = [{sample.step: sample for sample in window.all_steps} for window in counted]
+    losses = _summed(by_rank, attrgetter("loss"))
     return RunThroughput(
         tokens_per_second=real / seconds,
         tokens_per_second_per_device=real / seconds / len(windows),
         seconds_per_token=seconds / real,
         step_seconds=tuple(map(max, steps)),
-        losses=_summed(by_rank, attrgetter("loss")),
+        losses=(None,) * len(losses) if result.experiment.scenario.generates else losses,
         step_tokens=_summed(by_rank, attrgetter("supervised_tokens")),
         real_tokens=real,
         seconds=seconds,
