@@ -93,6 +93,7 @@ def test_a_latency_and_a_speed_are_not_compared() -> None:
     assert ratio(2.0) == (None, "requests arrive at 2 and at 4 a second")
 
 
+@pytest.mark.box
 def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -> None:
     def on_ladder(run: Result, *holds: tuple[int, ...]) -> Result:
         place = LadderPosition(items=("calm",), holds=holds)
@@ -103,7 +104,7 @@ def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -
     (step,) = summary_of(
         [on_ladder(run, ()) for run in serving("base", 100)],
         [on_ladder(run, (0,)) for run in serving("calm", 50, rate=1.0, declares=True)],
-    ).ladder
+    ).sections["ladder"]
     reason = "requests arrive at 4 and at 1 a second"
     assert (step.adds.ratio, step.adds.verdict_reason, step.left_out.ratio) == (None, reason, None)
 
