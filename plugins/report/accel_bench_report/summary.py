@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -26,9 +26,11 @@ from accel_bench.report.table import (
     Section,
     Table,
     columns_of,
+    in_units,
     number_column,
     reader,
 )
+from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.tables.grouping import Group, GroupedSummary, KeySummary, summarize_by
 
 EQUAL = (
@@ -64,12 +66,14 @@ def summary(options: SummaryOptions) -> None:
 
     experiments, baselines = options.read_experiments()
     document = summarize_by(experiments, split_names(options.group_by), baselines)
-    print_report(groups_by_key_report(document), options.output)
+    counted = {row.planned.experiment.scenario.counts for row in experiments}
+    print_report(groups_by_key_report(document, counted), options.output)
 
 
-def groups_by_key_report(document: GroupedSummary) -> Report:
-    """Return a table for each key and what the figures mean."""
-    tables = [Table(COLUMNS, one.groups, f"by {one.key}") for one in document.by]
+def groups_by_key_report(document: GroupedSummary, counted: Iterable[str] = (TOKENS,)) -> Report:
+    """Return a table for each key, with what the speeds count, and what the figures mean."""
+    columns = in_units(COLUMNS, counted)
+    tables = [Table(columns, one.groups, f"by {one.key}") for one in document.by]
     notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
     notes += _ambiguous(document)
     answer = f"{count(document.experiments, 'experiment')}."

@@ -22,6 +22,7 @@ from accel_bench.analysis.wording import (
     with_spread,
 )
 from accel_bench.report.table import EMPTY, Column, Report, Section, Table, keyed
+from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.tables.keyed import Values
 from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 
@@ -151,7 +152,7 @@ def _form(value: PivotValue) -> Callable[[Interval], str]:
     """Return how people read a figure, by its unit."""
     if value.unit == "times":
         return ratio_interval
-    unit = value.unit.replace("calls/", "tokens/").partition(" or ")[0]
+    unit = value.unit.partition(" or ")[0].replace(_counted(value), "tokens")
     return partial(with_spread, form=FORMS.get(unit, _short))
 
 
@@ -183,9 +184,15 @@ def _unit(value: PivotValue) -> str:
 
 
 def _title(value: PivotValue) -> str:
-    """Return the figure's name in words; of operations, what is counted is calls."""
-    name = value.name.removesuffix("_bytes").replace("_", " ")
-    return name.replace("tokens", "calls") if value.unit.startswith("calls/") else name
+    """Return the figure's name in words, with what is counted in the place of tokens."""
+    name = value.name.removesuffix("_bytes").replace("tokens", _counted(value))
+    return name.replace("_", " ")
+
+
+def _counted(value: PivotValue) -> str:
+    """Return what a figure of tokens counts, such as `calls`; `tokens` of several kinds."""
+    of_tokens = "tokens" in value.name and " or " not in value.unit
+    return value.unit.removeprefix("USD/1M ").partition("/")[0] if of_tokens else TOKENS
 
 
 def _headed(made: Pivot, values: Values) -> str:

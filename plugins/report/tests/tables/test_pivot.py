@@ -12,6 +12,7 @@ import pytest
 from accel_bench_report.tables.keyed import find_key
 from accel_bench_report.tables.pivot import Layout, pivot, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
+from accel_bench_report.tables.pivot_view import pivot_tables
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -245,3 +246,16 @@ def test_every_figure_is_the_same_without_the_samples_of_all_runs_but_two() -> N
         for name, figure in FIGURES.items():
             assert figure.compute(lean, Terms()) == figure.compute(whole, Terms()), name
         assert (lean.speeds, lean.ending, lean.load) == (whole.speeds, whole.ending, whole.load)
+
+
+def test_what_is_counted_heads_its_columns() -> None:
+    speech = point(task={"use": "ctc", "counts": "audio_samples"})
+    names = ["tokens_per_hour", "dollars_per_million_tokens"]
+    rate = HourlyRate(usd_per_hour=3.0, kind="given")
+    made = pivot(rounds(speech, STEADY), values=names, terms=Terms(rate=rate))
+    (table,) = pivot_tables(made)
+    shown = [(column.title, column.unit) for column in table.columns][-2:]
+    assert shown == [
+        ("audio samples per hour", ""),
+        ("dollars per million audio samples", "USD/1M audio_samples"),
+    ]
