@@ -44,7 +44,6 @@ class RunLine(NamedTuple):
     started_at: str
     tokens_per_second: float | None
     peak_memory_bytes: int | None
-    host: str | None
     device: str | None
     origin: str = "measured"
     """`measured`, `exported` or `imported`."""

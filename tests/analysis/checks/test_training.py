@@ -27,7 +27,7 @@ from accel_bench.effective import EffectiveConfiguration, GradientFlow, Optimize
 from accel_bench.report.formats import render
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.report.views.stack_comparison import stacks_report
-from accel_bench.report.views.training import verdict_column, verdict_parts
+from accel_bench.report.views.training import verdict_column
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
 
@@ -528,7 +528,7 @@ def test_what_only_a_declaration_allows_is_never_called_equivalent():
     assert "equivalent" not in table
     document = json.loads(render([summary], "json"))
     assert document["experiments"][1]["update_verdict"] == "different by design"
-    assert verdict_parts(verdict_column("update").cell(row)) == (
+    assert verdict_column("update").cell(row) == (
         "within what",
         "half-backward declares",
         "~25 %,",

@@ -73,7 +73,6 @@ def line(number: int, **changes: object) -> RunLine:
         "started_at": f"2026-01-{1 + number // 1000:02}T{number // 60 % 24:02}:{number % 60:02}:00",
         "tokens_per_second": 100.0 + number % 7,
         "peak_memory_bytes": 2**20,
-        "host": "h",
         "device": "cpu",
     }
     return RunLine(**{**values, **changes})  # type: ignore[arg-type]
