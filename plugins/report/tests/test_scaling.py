@@ -84,7 +84,7 @@ def test_numbers_that_mean_nothing_are_refused(
 
 def test_points_are_interleaved_measured_and_shown_apart_from_estimates(tmp_path: Path) -> None:
     # Steps that sleep: on a busy machine two devices that do nothing may be slower than one.
-    file = write_nulls(tmp_path, engine="{use: null, step_seconds: 0.01}")
+    file = write_nulls(tmp_path, engine="{use: null, step_seconds: 0.05}")
     results = str(tmp_path / "results")
     arguments = ("scaling", str(file), "--devices", "1,2", "--rounds", "2", "--project", "8")
     arguments = (*arguments, "--results", results, *QUICK)
