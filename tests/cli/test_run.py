@@ -512,6 +512,23 @@ def test_only_runs_the_stack_and_the_baseline() -> None:
     assert stacks(plan("--plugin", "example", "--only", "example")) == ["baseline", "example"]
 
 
+def test_only_may_name_the_stack_of_one_scenario() -> None:
+    work = {"model": "null", "data": "null", "optimizer": "null", "engine": "null"}
+    other = {"plain": [], "seeded": {"set": {"train.seed": 3}}}
+    several = {
+        "defaults": {**work, "stacks": other},
+        "scenarios": [{"name": "one"}, {"name": "two"}],
+    }
+    Path("several.yaml").write_text(yaml.safe_dump(several))
+    done = call("run", "several.yaml", "--dry-run", "--only", "two/seeded")
+    assert done.code == 0, done.err
+    assert "two:" in done.out and "seeded" in done.out
+    assert "one:" not in done.out
+    wrong = call("run", "several.yaml", "--dry-run", "--only", "too/seeded")
+    assert wrong.code == 2
+    assert "no scenario is called 'too'; did you mean 'two'?" in wrong.err
+
+
 def test_only_can_be_repeated_and_keeps_the_written_order() -> None:
     found = plan("--plugin", "example", "--only", "example", "--only", "other")
     assert stacks(found) == ["baseline", "other", "example"]

@@ -461,7 +461,8 @@ def test_models_of_a_family_get_data_that_their_task_learns_from(plan_of: Any) -
 @pytest.mark.box
 def test_data_of_another_task_keep_the_settings_of_the_file(plan_of: Any) -> None:
     written = {"use": "text", "sequence_length": 256, "held_out": 0.1, "packing": False}
-    request = PlanRequest(family="multimodal", overrides=(("data.seed", 7),))
+    changes = ("data.seed", 7), ("train.micro_batch_size", 2)
+    request = PlanRequest(family="multimodal", overrides=changes)
     plan = plan_of(request, model={}, data=written)
     used = {one.experiment.scenario.model.id: one.experiment.scenario.data for one in plan.planned}
     assert {(data.use, data.held_out, data.seed) for data in used.values()} == {

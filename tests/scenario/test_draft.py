@@ -11,7 +11,7 @@ from accel_bench.documents import presets
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import Draft, read_stack
-from accel_bench.scenario.find import read_draft
+from accel_bench.scenario.find import find_drafts, read_draft
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -272,3 +272,59 @@ def test_a_key_with_an_empty_part_is_refused(key: str) -> None:
 def test_a_value_cannot_be_given_keys() -> None:
     with pytest.raises(ScenarioError, match="'steps' holds a value"):
         draft(measure={"steps": 3}).set("measure.steps.x", 1, "here")
+
+
+# Several scenarios in one file.
+
+SEVERAL = """\
+defaults:
+  model: {id: tiny-llama-cpu}
+  stacks: {plain: [], checked: [activation-checkpointing]}
+scenarios:
+  - name: short
+    data: {sequence_length: 64}
+  - name: long
+    model: {dtype: bfloat16}
+    stacks: {checked: null}
+"""
+
+
+def test_a_file_holds_several_scenarios_over_its_defaults(tmp_path: Path) -> None:
+    path = write(tmp_path, many=SEVERAL)
+    short, long = (resolve(draft).scenario for draft in find_drafts([str(path)]))
+    assert (short.name, short.data.sequence_length, [*short.stacks]) == (
+        "short",
+        64,
+        ["plain", "checked"],
+    )
+    assert (long.model.id, long.model.dtype, [*long.stacks]) == (
+        "tiny-llama-cpu",
+        "bfloat16",
+        ["plain"],
+    )
+    folder = [draft.get("name") for draft in find_drafts([str(tmp_path)])]
+    assert folder == ["short", "long"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scenarios:\n  - name: a\n  - name: a\n", r":3:5: each of `scenarios` has a name"),
+        ("scenarios:\n  - {}\n", r":2:5: each of `scenarios` has a name"),
+        ("scenarios: [{name: a}]\nmodel: x\n", r":2:1: beside `scenarios` a file has `defaults`"),
+        ("scenarios: []\n", r"`scenarios` is a list of scenarios"),
+        ("scenarios: [{name: a}]\ndefaults: 3\n", r"`defaults` what they share"),
+    ],
+)
+def test_a_file_of_several_that_is_wrong_says_where(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        find_drafts([str(write(tmp_path, many=text))])
+
+
+def test_an_error_of_one_of_several_has_its_own_place(tmp_path: Path) -> None:
+    path = write(tmp_path, many="scenarios:\n  - name: a\n    train: {sed: 1}\n")
+    (draft,) = find_drafts([str(path)])
+    with pytest.raises(ScenarioError, match=r"many.yaml:3:13: unknown key 'train.sed'"):
+        resolve(draft)

@@ -27,7 +27,7 @@ from accel_bench.cli.options import (
 from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.escaping import plain
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.request import split_trackers
 from accel_bench.planning.sizes import plan_with_sizes
@@ -46,7 +46,9 @@ class RunCommandOptions(MeasureOptions):
         Names,
         typer.Argument(help="Scenario files, folders of them, or names of shipped scenarios."),
     ] = None
-    only: Annotated[Names, typer.Option(help="Run only this stack, beside the baseline.")] = None
+    only: Annotated[
+        Names, typer.Option(help="Run only this stack, or SCENARIO/STACK, beside the baseline.")
+    ] = None
     tag: Annotated[
         Names, typer.Option(help="Run only the sweep point with this tag; * is any text.")
     ] = None
@@ -113,9 +115,22 @@ def run(options: RunCommandOptions) -> int:
     judge = _judge(options)
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        drafts = find_drafts(options.files or ["quickstart"])
+        drafts = _chosen_drafts(find_drafts(options.files or ["quickstart"]), request)
     with Invocation(options, within=within).allocated(drafts, request) as invoked:
         return _plan_and_run(drafts, request, options, invoked, judge)
+
+
+def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]:
+    """Return the scenarios of which stacks are to run. Raises ScenarioError for an unknown one."""
+    names = [str(draft.get("name")) for draft in drafts]
+    for name in request.only:
+        scenario = name.rpartition("/")[0]
+        if scenario and scenario not in names:
+            raise ScenarioError(
+                f"--only {name}: no scenario is called {scenario!r}{did_you_mean(scenario, names)}"
+            )
+    both = zip(names, drafts, strict=True)
+    return [draft for name, draft in both if not request.leaves_out(name)]
 
 
 def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:

@@ -48,7 +48,7 @@ def needs_of_plugins(
     """
     baseline = file.scenario.baseline_name()
     # Of these a plugin that is not installed is an error; any other stack is skipped without it.
-    needed = {baseline, *request.plugins, *request.only}
+    needed = {baseline, *request.plugins, *request.stacks_of(file.scenario.name)}
     chosen = [
         name
         for name, stack in file.stacks.items()

@@ -89,7 +89,7 @@ def _plan_points(
     """Plan the points in their environments, which are built where they are missing."""
     notify = request.notify if request.build_environments else None
     environments = find_environments(file, points, notify)
-    named = {*request.plugins, *request.only}
+    named = {*request.plugins, *request.stacks_of(file.scenario.name)}
     plan_point = partial(_plan_point, machine=machine, named=named, notices=notices)
     work = partial(_planned, file, points, environments, plan_point)
     try_apart((use for point in points for use in point.uses), work)

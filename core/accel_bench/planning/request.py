@@ -34,7 +34,8 @@ class PlanRequest:
     """Trackers to add to those of the file."""
 
     only: tuple[str, ...] = ()
-    """Stacks to run, beside the baseline; empty runs all."""
+    """Stacks to run, beside the baseline: STACK in every scenario, or SCENARIO/STACK in one; empty
+    runs all."""
 
     tags: tuple[str, ...] = ()
     """Tags of the sweep points to run, with `*` for any letters; empty runs all."""
@@ -90,6 +91,15 @@ class PlanRequest:
 
     notify: Callable[[str], object] = print
     """Takes a line before something that takes minutes."""
+
+    def stacks_of(self, scenario: str) -> tuple[str, ...]:
+        """Return the names of `only` that are of a scenario."""
+        split = (name.rpartition("/") for name in self.only)
+        return tuple(stack for own, _, stack in split if own in ("", scenario))
+
+    def leaves_out(self, scenario: str) -> bool:
+        """Return whether `only` names stacks of other scenarios alone."""
+        return bool(self.only) and not self.stacks_of(scenario)
 
 
 def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -274,12 +274,12 @@ def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
 
 def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
     """Return the stacks of `--only`, and the baseline unless there is to be none."""
-    baseline = file.scenario.baseline_name()
-    for name in request.only:
+    baseline, only = file.scenario.baseline_name(), request.stacks_of(file.scenario.name)
+    for name in only:
         if name not in file.stacks:
             raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
-    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
-    if request.no_baseline and baseline not in request.only:
+    chosen = [name for name in file.stacks if not request.only or name in {*only, baseline}]
+    if request.no_baseline and baseline not in only:
         chosen = [name for name in chosen if name != baseline]
     if not chosen:
         raise ScenarioError("--no-baseline leaves no stack to run")

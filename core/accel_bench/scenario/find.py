@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from accel_bench.documents.load import SUFFIXES, ParsedFile, check_plain, load_file
+from accel_bench.documents.load import SUFFIXES, Location, ParsedFile, check_plain, load_file
 from accel_bench.documents.presets import find_presets, how_to_get
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft, Layer, is_value, look_up
@@ -21,6 +21,9 @@ ScenarioSource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Work
 
 MAXIMUM_EXTENDS = 16
 """Largest number of files in one chain of `extends`."""
+
+SEVERAL, DEFAULTS = "scenarios", "defaults"
+"""Keys of a file that holds several scenarios, and what they share."""
 
 GIVEN = "the scenario"
 """Name in messages of a scenario that was given as a mapping or model."""
@@ -72,7 +75,7 @@ def _named(name: str) -> list[Draft]:
     if is_folder:
         return _suite(path)
     if is_file:
-        return [read_draft(path)]
+        return read_drafts(path)
     known = find_presets("scenarios")
     if name in known:
         return [read_draft(known[name])]
@@ -85,12 +88,52 @@ def _suite(folder: Path) -> list[Draft]:
     paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     drafts = [
         draft
-        for draft in map(read_draft, paths)
+        for path in paths
+        for draft in read_drafts(path)
         if draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
     ]
     if not drafts:
         raise ScenarioError(f"{folder} holds no scenario that is not slow")
     return drafts
+
+
+def read_drafts(path: Path) -> list[Draft]:
+    """Read the scenarios of a file: itself, or each of its `scenarios` over its `defaults`.
+
+    Raises ScenarioError.
+    """
+    document = load_file(path)
+    if SEVERAL not in document.data:
+        return [read_draft(path)]
+    entries, defaults = document.data[SEVERAL], document.data.get(DEFAULTS, {})
+    for key in document.data.keys() - {SEVERAL, DEFAULTS}:
+        raise ScenarioError(
+            f"{document.where((key,))}: beside `{SEVERAL}` a file has `{DEFAULTS}` alone"
+        )
+    if not isinstance(defaults, dict) or not isinstance(entries, list) or not entries:
+        raise ScenarioError(
+            f"{path}: `{SEVERAL}` is a list of scenarios, and `{DEFAULTS}` what they share"
+        )
+    drafts: dict[str, Draft] = {}
+    for number, entry in enumerate(entries):
+        where = document.where((SEVERAL, number))
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or name in drafts:
+            raise ScenarioError(f"{where}: each of `{SEVERAL}` has a name of its own")
+        below, _ = _merged(_part(document, (DEFAULTS,), defaults), path.parent, ())
+        layer, _ = _merged(_part(document, (SEVERAL, number), entry), path.parent, ())
+        merged = lay_over(below, layer)
+        drafts[name] = Draft(
+            f"{path} ({name})", merged.data, merged.places, path.parent, name, merged.notices
+        )
+    return [*drafts.values()]
+
+
+def _part(document: ParsedFile, location: Location, data: dict[str, Any]) -> ParsedFile:
+    """Return a mapping within a file, with its location, as a file of its own."""
+    depth = len(location)
+    marks = {at[depth:]: mark for at, mark in document.marks.items() if at[:depth] == location}
+    return ParsedFile(document.source, copy.deepcopy(data), marks)
 
 
 def read_draft(path: Path) -> Draft:
