@@ -44,6 +44,7 @@ class Notes:
         self.starts: list[tuple[str, str]] = []
         self.progress: list[Progress] = []
         self.results: list[Result] = []
+        self.drops: list[tuple[str, str]] = []
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
         self.runs = runs
@@ -56,6 +57,9 @@ class Notes:
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
         self.results.append(result)
+
+    def on_drop(self, planned: Planned, reason: str) -> None:
+        self.drops.append((planned.experiment.stack.name, reason))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -172,6 +176,29 @@ def test_a_stack_that_would_end_so_again_is_given_up_and_not_tried_again(tmp_pat
     notes = run_session(tmp_path, null_scenario(stacks, measure=measure, **FORKED), retries=2)
     names = [row.experiment.stack.name for row in notes.results]
     assert (names.count("hopeless"), names.count("baseline")) == (1, 3)
+
+
+@pytest.mark.parametrize("prune", [True, False])
+def test_points_above_one_that_ran_out_of_memory_are_left_out(tmp_path: Path, prune: bool) -> None:
+    stacks = {"baseline": [], "hopeless": [{"use": "faulty", "fault": "oom"}]}
+    measure = {"warmup": 1, "steps": 4, "rounds": 1, "prune": prune}
+    scenario = null_scenario(stacks, measure=measure, **FORKED)
+    scenario["sweep"] = {"train.micro_batch_size": [2, 1, 4], "train.seed": [0, 1]}
+    notes = run_session(tmp_path, scenario)
+    sweeps = [
+        row.experiment.sweep for row in notes.results if row.experiment.stack.name != "baseline"
+    ]
+    ran = [tuple(sweep.values()) for sweep in sweeps]
+    # Of what is smaller nothing is known, and another seed is another axis.
+    assert ran == ([(2, 0), (2, 1), (1, 0), (1, 1)] + ([] if prune else [(4, 0), (4, 1)]))
+    reason = "train.micro_batch_size=2 ran out of memory, and this needs more"
+    assert [drop[0] for drop in notes.drops] == ["hopeless"] * (2 if prune else 0)
+    assert all(drop[1].startswith(reason) for drop in notes.drops)
+    plan = make_plan(read_draft(tmp_path / "scenario.yaml"), MACHINE, PlanRequest())
+    rows = plan.summarize(stored(tmp_path)).experiments
+    left_out = [row for row in rows if row.status is Status.SKIPPED]
+    assert len(left_out) == (2 if prune else 0)
+    assert all(row.reasons[0].startswith(reason) for row in left_out)
 
 
 def test_a_lost_run_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from accel_bench.analysis.statistics.estimators import (
     geometric_interval,
 )
 from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.too_large import too_large
 from accel_bench.analysis.wording import join_names, label_of
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import RankResult, Result, Status
@@ -235,6 +236,10 @@ def collect_runs(
     broken = {key: [] if run.run_id in known else audit(run) for key, run in rows.items()}
     counted = {key: marked_degraded(run, broken[key]) for key, run in rows.items()}
     end = ending(planned, list(counted.values()), rounds, stopped)
+    if not counted and not planned.skipped:
+        failed = (run.experiment for run in results if run.status is Status.OOM)
+        if reason := too_large(experiment, failed):
+            end = StopReason(Status.SKIPPED, (reason,))
     valid = end.status is not Status.INVALID
     imported = _imported(counted.values())
     if imported:

@@ -24,6 +24,7 @@ from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.sweep_point import SweepPointRun
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import REPEATED, SessionRecord
 
@@ -48,7 +49,7 @@ class Reporter:
         """Handle a stored run, or the end of the preparation of an experiment."""
 
     def on_drop(self, planned: Planned, reason: str) -> None:
-        """Handle a stack that runs no more rounds of a race."""
+        """Handle a stack that runs no more rounds: it lost a race, or ran out of memory before."""
 
     def on_warning(self, text: str) -> None:
         """Handle a failure that loses no run, such as a tracker's."""
@@ -109,6 +110,9 @@ class Session:
 
     writing: threading.Lock = field(default_factory=threading.Lock)
     """Lock around writing to the store, since points may run concurrently."""
+
+    out_of_memory: list[Experiment] = field(default_factory=list)
+    """Experiments that have run out of memory, so that larger ones are left out."""
 
     trackers: Trackers = field(init=False)
     """Trackers that log the runs of the session's plan beside the store."""

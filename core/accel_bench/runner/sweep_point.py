@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from accel_bench.analysis.aggregate import PlannedSummary, collect_runs, replaced_rounds
 from accel_bench.analysis.race import ENDS_A_STACK, race_point
+from accel_bench.analysis.too_large import too_large
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreUnavailableError, UnreadableResultError
 from accel_bench.job import PREPARE
@@ -84,16 +85,18 @@ class SweepPointRun:
     def prepare(self) -> None:
         """Prepare every stack, unless all rounds are complete; again on replaced nodes."""
         ready = not self.rounds
+        self._drop_too_large()
         while not ready:
             self._nodes = self._nodes_now()
             with contextlib.suppress(NodesChangedError):
                 for name, planned in self._stacks.items():
-                    if name not in self._raced:
+                    if name not in self._raced and name not in self._dropped:
                         self._prepare(planned)
                 ready = True
 
     def run_round(self, number: int) -> None:
         """Run one round, if missing, and again as a whole if nodes are replaced meanwhile."""
+        self._drop_too_large()
         while not self._run_stacks(number):
             self.prepare()
         self._warmup = self._warmup or self._found or None
@@ -101,6 +104,14 @@ class SweepPointRun:
         self._raced = {**self._losers(), **before}
         for name in [one for one in self._raced if one not in before]:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
+
+    def _drop_too_large(self) -> None:
+        """Drop the stacks of which a smaller point has run out of memory."""
+        for name, planned in self._stacks.items():
+            reason = too_large(planned.experiment, self._session.out_of_memory)
+            if reason and name not in self._dropped:
+                self._dropped.add(name)
+                self._session.reporter.on_drop(planned, reason)
 
     def _losers(self) -> dict[str, str]:
         """Return the stacks that a race has dropped after all rounds so far, with the reasons."""
@@ -154,6 +165,8 @@ class SweepPointRun:
                 return
             self._failed[order] += 1
             if result.status.repeatable or self._failed[order] > self._session.retries:
+                if result.status is Status.OOM:
+                    self._session.out_of_memory.append(planned.experiment)
                 if result.status in ENDS_A_STACK:
                     self._dropped.add(planned.experiment.stack.name)
                 return

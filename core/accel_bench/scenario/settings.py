@@ -256,6 +256,10 @@ class Measure(Described):
     """Quantity that stacks are judged by: a figure of a run such as `peak_memory_bytes`, or a
     plugin's metric as NAME or PLUGIN.NAME; null for the speed, or at a rate the latency."""
 
+    prune: bool = True
+    """True to leave out points of a sweep that are larger than one at which the same stack ran out
+    of memory, all else being equal."""
+
     sync: Literal["window", "each"] = "window"
     """Device synchronizations by the harness: one for the window, or one each step (for parity)."""
 

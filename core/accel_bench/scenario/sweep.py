@@ -39,6 +39,7 @@ OF_THE_COMPARISON = frozenset(
         "launcher",
         "measure",
         "measure.compare",
+        "measure.prune",
         "measure.rounds",
         "measure.seed",
         "measure.timeout_seconds",

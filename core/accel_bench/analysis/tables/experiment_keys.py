@@ -23,7 +23,7 @@ LEFT_OUT = ("name", "description")
 
 WITHOUT_EFFECT = (
     *("tag", "experiment", "scenario", "measure.rounds", "measure.seed"),
-    "measure.compare",
+    *("measure.compare", "measure.prune"),
     *("measure.timeout_seconds", "measure.phase_steps", "measure.exact_update_bytes"),
     *("evaluate.batches", "evaluate.micro_batch_size", "evaluate.steps", "evaluate.every"),
 )

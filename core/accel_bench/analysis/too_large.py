@@ -1,0 +1,38 @@
+"""Sweep points that are not run, since a smaller point of the same stack ran out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accel_bench.analysis.wording import settings
+from accel_bench.scenario.experiment import Experiment
+
+GROWING = frozenset({"data.sequence_length", "inference.batch_size", "train.micro_batch_size"})
+"""Swept keys of which a larger number needs more memory, all else being equal."""
+
+
+def too_large(experiment: Experiment, out_of_memory: Iterable[Experiment]) -> str:
+    """Return why an experiment is not run: the smaller one that ran out of memory; empty if none
+    did, or if `measure.prune` is off."""
+    if not experiment.scenario.measure.prune:
+        return ""
+    smaller = next((one for one in out_of_memory if _is_smaller(one, experiment)), None)
+    if smaller is None:
+        return ""
+    below = {key: value for key, value in smaller.sweep.items() if key in GROWING}
+    return (
+        f"{settings(below)} ran out of memory, and this needs more; measure.prune: false runs it "
+        "all the same"
+    )
+
+
+def _is_smaller(one: Experiment, other: Experiment) -> bool:
+    """Return whether an experiment differs from another in smaller sizes alone."""
+    if one.stack.name != other.stack.name or one.sweep.keys() != other.sweep.keys():
+        return False
+    pairs = {key: (value, other.sweep[key]) for key, value in one.sweep.items()}
+    changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    return bool(changed) and all(
+        key in GROWING and isinstance(low, int) and isinstance(high, int) and low < high
+        for key, (low, high) in changed.items()
+    )
