@@ -138,7 +138,7 @@ WORKS = {
     "interop": ["results", "export", "--format", "mllog"],
     "op": ["op", "show", "rms_norm"],
     "profile": ["profile", "--nsys"],
-    "report": ["report", "--markdown", "-"],
+    "report": ["report", "--with-names", "--markdown", "-"],
     "search": ["fit", "nulls.yaml", "--stack", "other", "--dry-run"],
     "share": ["bundle", "list"],
 }

@@ -20,6 +20,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 REDACTED = "[redacted]"
 """Replacement of a secret."""
 
+FOLDER = "[path]"
+"""Replacement of the folders of a path in published runs."""
+
 SPOILED = (
     "a text holds the value of a secret environment variable where a name or a number must stand; "
     "unset variables such as PASSWORD=float32 and run again"

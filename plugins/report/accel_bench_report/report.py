@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_FILE = Path("accel-bench-report.html")
 """File in which the page is written when no file is named."""
 
+ANONYMIZERS = "accel_bench.anonymizers"
+"""Group of the function `runs`, which takes names out of sessions, runs and texts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
@@ -135,17 +138,27 @@ def _page(options: ReportOptions, plots: bool) -> Page:
 def _anonymous(
     commands: Sequence[CommandRuns], texts: Sequence[str]
 ) -> tuple[list[CommandRuns], list[str]]:
-    """Return the commands without the names, as a bundle has them, and texts. Raises BundleError.
+    """Return the commands without the names, as a bundle has them, and texts.
 
-    All are changed together, so that equal names get equal words.
+    All are changed together, so that equal names get equal words. Raises BundleError for a name
+    that a run needs, and PluginError where nothing installed takes names out.
     """
-    from accel_bench.runner.anonymous import anonymous
+    from accel_bench.errors import PluginError
+    from accel_bench.plugins.doors import find_entries
 
-    sessions, results, told = anonymous(
-        [one.session for one in commands if one.session],
-        [result for one in commands for result in one.results],
-        texts,
-    )
+    entry = find_entries(ANONYMIZERS, "anonymizer").get("runs")
+    if entry is None:
+        raise PluginError(
+            "nothing installed takes the names of users, hosts and folders out; --with-names keeps "
+            "them"
+        )
+    anonymous = entry.load()
+    with entry.blamed():
+        sessions, results, told = anonymous(
+            [one.session for one in commands if one.session],
+            [result for one in commands for result in one.results],
+            texts,
+        )
     left_sessions, left_results = iter(sessions), iter(results)
     changed = [
         one._replace(

@@ -108,7 +108,7 @@ def test_results_show_the_stages_and_a_report_has_the_section(results: Path) -> 
     shown = call("results", "show", run.run_id, "--all", "--results", str(results)).out
     for stage in ("evaluate", "learn", "predict"):
         assert f"name: {stage}" in shown
-    done = call("report", "--results", str(results), "--markdown", "-")
+    done = call("report", "--with-names", "--results", str(results), "--markdown", "-")
     assert done.code == 0, done.err
     assert "validation loss before and after training" in done.out
 

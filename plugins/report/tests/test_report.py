@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.box
 def test_the_newest_session_becomes_a_page(folder: Path) -> None:
     done = call("report", folder=folder)
     assert done.code == 0, done.err
@@ -37,6 +38,7 @@ def test_the_newest_session_becomes_a_page(folder: Path) -> None:
     assert done.out.startswith("accel-bench-report.html: 0.")
 
 
+@pytest.mark.box
 def test_markdown_alone_is_printed_and_no_page_is_written(folder: Path, tmp_path: Path) -> None:
     done = call("report", "nulls", "--markdown", "-", "--results",
                 str(folder / "accel_bench_results"), folder=tmp_path)  # fmt: skip
@@ -46,6 +48,7 @@ def test_markdown_alone_is_printed_and_no_page_is_written(folder: Path, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.box
 def test_neither_page_nor_twin_names_this_machine(folder: Path, tmp_path: Path) -> None:
     page, twin = tmp_path / "page.html", tmp_path / "twin.md"
     arguments = ("report", "--html", str(page), "--markdown", str(twin),
@@ -63,9 +66,20 @@ def test_neither_page_nor_twin_names_this_machine(folder: Path, tmp_path: Path) 
     assert str(folder) in page.read_text(encoding="utf8")
 
 
+def test_no_page_is_written_with_names_where_nothing_takes_them_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_bench.plugins.doors.find_entries", lambda *_: {})
+    page = tmp_path / "page.html"
+    done = call("report", "--html", str(page), folder=folder)
+    assert (done.code, page.exists()) == (2, False)
+    assert "nothing installed takes the names of users" in done.err
+
+
 def test_a_part_of_a_session_is_shown_as_that(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "part.html"
-    done = call("report", "--where", "stack = other", "--html", str(page), folder=folder)
+    chosen = ("--where", "stack = other", "--with-names")
+    done = call("report", *chosen, "--html", str(page), folder=folder)
     assert done.code == 0, done.err
     text = page.read_text(encoding="utf8")
     assert "1 stack: 1 measured" in text
@@ -81,7 +95,7 @@ def test_a_session_that_still_runs_says_how_far_it_is(folder: Path, tmp_path: Pa
     shutil.rmtree(attempt, ignore_errors=True)
     attempt.mkdir()
     (attempt / "job.json").touch()
-    shown = ("report", "--markdown", "-", "--results", str(results))
+    shown = ("report", "--with-names", "--markdown", "-", "--results", str(results))
     with attempt_in_progress(attempt):
         during = call(*shown, folder=tmp_path).out
     assert "still running: 1 of 2 runs have ended" in during
@@ -96,5 +110,6 @@ def test_errors_name_what_is_missing(folder: Path, tmp_path: Path) -> None:
     assert done.code == 2 and "nuls" in done.err
     done = call("report", "--results", str(tmp_path / "none"), folder=folder)
     assert done.code == 2 and "none" in done.err
-    done = call("report", "--html", str(tmp_path / "no" / "page.html"), folder=folder)
+    page = str(tmp_path / "no" / "page.html")
+    done = call("report", "--with-names", "--html", page, folder=folder)
     assert done.code != 0 and "no/page.html" in done.err

@@ -21,12 +21,12 @@ from accel_bench.machine.caches import cache_folder
 from accel_bench.plugins.doors import find_entries
 from accel_bench.report.formats import render, render_json
 from accel_bench.result import Result
-from accel_bench.runner.anonymous import anonymous
 from accel_bench.runner.artifacts import scenario_text
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store import schema
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import SessionRecord
+from accel_bench_share.anonymous_runs import anonymous
 from accel_bench_share.archive import pack
 from accel_bench_share.bundle_reader import (
     CONCLUSION,

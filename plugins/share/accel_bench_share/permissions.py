@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.redaction import FOLDER
 from accel_bench.errors import AccelBenchError, BundleError, ScenarioError
 from accel_bench.modeling.hosts import is_ip_address, is_loopback
 from accel_bench.planning.plan import PlanRequest

@@ -15,9 +15,9 @@ from accel_bench.analysis.statistics.verdict import UNPAIRED, Finding, compare
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import finding_words, percent, ratio_interval
-from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.redaction import FOLDER
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 

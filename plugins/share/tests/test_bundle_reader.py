@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from accel_bench_share import bundle_reader as module
+from accel_bench_share.anonymous_runs import anonymous
 from accel_bench_share.archive import pack, unpack
 from accel_bench_share.bundle_reader import MANIFEST, RUNS, SESSIONS, read_bundle
 from accel_bench_share.bundle_writer import PAGES, bundle_sessions
@@ -23,7 +24,6 @@ from accel_bench.documents.canonical import digest
 from accel_bench.errors import BundleError, PluginError
 from accel_bench.plugins.doors import DoorEntry
 from accel_bench.result import Node, Provenance
-from accel_bench.runner.anonymous import anonymous
 from accel_bench.scenario.uses import LauncherUse
 from accel_bench.store.database import open_store
 

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from accel_bench_share.anonymous_runs import anonymous
 from accel_bench_share.archive import unpack
 from accel_bench_share.bundle_reader import read_bundle
 from accel_bench_share.bundle_writer import write_bundle
@@ -16,7 +17,6 @@ from cli.program import call, write_nulls
 from repeated_sessions import make_record, make_runs
 
 from accel_bench.errors import BundleError
-from accel_bench.runner.anonymous import anonymous
 from accel_bench.store.database import open_store
 
 from .bundles import write

@@ -20,8 +20,8 @@ from accel_bench.analysis.wording import (
     rate_interval,
     time_text,
 )
-from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.files import slug
+from accel_bench.documents.redaction import FOLDER
 from accel_bench.report.table import EMPTY, Column
 from accel_bench.report.views.stack_comparison import (
     comparison_notes,

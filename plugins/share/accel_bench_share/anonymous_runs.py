@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from accel_bench.documents.anonymity import Anonymizer, names_within
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import BundleError
 from accel_bench.result import Result
 from accel_bench.store.records import redact_result
 from accel_bench.store.sessions import SessionRecord
+from accel_bench_share.anonymizer import Anonymizer, names_within
 
 
 def anonymous(

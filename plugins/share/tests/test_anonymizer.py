@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from accel_bench_share.anonymizer import Anonymizer, names_within
 
-from accel_bench.documents.anonymity import Anonymizer, names_within
 from accel_bench.result import Result
 
 HOME = "/".join(("", "Users", "alice"))

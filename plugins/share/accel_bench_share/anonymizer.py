@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-USER, HOST, FOLDER = "USER", "HOST", "[path]"
-"""Replacements of names; those of user and host are valid in the name of a scenario."""
+from accel_bench.documents.redaction import FOLDER
+
+USER, HOST = "USER", "HOST"
+"""Replacements of names, valid in the name of a scenario; that of folders is `FOLDER`."""
 
 MINIMUM_NAME = 2
 """Shortest name in characters that is replaced where it stands as a word."""
