@@ -1,9 +1,7 @@
-"""`accel-bench results` lists, shows, exports and explains what is stored."""
+"""`accel-bench results` lists, shows and explains what is stored."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
 from pathlib import Path
@@ -201,60 +199,11 @@ def test_a_text_that_is_no_utf8_is_named_and_not_looked_up(command: tuple[str, .
     assert "is not UTF-8 text" in str(done.exception)
 
 
-@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
-@pytest.mark.usefixtures("folder")
-def test_an_export_to_a_folder_is_refused_in_words(form: str) -> None:
-    done = CliRunner().invoke(app, ["export", "--format", form, "--output", "."])
-    assert isinstance(done.exception, StoreError)
-    assert str(done.exception) == ". is a folder; name a file to be written"
-
-
 @pytest.mark.usefixtures("folder")
 def test_an_unknown_id_is_left_to_the_program_to_report() -> None:
     done = CliRunner().invoke(app, ["show", "run-d"])
     assert isinstance(done.exception, StoreError)
     assert "did you mean" in str(done.exception)
-
-
-@pytest.mark.usefixtures("folder")
-def test_exported_json_reads_back_as_the_results() -> None:
-    exported = json.loads(call("export", "--format", "json"))
-    assert exported == [result.model_dump(mode="json") for result in runs()]
-
-
-@pytest.mark.usefixtures("folder")
-def test_exported_csv_has_a_row_for_each_run_and_no_formula() -> None:
-    rows = list(csv.DictReader(io.StringIO(call("export", "--format", "csv"))))
-    assert [row["run_id"] for row in rows] == ["run-a", "run-b", "run-c"]
-    assert float(rows[0]["tokens_per_second"]) == 200.0
-    assert rows[0]["peak_memory_bytes_rank1"] == "1000"
-    assert rows[2]["tokens_per_second"] == ""
-
-
-@pytest.mark.usefixtures("folder")
-def test_rates_losses_and_settings_of_a_run_stand_in_every_listing() -> None:
-    (row, *_) = csv.DictReader(io.StringIO(call("export", "--format", "csv")))
-    assert float(row["tokens_per_hour"]) == 3600 * float(row["tokens_per_second"])
-    # Losses of 2, 1.75 and 1.5 on each rank.
-    ranks = float(row["first_loss"]) / 2
-    assert float(row["mean_loss"]) == 1.75 * ranks
-    assert (float(row["minimum_loss"]), float(row["maximum_loss"])) == (1.5 * ranks, 2 * ranks)
-    assert float(row["loss_standard_deviation"]) == 0.25 * ranks
-    settings = [row[key] for key in ("micro_batch_size", "learning_rate", "optimizer", "precision")]
-    assert settings == ["1", "0.001", "adamw", "as-is"]
-    listed = json.loads(call("list", "--format", "json"))
-    assert listed[0]["steps_per_second"] == pytest.approx(float(row["steps_per_second"]))
-    assert listed[0]["samples_per_second"] > 0 and listed[2]["samples_per_second"] is None
-    assert f"mean_loss: {float(row['mean_loss'])}" in call("show", "run-a")
-
-
-def test_an_export_to_a_file_says_what_it_leaves_out(folder: Path, tmp_path: Path) -> None:
-    change_payload(folder, "run-b", "2.13.0", "2.12.0")
-    target = tmp_path / "out.json"
-    done = CliRunner().invoke(app, ["export", "--output", str(target)], catch_exceptions=False)
-    assert "run-b" in done.stderr
-    assert done.stdout == ""
-    assert [row["run_id"] for row in json.loads(target.read_text())] == ["run-a", "run-c"]
 
 
 @pytest.mark.usefixtures("folder")

@@ -18,6 +18,7 @@ from accel_bench.cli.request import parse_overrides
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.find import read_draft
+from accel_bench.store.database import open_store
 
 KEYS = {
     "experiment_id",
@@ -99,8 +100,8 @@ def stacks(found: dict[str, Any]) -> list[str]:
 
 def stored() -> list[dict[str, Any]]:
     """All stored results."""
-    found: list[dict[str, Any]] = json.loads(call("results", "export", "--format", "json").out)
-    return found
+    with open_store(Path("accel_bench_results"), write=False) as store:
+        return [result.model_dump(mode="json") for result in store.results()]
 
 
 # What is printed.

@@ -64,6 +64,7 @@ def test_nothing_that_is_printed_holds_one(finished: Finished) -> None:
     assert "CANARY" not in finished.out + finished.err
 
 
+@pytest.mark.box
 def test_what_is_listed_and_shown_later_holds_none(finished: Finished) -> None:
     shown = finished.program.call("results", "export")
     assert shown.code == 0

@@ -205,6 +205,7 @@ def test_what_an_id_begins_with_is_no_number(tmp_path: Path) -> None:
         assert store.run_ids("#1") == ["first"]
 
 
+@pytest.mark.box
 def test_results_are_shown_exported_and_compared_by_their_numbers(tmp_path: Path) -> None:
     folder = str(fill(tmp_path / "named", ("monday", LORA, "05"), ("monday", NF4, "06")))
     listed = call("results", "list", "--results", folder).out

@@ -58,6 +58,9 @@ CompareOption: TypeAlias = Annotated[
     typer.Option(metavar="METRIC", help="Judge this figure or metric instead of the speed."),
 ]
 Names: TypeAlias = list[str] | None
+WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
+"""Help of conditions, with an example."""
+
 Where: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="CONDITION", help="Only runs for which it holds, as in `results list`."),

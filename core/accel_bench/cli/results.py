@@ -1,25 +1,19 @@
-"""`accel-bench results`: list, label, show, export and explain stored runs."""
+"""`accel-bench results`: list, label, show and explain stored runs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report, print_text
+from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report
 from accel_bench.documents.escaping import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sqlalchemy import ColumnElement
-
-    from accel_bench.result import Result
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.store.database import Store
 
@@ -31,19 +25,7 @@ Identifier = Annotated[
         "`results list`.",
     ),
 ]
-OWN_FORMATS = ("json", "csv", "parquet")
-"""Export formats of the core."""
-
-WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
-
 app = typer.Typer(help="Results that were stored.")
-
-
-def _formats() -> list[str]:
-    """Return the names of formats: the core's, then installed ones."""
-    from accel_bench.interchange import format_names
-
-    return [*OWN_FORMATS, *format_names()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +36,7 @@ class ListOptions:
     tag: Annotated[
         str | None, typer.Option(help="Only runs of sweep points with this tag; * is any text.")
     ] = None
-    where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help=options.WHERE)] = None
     group_by: Annotated[
         options.Names,
         typer.Option(metavar="COLUMN", help="Print figures of groups, a row for each value."),
@@ -163,95 +145,6 @@ def show_results(
         found = store.find(identifier)
         labels = labels_of(store, [result.run_id for result in found])
     print_report(results_report(found, store.folder, labels, whole), output)
-
-
-@app.command("export")
-def export_results(
-    identifiers: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID", help="Runs, experiments or sessions. Without any, all."),
-    ] = None,
-    results: options.ResultsOption = options.DEFAULT_RESULTS,
-    output_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="`json`: everything; `csv`: a row for each run; `parquet`: both; or a format of "
-            "another program.",
-            autocompletion=_formats,
-        ),
-    ] = "json",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else it is printed.")
-    ] = None,
-    where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None,
-) -> None:
-    """Write runs to a file or to the terminal.
-
-    All of them, those that are named, or those of a condition.
-
-    JSON and Parquet can be brought to another place with `accel-bench results import`.
-    """
-    from accel_bench.errors import StoreError, did_you_mean
-    from accel_bench.runner.interrupted import open_results
-    from accel_bench.store.queries import condition_of
-    from accel_bench.store.schema import RUNS
-
-    if output_format not in (known := _formats()):
-        near = did_you_mean(output_format, known)
-        raise StoreError(f"--format: no format is called {output_format!r}{near}")
-    if output_format == "parquet" and output is None:
-        raise StoreError("Parquet is written to a file: --output FILE")
-    corrupt: list[str] = []
-    with open_results(results) as store:
-        conditions = [condition_of(store, where)] if where is not None else []
-        if identifiers:
-            named = {run_id for one in identifiers for run_id in store.run_ids(one)}
-            conditions.append(RUNS.c.run_id.in_(named))
-        _write(_intact(store, conditions, corrupt), output_format, output)
-    if corrupt:
-        print_aside(plain(f"left out as corrupt: {', '.join(corrupt)}"))
-
-
-def _intact(
-    store: Store, conditions: Sequence[ColumnElement[bool]], corrupt: list[str]
-) -> Iterator[Result]:
-    """Yield the runs one by one, and append the ids of unreadable ones to `corrupt`."""
-    for run_id, result in store.each(*conditions):
-        if result is None:
-            corrupt.append(run_id)
-        else:
-            yield result
-
-
-def _write(runs: Iterator[Result], form: str, output: Path | None) -> None:
-    """Write runs to a file or to the terminal."""
-    from accel_bench.documents.files import write_atomically
-    from accel_bench.report.export import write_parquet
-
-    if output is None:
-        for piece in _pieces(runs, form, None):
-            print_text(piece, end="")
-    elif form == "parquet":
-        write_parquet(runs, output)
-    else:
-        write_atomically(output, _pieces(runs, form, output.parent))
-
-
-def _pieces(runs: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
-    """Yield the text of an export, run by run, so that few are in memory; large intermediate text
-    lies in the folder."""
-    from accel_bench import interchange
-    from accel_bench.report.export import export_lines
-    from accel_bench.report.formats import render_list
-
-    if form == "json":
-        yield from render_list(runs)
-    elif form == "csv":
-        yield from export_lines(runs, folder)
-    else:
-        yield from interchange.export_lines(runs, form)
 
 
 @app.command("why")

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from accel_bench.documents.program import python_command
 from accel_bench.errors import StoreError
-from accel_bench.report.export import NEEDED, RESULT_COLUMN, import_pyarrow
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+from accel_bench_interop.row_files import NEEDED, RESULT_COLUMN, import_pyarrow
 
 READING_BYTES = 8 * MAXIMUM_PAYLOAD_BYTES
 """Memory in bytes of the reading process for the file, enough for the largest run."""

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from accel_bench_interop import row_files
+from accel_bench_interop.row_files import export_lines, write_parquet
 from store.exports import call, five_runs
 from store.store_factory import make_result
 
 from accel_bench.errors import StoreError
-from accel_bench.report import export
-from accel_bench.report.export import export_lines, write_parquet
 from accel_bench.result import Result
 
 
@@ -61,7 +61,7 @@ WRITERS: dict[str, Callable[[Iterator[Result], Path], None]] = {
 def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(row_files, "ROWS_AT_ONCE", 10)
 
     def runs(number: int) -> Iterator[Result]:
         for one in range(number):
