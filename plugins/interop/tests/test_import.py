@@ -77,6 +77,10 @@ def test_a_folder_is_imported_once_listed_shown_and_exported(files: Path, tmp_pa
     assert exported.count("imported ") == len(rows)
     assert ":::MLLOG" in call("results", "export", "--format", "mllog", *results).out
 
+
+@pytest.mark.box
+def test_imported_rows_are_no_completed_runs_to_audit(files: Path, tmp_path: Path) -> None:
+    call("results", "import", str(files), "--results", str(tmp_path / "R"))
     audit = call("results", "check", str(tmp_path / "R"))
     assert audit.code == 0
     assert "0 completed: no invariant is broken" in audit.out
