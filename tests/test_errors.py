@@ -63,6 +63,7 @@ def test_an_error_ends_its_lines_at_blanks_on_a_terminal(
     ]
 
 
+@pytest.mark.box
 def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
     nulls = write_nulls(tmp_path, stacks="{baseline: []}")
     valid = call("scenarios", "check", str(nulls)).out

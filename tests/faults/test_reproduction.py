@@ -75,6 +75,7 @@ def test_no_text_was_run_by_a_shell(finished: Finished) -> None:
 NAMES = ["../up", "/absolute", "x" * 300, "two\nlines", "a/b", "", "..", "white space", "a\0b"]
 
 
+@pytest.mark.box
 def test_names_that_could_leave_the_folder_are_refused(program: Program) -> None:
     files = []
     for number, name in enumerate(NAMES):

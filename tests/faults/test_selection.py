@@ -254,6 +254,7 @@ def validated(broken: Program) -> Finished:
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.box
 def test_a_broken_one_is_named_with_its_distribution(validated: Finished, name: str) -> None:
     assert validated.code == 2
     line = next(text for text in validated.err.splitlines() if f"plugin '{name}'" in text)
@@ -262,10 +263,12 @@ def test_a_broken_one_is_named_with_its_distribution(validated: Finished, name: 
 
 
 @pytest.mark.parametrize("name", MISPLACED)
+@pytest.mark.box
 def test_what_cannot_be_used_is_said_with_the_way_out(validated: Finished, name: str) -> None:
     assert MISPLACED[name][1] in validated.err
 
 
+@pytest.mark.box
 def test_all_of_that_is_said_without_a_traceback(validated: Finished) -> None:
     assert "Traceback" not in validated.err
     assert len(validated.err.splitlines()) == len(BROKEN) + len(MISPLACED)
@@ -278,6 +281,7 @@ def test_all_of_that_is_said_without_a_traceback(validated: Finished) -> None:
         *(pytest.param(one, marks=pytest.mark.release) for one in ("hook", "refuser", "unchecked")),
     ],
 )
+@pytest.mark.box
 def test_nothing_is_started_for_them(broken: Program, validated: Finished, name: str) -> None:
     call = broken.call_apart if name in ("leaves", "unchecked") else broken.call
     finished = call("run", f"{name}.yaml")
@@ -294,6 +298,7 @@ def test_nothing_is_started_for_them(broken: Program, validated: Finished, name:
         pytest.param(("gate", "leaves.yaml", "--stack", "tested"), marks=pytest.mark.release),
     ],
 )
+@pytest.mark.box
 def test_no_command_ends_with_0_because_a_plugin_ends_the_process(
     broken: Program, validated: Finished, command: tuple[str, ...]
 ) -> None:

@@ -1,4 +1,4 @@
-"""`accel-bench scenarios schema`, for editors, and `scenarios keys`, for people."""
+"""The JSON schema of scenario files, for editors, and the table of all keys, for people."""
 
 from __future__ import annotations
 
@@ -6,30 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from accel_bench.cli.output import AnyFormat, print_json, print_report
-from accel_bench.report.table import Report, Section, Table, paths
 from accel_bench.scenario.models import ScenarioFile
 
 KINDS = {"integer": "whole number", "string": "text", "boolean": "true, false", "null": "null"}
 """Readable names of JSON types."""
-
-
-def schema() -> None:
-    """Print the JSON schema of scenario files, for editors."""
-    print_json(editor_schema())
-
-
-def keys(output: AnyFormat = "table") -> None:
-    """List all keys of scenario files.
-
-    What each may be, its default and its meaning.
-
-    Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
-    """
-    rows = scenario_keys()
-    table = Table(paths("", " ".join(ScenarioKey._fields)), rows)
-    document = [row._asdict() for row in rows]
-    print_report(Report([Section(tables=[table])], document, table), output)
 
 
 def editor_schema() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Columns of the tables of devices, models and stacks."""
+"""Columns of the tables of devices, models, stacks and scenarios."""
 
 from __future__ import annotations
 
@@ -67,3 +67,12 @@ MODELS = (
 
 STACKS = (entry("name", kind="name"), entry("description"), Column("uses", _uses, rank=1))
 """Columns of the table of named stacks."""
+
+SCENARIOS = (
+    entry("name", kind="word"),
+    entry("slow", form=lambda slow: "slow" if slow else "-", kind="word", rank=2),
+    entry("needs", rank=1),
+    entry("stacks", form=", ".join, rank=3),
+    entry("description"),
+)
+"""Columns of scenarios."""

@@ -100,12 +100,3 @@ CHECKED = (
 
 OPTIONS = (NAME, entry("type"), entry("default"), entry("description"))
 """Columns of a plugin's options."""
-
-SCENARIOS = (
-    entry("name", kind="word"),
-    entry("slow", form=lambda slow: "slow" if slow else "-", kind="word", rank=2),
-    entry("needs", rank=1),
-    entry("stacks", form=", ".join, rank=3),
-    entry("description"),
-)
-"""Columns of scenarios."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.output import OutputFormat, print_aside
+from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report
 from accel_bench.documents.escaping import printable
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def list_scenarios(
     from accel_bench.documents.presets import find_presets
     from accel_bench.errors import ScenarioError
     from accel_bench.planning.resolve import resolve
-    from accel_bench.report.views.plugins import SCENARIOS
     from accel_bench.scenario.find import read_draft
+    from accel_bench_catalog.view import SCENARIOS
 
     rows = []
     for name, path in sorted(find_presets("scenarios").items()):
@@ -142,3 +142,29 @@ def new_scenario(
         raise ScenarioError(f"{file} is already there; nothing is overwritten, choose another name")
     write_atomically(file, [text])
     typer.echo(printable(f"written: {file}; `accel-bench scenarios check {file}` checks it"))
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of scenario files, for editors."""
+    from accel_bench.cli.output import print_json
+    from accel_bench_catalog.scenario_keys import editor_schema
+
+    print_json(editor_schema())
+
+
+@app.command("keys")
+def keys(output: AnyFormat = "table") -> None:
+    """List all keys of scenario files.
+
+    What each may be, its default and its meaning.
+
+    Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
+    """
+    from accel_bench.report.table import Report, Section, Table, paths
+    from accel_bench_catalog.scenario_keys import ScenarioKey, scenario_keys
+
+    rows = scenario_keys()
+    table = Table(paths("", " ".join(ScenarioKey._fields)), rows)
+    document = [row._asdict() for row in rows]
+    print_report(Report([Section(tables=[table])], document, table), output)
