@@ -14,12 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from accel_bench.analysis.tables.listing import flat_run
+from accel_bench.analysis.checks.audit import with_audit
+from accel_bench.analysis.tables.listing import Cells, flat_figures, flat_metrics, provenance_of
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import aside_of, naming_the_file
 from accel_bench.errors import StoreError
 from accel_bench.report.render_csv import csv_lines
 from accel_bench.report.table import keyed
 from accel_bench.result import Result
+from accel_bench.scenario.draft import look_up
 
 ROWS_AT_ONCE = 100
 """Number of Parquet's rows that are written together."""
@@ -31,6 +34,67 @@ NEEDED = "Parquet needs pyarrow: pip install 'accel-bench[parquet]'"
 
 FASTEST = 1
 """Compression level of the temporary file, the fastest."""
+
+
+SETTING_COLUMNS = {
+    "model": "model.id",
+    "dtype": "model.dtype",
+    "sequence_length": "data.sequence_length",
+    "micro_batch_size": "train.micro_batch_size",
+    "gradient_accumulation": "train.gradient_accumulation",
+    "learning_rate": "train.learning_rate",
+    "optimizer": "optimizer.use",
+    "precision": "train.precision",
+}
+"""Columns that hold a setting of the scenario, by dotted key."""
+
+FACTORS = ("resources.devices", "train.micro_batch_size", "train.gradient_accumulation")
+"""Settings whose product is the global batch size."""
+
+
+def flat_run(result: Result) -> Cells:
+    """Return one run on one row; names have unit and scope, absent numbers are None.
+
+    A run whose figures the self-audit finds to disagree is `degraded`, with the reason. What the
+    file of an imported one does not state is None.
+    """
+    imported = result.imported
+    result = result if imported else with_audit(result)
+    experiment, scenario = result.experiment, result.experiment.scenario
+    settings = scenario.model_dump(mode="json")
+    device = result.ranks[0].device if result.ranks else None
+    used = result.provenance.machine if imported else ""
+
+    def stated(*keys: str) -> bool:
+        return not imported or set(keys) <= set(result.provenance.stated)
+
+    batch = stated("train.global_batch_size") or stated(*FACTORS)
+    return {
+        "run_id": result.run_id,
+        "session": result.session,
+        "experiment_id": experiment.id,
+        "scenario": scenario.name,
+        "stack": experiment.stack.name,
+        "sweep": canonical_json(experiment.sweep),
+        "tag": experiment.tag,
+        "round": result.round,
+        "position": result.position,
+        "attempt": result.attempt,
+        "status": result.status.value,
+        "reasons": "; ".join(result.reasons),
+        "phase": result.phase,
+        "started_at": result.started_at,
+        "seconds": (result.seconds or None) if imported else result.seconds,
+        **{n: look_up(settings, k)[1] if stated(k) else None for n, k in SETTING_COLUMNS.items()},
+        "compute_dtype": None if imported else scenario.compute_dtype,
+        "global_batch_size": scenario.train.global_batch_size if batch else None,
+        "world_size": scenario.world_size if stated("resources.devices") else None,
+        "device": device.name or device.type if device else used,
+        "host": result.machine.host if result.machine else "",
+        "provenance": provenance_of(result),
+        **({} if imported else flat_figures(result)),
+        **({one.name: one.value for one in result.metrics} if imported else flat_metrics(result)),
+    }
 
 
 @contextmanager

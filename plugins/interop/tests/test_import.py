@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from accel_bench_interop.row_files import flat_run
 from cli.program import NULLS, call
 from sqlalchemy import Connection
 from store.store_factory import make_experiment, make_rank, make_result, make_session
@@ -15,7 +16,6 @@ from store.store_factory import make_experiment, make_rank, make_result, make_se
 from accel_bench.analysis.aggregate import PlannedSummary, collect_runs
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
 from accel_bench.store import database

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from accel_bench_interop import row_files
-from accel_bench_interop.row_files import export_lines, write_parquet
+from accel_bench_interop.row_files import export_lines, flat_run, write_parquet
 from store.exports import call, five_runs
-from store.store_factory import make_result
+from store.store_factory import make_rank, make_result
 
 from accel_bench.errors import StoreError
-from accel_bench.result import Result
+from accel_bench.result import Metric, Result, Status
 
 
 @pytest.fixture
@@ -85,3 +85,32 @@ def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
         gc.unfreeze()
         tracemalloc.stop()
     assert [path.name for path in tmp_path.iterdir() if path.name != "runs.parquet"] == []
+
+
+def test_a_flat_run_sums_tokens_over_ranks_and_takes_the_slowest_ranks_time() -> None:
+    result = make_result(ranks=(make_rank(0, seconds=0.5), make_rank(1, seconds=1.0)))
+    flat = flat_run(result)
+    assert flat["tokens_per_second"] == pytest.approx(4 * 100 / 2.0)
+    assert flat["tokens_per_second_per_device"] == pytest.approx(100.0)
+    assert flat["seconds_per_token"] == pytest.approx(2.0 / 400)
+    assert flat["real_tokens"] == 400
+    assert flat["steps"] == 2
+    assert (flat["first_loss"], flat["last_loss"]) == (4.0, 3.0)
+
+
+def test_a_metric_of_each_rank_has_a_column_with_its_unit_and_rank() -> None:
+    metrics = (
+        Metric(name="energy", value=3.5, unit="joules", scope="global", kind="NVML counter"),
+        Metric(name="recompiles", value=0, unit="1", scope="rank"),
+    )
+    first = make_rank(0).model_copy(update={"metrics": metrics})
+    flat = flat_run(make_result(ranks=(first, make_rank(1))))
+    assert flat["energy_NVML_counter_joules"] == 3.5
+    assert flat["recompiles_rank0"] == 0
+    assert flat["peak_memory_bytes_rank1"] == 1000
+
+
+def test_a_run_without_a_window_has_no_speed_and_no_zero_in_its_place() -> None:
+    flat = flat_run(make_result(ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",)))
+    assert "tokens_per_second" not in flat
+    assert (flat["status"], flat["reasons"]) == ("oom", "asked for 2 GiB")

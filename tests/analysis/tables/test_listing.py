@@ -7,15 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import update
-from store.store_factory import make_experiment, make_rank, make_result, make_session
+from store.store_factory import make_experiment, make_result, make_session
 
-from accel_bench.analysis.tables.listing import differing_keys, flat_run
+from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.job import Job
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.results import listing_report
-from accel_bench.result import Metric, Status
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.schema import RUNS
@@ -26,35 +24,6 @@ def make_job(folder: Path, run_id: str, **fields: Any) -> Job:
     """The job of an attempt."""
     places = {"folder": str(folder), "cache_folder": str(folder)}
     return Job(run_id=run_id, experiment=make_experiment(), **places, **fields)
-
-
-def test_a_flat_run_sums_tokens_over_ranks_and_takes_the_slowest_ranks_time() -> None:
-    result = make_result(ranks=(make_rank(0, seconds=0.5), make_rank(1, seconds=1.0)))
-    flat = flat_run(result)
-    assert flat["tokens_per_second"] == pytest.approx(4 * 100 / 2.0)
-    assert flat["tokens_per_second_per_device"] == pytest.approx(100.0)
-    assert flat["seconds_per_token"] == pytest.approx(2.0 / 400)
-    assert flat["real_tokens"] == 400
-    assert flat["steps"] == 2
-    assert (flat["first_loss"], flat["last_loss"]) == (4.0, 3.0)
-
-
-def test_a_metric_of_each_rank_has_a_column_with_its_unit_and_rank() -> None:
-    metrics = (
-        Metric(name="energy", value=3.5, unit="joules", scope="global", kind="NVML counter"),
-        Metric(name="recompiles", value=0, unit="1", scope="rank"),
-    )
-    first = make_rank(0).model_copy(update={"metrics": metrics})
-    flat = flat_run(make_result(ranks=(first, make_rank(1))))
-    assert flat["energy_NVML_counter_joules"] == 3.5
-    assert flat["recompiles_rank0"] == 0
-    assert flat["peak_memory_bytes_rank1"] == 1000
-
-
-def test_a_run_without_a_window_has_no_speed_and_no_zero_in_its_place() -> None:
-    flat = flat_run(make_result(ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",)))
-    assert "tokens_per_second" not in flat
-    assert (flat["status"], flat["reasons"]) == ("oom", "asked for 2 GiB")
 
 
 def test_attempts_without_a_result_are_listed_once_as_unfinished(tmp_path: Path) -> None:
