@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -29,7 +29,6 @@ from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.escaping import plain
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.planning.plan import Plan, PlanRequest
-from accel_bench.planning.request import split_trackers
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.report.formats import render
 from accel_bench.runner.benchmark import WITHIN
@@ -145,12 +144,10 @@ def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
 
 def run_request(options: RunCommandOptions) -> PlanRequest:
     """Return the request of `accel-bench run` to the planner."""
-    added, _ = split_trackers(options.plugin or ())
-    return plan_request(
+    request = plan_request(
         options,
         {"measure.rounds": _rounds(options.rounds), "measure.compare": options.compare},
-        # Who names a plugin and no file wants that one beside the baseline of the quickstart.
-        only=(*(options.only or ()), *(() if options.files else added)),
+        only=tuple(options.only or ()),
         seeds=options.seeds or 0,
         family=options.family or "",
         no_baseline=options.no_baseline,
@@ -160,6 +157,9 @@ def run_request(options: RunCommandOptions) -> PlanRequest:
         race=options.race,
         sections=tuple(options.section or ()),
     )
+    # Who names a plugin and no file wants that one beside the baseline of the quickstart.
+    added = () if options.files else request.plugins
+    return replace(request, only=(*request.only, *added))
 
 
 def _rounds(text: str | None) -> int | str | None:

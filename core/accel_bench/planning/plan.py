@@ -24,13 +24,12 @@ from accel_bench.planning.activation import (
     make_trackers,
 )
 from accel_bench.planning.defaults import needs_of_plugins
-from accel_bench.planning.limits import memory_need, on_host
-from accel_bench.planning.planned import Plan, Planned, scenario_of
+from accel_bench.planning.planned import MemoryNeed, Plan, Planned, scenario_of
 from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile, chosen_points, resolve_request
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.constraints import unmet_constraints
-from accel_bench.plugins.doors import find_entry
+from accel_bench.plugins.doors import find_entries, find_entry
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_apart
 from accel_bench.scenario.draft import Draft
@@ -38,7 +37,15 @@ from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.sweep import STAND_INS, Point, at
 
-__all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
+__all__ = ["MemoryNeed", "Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
+
+
+NEEDS = "accel_bench.needs"
+"""Group of the entry point that says what an experiment needs.
+
+`memory` is a function of the experiment, its plugins and the machine; it returns a `MemoryNeed`, or
+None where that is not known.
+"""
 
 
 @ended_children()
@@ -130,9 +137,21 @@ def _plan_point(
     stack = point.stack.name
     if reasons and not point.excluded and stack in named:
         raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(reasons)}")
-    need = None if reasons else memory_need(experiment, active, machine)
-    host = on_host(point.scenario)
+    need = None if reasons else _memory_need(experiment, active, machine)
+    host = device_type(point.scenario.resources.device).on_host
     return Planned(experiment, active, reasons, need, host, environment, point.open_sizes)
+
+
+def _memory_need(
+    experiment: Experiment, active: ActivePlugins, machine: Machine
+) -> MemoryNeed | None:
+    """Return the memory that an experiment needs at least; None where nothing says it."""
+    entry = find_entries(NEEDS, "estimate").get("memory")
+    if entry is None:
+        return None
+    with entry.blamed():
+        need: MemoryNeed | None = entry.load()(experiment, active, machine)
+        return need
 
 
 def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
@@ -12,12 +12,11 @@ from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary, StopReas
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.wording import count, join_names
+from accel_bench.analysis.wording import count, join_names, size
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.activation import Environment
-from accel_bench.planning.limits import MemoryNeed
 from accel_bench.planning.request import PlanRequest
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.interpreter import Interpreter
@@ -25,6 +24,37 @@ from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.database import Store
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """The memory that an experiment needs at least: activations, caches and code come on top."""
+
+    parameters: int
+
+    parts: Mapping[str, float]
+    """Bytes in the memory of one device, by what they are; of all ranks together on a CPU."""
+
+    available_bytes: int | None
+    """All memory of the smallest device, free or not; None where there is no such device."""
+
+    @property
+    def total_bytes(self) -> float:
+        """Sum of the parts."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the machine has that much, used or not."""
+        return self.available_bytes is None or self.total_bytes <= self.available_bytes
+
+    def describe(self) -> str:
+        """Return `at least 696 GiB of memory (174 GiB weights + ...) for 46.7e9 parameters`."""
+        parts = " + ".join(f"{size(value)} {what}" for what, value in self.parts.items())
+        listed = f" ({parts})" if len(self.parts) > 1 else f" for {next(iter(self.parts))}"
+        many = self.parameters >= 1e8
+        number = f"{self.parameters / 1e9:.3g}e9" if many else f"{self.parameters:,}"
+        return f"at least {size(self.total_bytes)} of memory{listed} of {number} parameters"
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from accel_bench.catalog.hardware import list_hardware
 from accel_bench.errors import AccelBenchError
-from accel_bench.planning.limits import device_copies
 from accel_bench.planning.plan import Planned
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
+from accel_bench_advise.estimates.lower_bound import device_copies
 from accel_bench_advise.estimates.schema import (
     Alternative,
     BatchShape,

@@ -1,13 +1,19 @@
-"""Estimate of a model's parameters from its configuration alone, for a plan: without torch."""
+"""The memory that an experiment needs at least, by its model's configuration alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from accel_bench.catalog.models import model_directory, read_card, read_config
 from accel_bench.documents.presets import find_presets
-from accel_bench.scenario.uses import ModelUse
+from accel_bench.machine.devices import device_type
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import MemoryNeed
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.uses import NO_PLUGIN, ModelUse
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "vocabulary": ("vocab_size",),
@@ -48,6 +54,68 @@ GATED_WITH_RMS_NORM = "gelu_pytorch_tanh"
 
 DECODERS = "text-generation"
 """Catalog family whose models, decoders, are estimated."""
+
+REPLICATES = "DistributedDataParallel"
+"""`Plugin.strategy` under which every rank holds the whole model; others may divide it."""
+
+
+def memory_need(
+    experiment: Experiment, active: ActivePlugins, machine: Machine
+) -> MemoryNeed | None:
+    """Return what weights, gradients and optimizer state take; None where no plugin says it.
+
+    A lower bound: what an adapter trains is not counted, and where ranks may share the model, each
+    is taken to hold its part alone.
+    """
+    scenario = experiment.scenario
+    parts = _bytes_per_parameter(active.answers("load_model"), experiment)
+    parameters = parameters_of(scenario.model) if parts else None
+    if parameters is None:
+        return None
+    if scenario.adapter.use == NO_PLUGIN:
+        parts |= _bytes_per_parameter(active.answers("build_optimizer"), experiment)
+    copies = device_copies(scenario, active.answers("parallelize_model"))
+    return MemoryNeed(
+        parameters,
+        {what: parameters * each * copies(what) for what, each in parts.items()},
+        _available(scenario, machine),
+    )
+
+
+def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) -> dict[str, float]:
+    if plugin is None:
+        return {}
+    with attribute_errors_to(plugin, "bytes_per_parameter"):
+        return dict(plugin.instance.bytes_per_parameter(experiment))
+
+
+def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
+    """Return what gives how many times a part of the model is in one device's memory, at least."""
+    whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
+    known = None
+    if parallel is not None:
+        with attribute_errors_to(parallel, "fraction_per_device"):
+            known = parallel.instance.fraction_per_device(scenario)
+    other = 1.0 if whole else 1 / scenario.world_size
+    ranks = scenario.resources.devices if _on_host(scenario) else 1
+
+    def copies(what: str) -> float:
+        each = known.get(what) if isinstance(known, Mapping) else known
+        return ranks * (other if each is None else each)
+
+    return copies
+
+
+def _available(scenario: Scenario, machine: Machine) -> int | None:
+    if _on_host(scenario):
+        return machine.memory_bytes
+    used = machine.gpus[: scenario.resources.devices]
+    return min((gpu.memory_bytes for gpu in used), default=None)
+
+
+def _on_host(scenario: Scenario) -> bool:
+    """Return whether ranks share the host's memory."""
+    return device_type(scenario.resources.device).on_host
 
 
 def parameters_of(model: ModelUse) -> int | None:

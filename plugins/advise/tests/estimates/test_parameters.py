@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from accel_bench_advise.estimates.lower_bound import parameters_of
 from imported_modules import imported
 
-from accel_bench.catalog.estimate import parameters_of
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.scenario.uses import ModelUse
 
@@ -64,4 +64,4 @@ def test_layers_that_are_not_alike_are_not_estimated(tmp_path: Path) -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    assert "torch" not in imported("import accel_bench.catalog.estimate", {"torch"})
+    assert "torch" not in imported("import accel_bench_advise.estimates.lower_bound", {"torch"})
