@@ -16,7 +16,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
 from accel_bench.plugins.registry import missing_extras
-from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import sweep_points
 from accel_bench.testing import make_machine, run_scenario
