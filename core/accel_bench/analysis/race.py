@@ -1,49 +1,32 @@
-"""A race of stacks: drop those that are surely not the best, and spend no more rounds on them.
+"""The door for a race, which drops stacks that are surely not the best; their record.
 
-The rounds are looked at after 5, 10, 20, ... of them. A stack is dropped when another one, which
-trains the same as the baseline, is surely faster, and by its estimate by more than the practical
-floor: by the rule of the gate, at the level of the look, and divided by the number of rivals that
-it has. So the best stack of a sweep point is dropped in at most 0.5 % of races, over all looks and
-rivals together (alpha spending with Bonferroni's inequality, as `statistics.sequential` describes
-it).
+A distribution brings it by the entry point `sequential` of the group `accel_bench.races`: a
+function of the runs of a sweep point's stacks, the baseline's name and the number of rounds, which
+returns those that are dropped by the runs so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.checks.audit import disowning
-from accel_bench.analysis.checks.comparability import comparability_of_rounds
-from accel_bench.analysis.checks.training import compare_training
-from accel_bench.analysis.metrics.offered_load import is_saturated
-from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.quantity import Quantity, compared_quantity
+from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.statistics.sequential import look_sizes
-from accel_bench.analysis.statistics.verdict import (
-    MINIMUM_ROUNDS,
-    Comparison,
-    Policy,
-    RoundKey,
-    compare,
-)
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, Comparison
 from accel_bench.analysis.wording import count, duration, interval_text, join_names, ratio
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.result import Result, Status
+from accel_bench.plugins.doors import find_entry
+from accel_bench.result import Status
+
+GROUP = "accel_bench.races"
+"""Group of the entry point."""
 
 ENDS_A_STACK = frozenset(
     {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
 )
 """Statuses after which a stack is not run again in its session: it would likely fail again."""
-
-Times = Mapping[RoundKey, float]
-"""Compared costs of the runs of a stack: less is better, such as seconds per token."""
-
-Eligible = Callable[[str, Sequence[RoundKey]], bool]
-"""Returns True if a stack may drop others, by what these rounds show of its training."""
 
 
 class RaceDrop(Comparison):
@@ -110,135 +93,12 @@ def race_looks(rounds: int) -> tuple[int, ...]:
     return tuple(size for size in look_sizes(MINIMUM_ROUNDS, rounds) if size < rounds)
 
 
-def run_race(
-    times: Mapping[str, Times],
-    baseline: str,
-    rounds: int,
-    eligible: Eligible,
-    failed: Collection[str] = (),
-) -> list[RaceDrop]:
-    """Return the stacks that are dropped, by all rounds so far; the baseline never is.
-
-    A look is taken once so many rounds are complete in every stack that is still in the race, and
-    always at the same rounds, whatever comes later. What has `failed` leaves the race at the first
-    look for which it has too few rounds: what it dropped before stays dropped.
-    """
-    alive = [name for name in times if times[name]]
-    drops: list[RaceDrop] = []
-    for look, size in enumerate(race_looks(rounds), 1):
-        keys = _complete([times[name] for name in alive])[:size]
-        if len(keys) < size:
-            alive = [name for name in alive if name not in failed]
-            keys = _complete([times[name] for name in alive])[:size]
-        if len(keys) < size or baseline not in alive:
-            break
-        here = {name: {key: times[name][key] for key in keys} for name in alive}
-        rivals = [name for name in alive if eligible(name, keys)]
-        for name in [one for one in alive if one != baseline]:
-            others = [one for one in rivals if one != name]
-            if drop := _drop(name, others, here, look, len(times) - 1):
-                drops.append(drop)
-        gone = {drop.stack for drop in drops}
-        alive = [name for name in alive if name not in gone]
-    return drops
-
-
-def _drop(
-    name: str, rivals: Sequence[str], times: Mapping[str, Times], look: int, compared: int
-) -> RaceDrop | None:
-    """Return that a stack is surely slower than the rival that is furthest ahead of it."""
-    policy = Policy(points=compared, looks=look)
-    found = {rival: compare(times[rival], times[name], policy) for rival in rivals}
-    sure = [
-        (one.ratio.median, rival)
-        for rival, one in found.items()
-        if one.ratio and one.verdict == "worse"
-    ]
-    if not sure:
-        return None
-    _, rival = min(sure)
-    return RaceDrop(stack=name, rival=rival, **dict(found[rival]))
-
-
-def _complete(times: Sequence[Times]) -> list[RoundKey]:
-    """Return the rounds that all of them have, in the order in which they were run."""
-    return [key for key in (times[0] if times else ()) if all(key in one for one in times)]
-
-
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks of a sweep point that are dropped, by the runs so far."""
-    by_name = {row.planned.experiment.stack.name: row for row in rows}
-    if baseline not in by_name or len({row.rate for row in rows}) > 1:
-        return []
-    sound = {name: _sound(row) for name, row in by_name.items()}
-    times = {name: {key: one[1] for key, one in runs.items()} for name, runs in sound.items()}
+    """Return the stacks of a sweep point that are dropped, by the runs so far.
 
-    def eligible(name: str, keys: Sequence[RoundKey]) -> bool:
-        chosen: list[dict[RoundKey, Result]] = [
-            {key: sound[one][key][0] for key in keys} for one in (baseline, name)
-        ]
-        if any(map(is_saturated, chosen[1].values())):
-            return False  # How late it answers says how long was measured.
-        if name == baseline:
-            return True
-        training = compare_training(*chosen)
-        other = training.not_the_same or training.untested
-        return not other and comparability_of_rounds(*chosen).comparable
-
-    drops: dict[str, RaceDrop] = {}
-    for so_far in _after_each_session(rows):
-        known = {
-            name: {key: time for key, time in own.items() if key[0] in so_far}
-            for name, own in times.items()
-        }
-        racing = {name: {} if name in drops else own for name, own in known.items()}
-        failed = [n for n, row in by_name.items() if not row.usable or _ended(row, so_far)]
-        for drop in run_race(racing, baseline, rounds, eligible, failed):
-            drops[drop.stack] = drop
-    return [_with_savings(drop, by_name[drop.stack], rounds) for drop in drops.values()]
-
-
-def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
-    """Return the first session alone, then the first two, ...: a drop of one is never taken back.
-
-    A later session may run again what failed, and has no round of what was dropped before.
+    Raises PluginError if nothing that is installed races.
     """
-    runs = (run for row in rows for run in row.counted.values())
-    order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda one: one.started_at)))
-    return [{*order[: number + 1]} for number in range(len(order))]
-
-
-def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
-    """Return each run that counts by itself, whatever came after it, and its compared cost.
-
-    None counts where the compared quantity is not fit for a comparison.
-    """
-    kept = {
-        key: run
-        for key, run in row.counted.items()
-        if run.status.completed and not run.imported and not disowning(run)
-    }
-    found = {key: run_throughput(run) for key, run in kept.items()}
-    speeds = {key: speed for key, speed in found.items() if speed}
-    quantity = compared_quantity(row.planned.experiment.scenario, kept, speeds)
-    costs = {} if quantity.obstacle else quantity.costs
-    return {key: (kept[key], cost) for key, cost in costs.items() if key in speeds}
-
-
-def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:
-    """Return whether the last run of these sessions failed so that a stack is not run again."""
-    statuses = [run.status for key, run in row.counted.items() if key[0] in sessions]
-    return bool(statuses) and statuses[-1] in ENDS_A_STACK
-
-
-def _with_savings(drop: RaceDrop, row: ExperimentRuns, rounds: int) -> RaceDrop:
-    seconds = [run.seconds for run in row.counted.values() if run.status.completed]
-    saved = max(0, rounds - len(seconds))
-    return drop.model_copy(
-        update={
-            "sweep": row.planned.experiment.sweep,
-            "quantity": row.quantity.without_costs,
-            "runs_saved": saved,
-            "seconds_saved": saved * fmean(seconds),
-        }
-    )
+    entry = find_entry(GROUP, "race", "sequential")
+    with entry.blamed():
+        drops: list[RaceDrop] = entry.load()(rows, baseline, rounds)
+        return drops

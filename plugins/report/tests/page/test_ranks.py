@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from accel_bench_report.page.scenario import scenario_page
 from accel_bench_report.page.stored_plan import stored_plan
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rounds, scaled
@@ -10,6 +11,7 @@ from serving_factory import serving
 from accel_bench.result import Status
 
 
+@pytest.mark.box
 def test_the_report_of_a_race_misses_no_round_that_a_dropped_stack_was_spared() -> None:
     document = {"scenario": {"measure": {"rounds": 12}}, "race": True}
     results = [run for row in (LORA, FAST) for run in make_rounds(row, [*STEADY, *STEADY, *STEADY])]

@@ -6,11 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accel_bench_search.race import run_race
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rank, make_result, make_rounds, scaled
 from serving_factory import serving
 
 from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.analysis.race import race_looks, run_race
+from accel_bench.analysis.race import race_looks
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
