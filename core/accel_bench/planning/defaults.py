@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from accel_bench.catalog.models import architecture_of
 from accel_bench.documents.load import Location
-from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.errors import PluginError
 from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
-from accel_bench.plugins.registry import find, installed, missing_extras
-from accel_bench.plugins.shipped import extras, plugin_meant_by
+from accel_bench.plugins.registry import find, missing_extras
 from accel_bench.scenario.draft import Setting
-from accel_bench.scenario.ladder import BASELINE
-from accel_bench.scenario.ladder_items import Item
-from accel_bench.scenario.models import StackEntry, Work
+from accel_bench.scenario.models import BASELINE, StackEntry, Work
 from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
 
 USUAL_DTYPE = "float32"
 """What `model.dtype` is when it is not set."""
-
-SECTIONS = ("train", "resources")
-"""Parts of the work that hold settings and no plugin's options."""
 
 
 class _ChosenUse(NamedTuple):
@@ -77,12 +71,8 @@ def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]
 
     Raises PluginError.
     """
-    ladder, held = file.ladder, list[Item]()
-    if ladder is not None:
-        numbers = {n for name in chosen for n in ladder.subsets.get(name, ((),))[0]}
-        held = [ladder.items[number] for number in sorted(numbers)]
-    for item in held:
-        _find_plugins(item)
+    if file.ladder is not None:
+        file.ladder.check_plugins(chosen)
     for location, name in _named_in_work(file):
         with _located(file, location):
             find(name)
@@ -91,31 +81,7 @@ def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]
         for number, use in enumerate(file.stacks[stack].use):
             with _located(file, ("stacks", stack, "use", number)):
                 uses.append(_ChosenUse(use.use, load_class(use.use), file.stacks[stack]))
-    if ladder is not None:
-        below = {use.use for use in file.written.stack(ladder.baseline).use}
-        _check_switches(ladder.items, held, below, {use.name: use.kind for use in uses})
     return uses
-
-
-def _find_plugins(item: Item) -> None:
-    """Refuse a plugin that is not installed; a misspelt section of the work looks like one."""
-    for use in item.uses:
-        try:
-            find(use.use)
-        except PluginError as error:
-            problem = _unknown_head(use.use) if item.switch else None
-            raise PluginError(
-                f"{item.place}: ladder item {item.text!r}: {problem or error}"
-            ) from error
-
-
-def _unknown_head(head: str) -> str | None:
-    """Return the error for an unknown `head.option`; None where an extra brings the plugin."""
-    if plugin_meant_by(head) is not None:
-        return None
-    known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
-    hint = did_you_mean(head, known)
-    return f"{head!r} is neither a plugin nor a part of the work{hint}"
 
 
 def _named_in_work(file: ResolvedFile) -> Iterator[tuple[Location, str]]:
@@ -134,41 +100,6 @@ def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
         yield
     except PluginError as error:
         raise PluginError(f"{file.where(location)}: {error}") from error
-
-
-def _check_switches(
-    items: Sequence[Item],
-    held: Sequence[Item],
-    below: set[str],
-    kinds: Mapping[str, type[Plugin[Any]]],
-) -> None:
-    """Refuse to switch an option that is not on or off, or one part of a plugin that is named
-    alone too: then it chooses the parts itself. `below` are the plugins of the baseline."""
-    named = {use.use for item in held for use in item.uses}
-    for item in items:
-        if item.switch is None or item.switch[0] not in named:
-            continue
-        plugin, option = item.switch
-        label = f"{item.place}: ladder item {item.text!r}"
-        fields = kinds[plugin].Options.model_fields
-        if option not in fields:
-            hint = did_you_mean(option, fields)
-            raise PluginError(f"{label}: plugin {plugin!r} has no option {option!r}{hint}")
-        annotation = fields[option].annotation
-        if bool not in (annotation, *get_args(annotation)):
-            raise PluginError(
-                f"{label}: option {option!r} takes more than true and false; "
-                f"write {{use: {plugin}, {option}: VALUE}}"
-            )
-        others = [other for other in items if plugin in (use.use for use in other.uses)]
-        alone = plugin in below or any(other.switch is None for other in others)
-        if fields[option].default is None and alone:
-            where = "the baseline" if plugin in below else "another item"
-            raise PluginError(
-                f"{label}: {where} has {plugin!r} without it, and which parts of that are on "
-                "depends on which are named; name every part in an item of its own, "
-                f"{plugin}.PART, and leave {plugin!r} alone out"
-            )
 
 
 def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -> _ChosenUse | None:

@@ -17,11 +17,11 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.devices import AUTO as AUTO_DEVICE
 from accel_bench.machine.devices import device_type
+from accel_bench.planning.made_stacks import MadeStacks, make_stacks
 from accel_bench.planning.request import PlanRequest, refuse_too_many, requested_draft
 from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, Setting, check_depth, set_path
 from accel_bench.scenario.environment import check_environment
-from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
 from accel_bench.scenario.models import Scenario, ScenarioFile, Stack, StackEntry, Work
 from accel_bench.scenario.sweep import (
     AUTO,
@@ -51,7 +51,7 @@ class ResolvedFile:
     written: Draft
     """The plain data of the same file, with the place of every value."""
 
-    ladder: Ladder | None
+    ladder: MadeStacks | None
 
     allow_environment: bool
     """True if stacks and sweeps may set any environment variable."""
@@ -165,20 +165,11 @@ class ResolvedFile:
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
         """Return the stacks with swept options; those of a ladder follow its baseline."""
-        if self.ladder is not None:
-            baseline = here.stack(self.ladder.baseline)
-            self.ladder.refuse_idle_items(baseline, here.get)
+        made = self.ladder.stacks_at(here, sweep) if self.ladder is not None else {}
         if not any(key.startswith("stacks.") for key in sweep):
             return self.stacks
         stacks = {name: here.stack(name) for name in self.stacks}
-        if self.ladder is not None:
-            made = self.ladder.stacks(baseline)
-            if len({content_of(stack) for stack in made.values()}) < len(made):
-                raise ScenarioError(
-                    f"{self.where(('ladder',))}: two stacks of the ladder are the same{at(sweep)}; "
-                    "sweep over something else than what its baseline and its items share"
-                )
-            stacks.update({name: made[name] for name in made if name in stacks})
+        stacks.update({name: made[name] for name in made if name in stacks})
         return stacks
 
     def _work_of(
@@ -227,7 +218,7 @@ def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
     Raises ScenarioError with file, line and column.
     """
     written = copy.deepcopy(draft)
-    ladder = expand_ladder(written)
+    ladder = make_stacks(written)
     return _with_swept_environments(_validated(written, ladder, allow_environment))
 
 
@@ -247,7 +238,7 @@ def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
     )
 
 
-def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -> ResolvedFile:
+def _validated(written: Draft, ladder: MadeStacks | None, allow_environment: bool) -> ResolvedFile:
     scenario = validate(ScenarioFile, written.data, written.where, ScenarioError)
     # The baseline is written down, so that it stays the same when stacks are left out.
     scenario = scenario.model_copy(update={"baseline": scenario.baseline_name()})
@@ -256,7 +247,7 @@ def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -
         hint = did_you_mean(str(scenario.baseline), file.stacks)
         where = file.where(("baseline",))
         raise ScenarioError(f"{where}: no stack is called {scenario.baseline!r}{hint}")
-    made = ladder.subsets.keys() - {ladder.baseline} if ladder else ()
+    made = ladder.names if ladder else ()
     for location, problem in sweep_problems(scenario, written, made):
         raise ScenarioError(f"{file.where(location)}: {problem}")
     check_environment(scenario.environment, file.where, allow_environment)

@@ -43,6 +43,9 @@ STACK_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 
 StackName: TypeAlias = Annotated[str, Field(pattern=STACK_NAME)]
 
+BASELINE = "baseline"
+"""Name of the baseline if the file names none."""
+
 
 class LadderPosition(Frozen):
     """Position of a stack on the scenario's ladder: the items that it holds."""
@@ -287,7 +290,7 @@ class ScenarioFile(Work):
     slow: bool = False
     """A slow scenario runs only when it is named, never as part of a folder."""
 
-    stacks: dict[StackName, StackEntry] = Field(default_factory=lambda: {"baseline": StackEntry()})
+    stacks: dict[StackName, StackEntry] = Field(default_factory=lambda: {BASELINE: StackEntry()})
     """Stacks by name: a list of uses, `{set: ..., use: [...]}`, or the name of a named stack."""
 
     ladder: tuple[JsonValue, ...] = ()
@@ -326,4 +329,4 @@ class ScenarioFile(Work):
         """Return the baseline's name: as written, else `baseline`, else the first stack."""
         if self.baseline is not None:
             return self.baseline
-        return "baseline" if "baseline" in self.stacks else next(iter(self.stacks))
+        return BASELINE if BASELINE in self.stacks else next(iter(self.stacks))

@@ -17,9 +17,10 @@ from analysis_factory import (
     make_summary,
     scaled,
 )
+from serving_factory import serving
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.result import Status
+from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import LadderPosition
 
@@ -204,3 +205,18 @@ def test_each_sweep_point_has_a_ladder_of_its_own() -> None:
     steps = [step for step in steps_of(make_summary(experiments, results)) if step.item == "a"]
     assert [step.sweep["x"] for step in steps] == [1, 2]
     assert [median(step, "adds") for step in steps] == pytest.approx([2.0, 4.0], rel=1e-3)
+
+
+def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -> None:
+    def placed(run: Result, *holds: tuple[int, ...]) -> Result:
+        place = LadderPosition(items=("calm",), holds=holds)
+        stack = run.experiment.stack.model_copy(update={"ladder": place})
+        experiment = run.experiment.model_copy(update={"stack": stack})
+        return run.model_copy(update={"experiment": experiment})
+
+    runs = [placed(run, ()) for run in serving("base", 100)]
+    runs += [placed(run, (0,)) for run in serving("calm", 50, rate=1.0, declares=True)]
+    plans = {run.experiment.id: run.experiment for run in runs}
+    (step,) = steps_of(make_summary([*plans.values()], runs, baseline="base"))
+    reason = "requests arrive at 4 and at 1 a second"
+    assert (step.adds.ratio, step.adds.verdict_reason, step.left_out.ratio) == (None, reason, None)

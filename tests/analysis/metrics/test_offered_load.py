@@ -19,7 +19,6 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import judge_row, summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
-from accel_bench.scenario.models import LadderPosition
 
 RATES = ((4.0, 100.0), (1.0, 50.0))
 """Requests a second of sweep points, and their milliseconds."""
@@ -91,22 +90,6 @@ def test_a_latency_and_a_speed_are_not_compared() -> None:
 
     assert ratio(None) == (None, OTHER_LOAD)
     assert ratio(2.0) == (None, "requests arrive at 2 and at 4 a second")
-
-
-@pytest.mark.box
-def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -> None:
-    def on_ladder(run: Result, *holds: tuple[int, ...]) -> Result:
-        place = LadderPosition(items=("calm",), holds=holds)
-        stack = run.experiment.stack.model_copy(update={"ladder": place})
-        experiment = run.experiment.model_copy(update={"stack": stack})
-        return run.model_copy(update={"experiment": experiment})
-
-    (step,) = summary_of(
-        [on_ladder(run, ()) for run in serving("base", 100)],
-        [on_ladder(run, (0,)) for run in serving("calm", 50, rate=1.0, declares=True)],
-    ).sections["ladder"]
-    reason = "requests arrive at 4 and at 1 a second"
-    assert (step.adds.ratio, step.adds.verdict_reason, step.left_out.ratio) == (None, reason, None)
 
 
 def test_sweep_points_may_differ_in_the_rate() -> None:

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_ladder.items import MAXIMUM_ITEMS
+from accel_bench_ladder.stacks import Ladder, expand_ladder
+from cli.program import write_nulls
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import make_plan
+from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import identity_of
 from accel_bench.scenario.find import read_draft
-from accel_bench.scenario.ladder import Ladder, expand_ladder
-from accel_bench.scenario.ladder_items import MAXIMUM_ITEMS
 from accel_bench.scenario.models import STACK_NAME, Stack
 from accel_bench.scenario.sweep import Point, count_points
 
@@ -298,3 +302,54 @@ def test_a_wrong_item_is_refused_with_file_line_and_item(
 def test_a_ladder_of_too_many_items_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     items = ", ".join(f"p{n}" for n in range(MAXIMUM_ITEMS + 1))
     assert f"at most {MAXIMUM_ITEMS} may be" in refusal(tmp_path, f"ladder: [{items}]\n")
+
+
+def test_a_ladder_is_expanded_once_for_all_its_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def counted(draft: Draft) -> Ladder | None:
+        calls.append(draft)
+        return expand_ladder(draft)
+
+    monkeypatch.setattr("accel_bench_ladder.stacks.expand_ladder", counted)
+    path = write_nulls(
+        tmp_path,
+        ladder="[train.gradient_checkpointing, {set: {data.seed: 1}}]",
+        stacks="{}",
+        sweep="{train.seed: [1, 2, 3]}",
+    )
+    plan = make_plan(read_draft(path), read_machine(), PlanRequest())
+    assert len(plan.planned) == 4 * 3
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "ladder: [{use: x, bits: 4}]\nstacks: {baseline: [{use: x}]}\n"
+            "sweep: {stacks.baseline.x.bits: [8, 4]}\n",
+            r"1:1: two stacks of the ladder are the same at stacks\.baseline\.x\.bits=4",
+        ),
+        (
+            "ladder: [{set: {train.seed: 2}}]\nsweep: {train.seed: [1, 2]}\n",
+            r"1:10: ladder item 'train\.seed' adds nothing: the scenario sets that already",
+        ),
+    ],
+)
+def test_an_item_that_adds_nothing_at_a_point_of_the_sweep_is_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        points(tmp_path, text)
+
+
+def test_a_setting_that_is_added_reaches_every_point_of_a_ladder(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("ladder: [x]\nsweep: {train.seed: [1, 2]}\n")
+    file = resolve(read_draft(path)).with_settings([("adapter.use", "lora", "added for x")])
+    assert {point.scenario.adapter.use for point in file.points("cpu")} == {"lora"}
+    assert file.where(("adapter", "use")) == "added for x"
+    assert not resolve(read_draft(path)).is_set("adapter")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,11 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.ladder_items import Item, read_items
-from accel_bench.scenario.models import LadderPosition, StackEntry
+from accel_bench.scenario.models import BASELINE, LadderPosition, StackEntry
+from accel_bench.scenario.sweep import at
 from accel_bench.scenario.uses import Use
-
-BASELINE = "baseline"
-"""Name of the stack at the foot of a ladder if the file names none."""
+from accel_bench_ladder.items import Item, read_items
+from accel_bench_ladder.plugin_checks import check_switches, find_plugins
 
 Subset = tuple[int, ...]
 """Subset of a ladder's items, by their numbers from 0."""
@@ -28,10 +27,18 @@ class Ladder:
     baseline: str
     """The stack that every other one extends."""
 
+    entry: StackEntry
+    """That stack, as the file has it."""
+
     items: tuple[Item, ...]
 
     subsets: dict[str, tuple[Subset, ...]]
     """Items of each stack, the baseline first; several subsets if they make the same stack."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the stacks, without the baseline's."""
+        return self.subsets.keys() - {self.baseline}
 
     def place(self, stack: str) -> LadderPosition | None:
         """Return the position of a stack on the ladder; None for a stack that is not on it."""
@@ -43,6 +50,28 @@ class Ladder:
     def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
         """Return all stacks of the ladder by name, from the baseline's entry."""
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
+
+    def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
+        """Return the stacks of a draft whose swept keys have these values.
+
+        Raises ScenarioError for items that change nothing there.
+        """
+        baseline = draft.stack(self.baseline)
+        self.refuse_idle_items(baseline, draft.get)
+        stacks = self.stacks(baseline)
+        if baseline != self.entry and len({*map(content_of, stacks.values())}) < len(stacks):
+            raise ScenarioError(
+                f"{draft.where(('ladder',))}: two stacks of the ladder are the same{at(sweep)}; "
+                "sweep over something else than what its baseline and its items share"
+            )
+        return stacks
+
+    def check_plugins(self, chosen: Collection[str]) -> None:
+        """Raise PluginError for an item of the chosen stacks that names no plugin or option."""
+        numbers = {number for name in chosen for number in self.subsets.get(name, ((),))[0]}
+        held = [self.items[number] for number in sorted(numbers)]
+        find_plugins(held)
+        check_switches(self.items, held, {use.use for use in self.entry.use})
 
     def refuse_idle_items(self, baseline: StackEntry, get: Callable[[str], Any]) -> None:
         """Raise ScenarioError for an item that changes nothing in the work or the baseline.
@@ -80,7 +109,7 @@ def expand_ladder(draft: Draft) -> Ladder | None:
         return None
     name = _baseline(draft, written)
     baseline = draft.stack(name)
-    ladder = Ladder(name, items, {})
+    ladder = Ladder(name, baseline, items, {})
     ladder.refuse_idle_items(baseline, draft.get)
     ladder.subsets.update(_subsets(name, baseline, items))
     for made in ladder.subsets:

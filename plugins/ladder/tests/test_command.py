@@ -101,12 +101,15 @@ def test_a_ladder_is_run_in_one_session_and_reported_from_the_store_again(folder
     evidence = {row["stack"]: row["evidence"].get("switches") for row in found["experiments"]}
     assert evidence["2+first"] == {"first": True, "second": False, "bits": 8}
     assert evidence["without-first"] == {"first": False, "second": True, "bits": 8}
-    steps = [(s["item"], s["adds"]["rounds"], s["left_out"]["rounds"]) for s in found["ladder"]]
+    steps = [
+        (s["item"], s["adds"]["rounds"], s["left_out"]["rounds"])
+        for s in found["sections"]["ladder"]
+    ]
     assert steps == [("step", 1, 1), ("first", 1, 1), ("second", 1, 1)]
 
     again = call("run", "nulls.yaml", "--resume", "--format", "json")
     assert "nulls: 0 runs" in again.err
-    assert json.loads(again.out)["ladder"] == found["ladder"]
+    assert json.loads(again.out)["sections"]["ladder"] == found["sections"]["ladder"]
 
     stored = json.loads(call("results", "export", "--format", "json").out)
     held = {r["experiment"]["stack"]["name"]: r["experiment"]["stack"]["ladder"] for r in stored}
@@ -158,7 +161,7 @@ def test_a_rung_that_cannot_run_here_is_skipped_with_all_above_and_the_rest_goes
     }
     reasons = [row["reasons"] for row in found["experiments"] if row["status"] == "skipped"]
     assert all("elsewhere: does not work with device cpu" in why for (why,) in reasons)
-    assert found["ladder"][1]["adds"]["verdict_reason"] == "2+elsewhere was skipped"
+    assert found["sections"]["ladder"][1]["adds"]["verdict_reason"] == "2+elsewhere was skipped"
 
 
 @pytest.mark.parametrize(

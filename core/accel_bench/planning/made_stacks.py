@@ -1,0 +1,58 @@
+"""The door for stacks that are made from a key of a scenario file, which is `ladder`.
+
+A distribution makes them by an entry point of the group `accel_bench.stacks` whose name is the key:
+a function that gets a draft, writes the stacks into it with their places, and returns them as
+`MadeStacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from accel_bench.errors import ScenarioError
+from accel_bench.plugins.doors import find_entries
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.models import LadderPosition, StackEntry
+
+GROUP = "accel_bench.stacks"
+"""Group of the entry points."""
+
+KEY = "ladder"
+"""Key of the scenario file."""
+
+
+class MadeStacks(Protocol):
+    """Stacks that are made from one list of items, and the baseline that they extend."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the stacks, without the baseline's."""
+
+    def place(self, stack: str) -> LadderPosition | None:
+        """Return the items that a stack holds; None for a stack that was not made."""
+
+    def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
+        """Return the baseline and all stacks of a draft whose swept keys have these values.
+
+        Raises ScenarioError for items that change nothing there.
+        """
+
+    def check_plugins(self, chosen: Collection[str]) -> None:
+        """Raise PluginError for an item of the chosen stacks that names no plugin or option."""
+
+
+def make_stacks(draft: Draft) -> MadeStacks | None:
+    """Write the stacks of a draft's ladder into the draft; return None without a ladder.
+
+    Raises ScenarioError.
+    """
+    if draft.data.get(KEY) in (None, []):
+        return None
+    entry = find_entries(GROUP, "maker of stacks").get(KEY)
+    if entry is None:
+        raise ScenarioError(f"{draft.where((KEY,))}: nothing that is installed makes a ladder")
+    make = entry.load()
+    with entry.blamed():
+        made: MadeStacks | None = make(draft)
+    return made
