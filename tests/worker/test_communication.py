@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from analysis_factory import LORA, make_rank, make_result, make_summary
 from kit import warnings_ignored
 from torch import nn
 
-from accel_bench.analysis.metrics.ranks import late_ranks
-from accel_bench.result import Collective, Communication
+from accel_bench.result import Communication
 from accel_bench.worker.communication import CommunicationProbe
 
 WIDTH = 64
@@ -134,24 +134,21 @@ def test_messages_between_two_ranks_are_left_alone(observed: Any) -> None:
     assert [one.collectives for one in observed["neighbours"].values()] == [{}, {}]
 
 
+def stragglers(observed: dict[int, Communication]) -> tuple[int, ...]:
+    """The ranks that the section of a run's ranks calls late."""
+    ranks = [
+        make_rank(rank=rank).model_copy(update={"communication": found})
+        for rank, found in observed.items()
+    ]
+    summary = make_summary([LORA], [make_result(LORA, ranks=ranks)])
+    (row,) = summary.sections["ranks"]
+    late: tuple[int, ...] = row.stragglers
+    return late
+
+
+@pytest.mark.box
 def test_a_planted_straggler_is_named_in_20_of_20(observed: Any) -> None:
-    named = [max(late_ranks(observed[f"late {n}"]).items(), key=lambda x: x[1]) for n in range(20)]
-    assert [rank for rank, _ in named] == [0, 1] * 10
+    named = [stragglers(observed[f"late {n}"]) for n in range(20)]
+    assert named == [(0,), (1,)] * 10
     waits = [observed[f"late {n}"][1 - n % 2].waiting_seconds for n in range(20)]
     assert min(waits) > SHORTEST / 2
-
-
-def communication(waiting: float, step: float = 1.0) -> Communication:
-    one = Collective(calls=1, bytes=8, seconds=0.1, waiting_seconds=waiting)
-    return Communication(steps=5, step_seconds=step, collectives={"all_reduce": one})
-
-
-def test_ranks_that_wait_alike_are_not_late() -> None:
-    assert late_ranks({0: communication(0.05), 1: communication(0.1)}) == {}
-    assert late_ranks({0: communication(0.05)}) == {}
-
-
-def test_of_four_ranks_the_one_that_waits_least_is_late() -> None:
-    waits = {0: 0.4, 1: 0.38, 2: 0.02, 3: 0.41}
-    found = late_ranks({rank: communication(wait) for rank, wait in waits.items()})
-    assert found == {2: pytest.approx(0.38)}

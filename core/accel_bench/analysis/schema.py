@@ -12,7 +12,6 @@ from accel_bench.analysis.metrics.breakdown import Phases, StartUp, UpdateCost
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.metrics.plugin_metrics import MetricFigure
-from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.quantity import Quantity
@@ -236,9 +235,6 @@ class ExperimentSummary(StackComparison, ExperimentFigures):
 
     update_cost: UpdateCost | None = None
     """What the update verdict cost; null without torch."""
-
-    ranks: RanksSummary | None = None
-    """What each rank took, held and waited for; null for one rank."""
 
     utilization: Utilization | None = None
     """How much of its devices it used: the run of median speed."""

@@ -5,7 +5,8 @@ a module. Its function `document(summary, rows)` gets the comparison of the stac
 each planned experiment. It returns a list of mappings, which stands under the section's name in the
 JSON document and is printed as a table with their keys as columns; or None if there is nothing to
 say. A module with a function `tables(summary, document)` prints its document as it likes, one with
-`notes(summary, document)` adds notes on the stacks, and one with `CSV` columns to their rows.
+`notes(summary, document)` adds notes on the stacks, one with `details(summary, document, row)` to
+what `--verbose` tells of each, and one with `CSV` columns to their rows.
 
 Sections of the box are made for every comparison, others if they are named.
 """

@@ -30,7 +30,6 @@ from accel_bench.analysis.compare import judged_rows
 from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
 from accel_bench.analysis.metrics.memory import memory_figures
-from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.race import RaceSummary, race_looks, race_point
@@ -288,7 +287,6 @@ def _row(
         start_up=start_up(completed),
         phases=phases(completed),
         update_cost=update_cost(rank.update) if rank and rank.update else None,
-        ranks=ranks_summary(completed),
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",
         dropped=row.dropped,

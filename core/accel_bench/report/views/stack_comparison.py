@@ -139,15 +139,18 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
     return [replace(keyed(keys, document), title=name)]
 
 
-def _section_notes(summary: Summary, name: str) -> Sequence[str]:
-    """Return the notes of a section, the one on its failure included."""
-    try:
-        return _made(summary, name, "notes", str) or ()
-    except AccelBenchError as error:
-        return [f"left out: {error}"]
+def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iterator[str]:
+    """Yield what sections say of the stacks (`notes`), or of one row (`details`), or why not."""
+    for name in summary.sections:
+        try:
+            yield from _made(summary, name, what, str, *row) or ()
+        except AccelBenchError as error:
+            yield f"left out: {error}"
 
 
-def _made(summary: Summary, name: str, what: str, kind: type[Made]) -> Sequence[Made] | None:
+def _made(
+    summary: Summary, name: str, what: str, kind: type[Made], *row: ExperimentSummary
+) -> Sequence[Made] | None:
     """Return what a section's function makes of its document; None without that function.
 
     Raises PluginError that names the section.
@@ -155,7 +158,7 @@ def _made(summary: Summary, name: str, what: str, kind: type[Made]) -> Sequence[
     entry = find_entry(GROUP, KIND, name)
     if not hasattr(entry.load(), what):
         return None
-    found = call_section(entry, what, summary, summary.sections[name])
+    found = call_section(entry, what, summary, summary.sections[name], *row)
     if isinstance(found, Sequence) and all(isinstance(one, kind) for one in found):
         return found
     raise entry.broken(f"its function {what!r} returned no {what}")
@@ -205,7 +208,7 @@ def _notes(summary: Summary, answer: str) -> list[str]:
         *summary.notices,
         *load_notes(summary),
         *_evidence(summary),
-        *(note for name in summary.sections for note in _section_notes(summary, name)),
+        *_section_texts(summary, "notes"),
         *_reason_notes(summary, answer),
     ]
 
@@ -338,8 +341,6 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         return reason in row.other_work and reason in answer
 
     yield from (f"{degraded}{reason}" for reason in row.reasons if not said(reason))
-    if row.ranks and row.ranks.reason:
-        yield f"straggler: {row.ranks.reason}"
     if row.stack == baseline or not row.status.completed:
         return
     if row.dropped:
@@ -365,7 +366,8 @@ def details(summary: Summary) -> list[str]:
     notes = []
     for row in summary.experiments:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
-        parts = [row.differs, _phases(row), _communication(row), _rate(row), _start(row)]
+        parts = [row.differs, _phases(row), *_section_texts(summary, "details", row)]
+        parts += [_rate(row), _start(row)]
         parts += [_visible(row), allowed, row.optimizer_by_design, update_cost_text(row)]
         notes.append(f"{label(row)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
@@ -383,21 +385,6 @@ def _phases(row: ExperimentSummary) -> str:
     flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
     of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
     return f"a step is {parts}{of_which}"
-
-
-def _communication(row: ExperimentSummary) -> str:
-    """Return the time of the ranks' collectives in a step, and the spread over ranks."""
-    if row.ranks is None or row.ranks.communication_share is None:
-        return ""
-    kinds = [
-        f"{name} {size(one.bytes)} in {one.seconds:.2g} s"
-        for name, one in row.ranks.collectives.items()
-    ]
-    share, waiting = row.ranks.communication_share, row.ranks.waiting_share or 0.0
-    text = f"without overlap {share:.0%} of it is communication ({', '.join(kinds) or 'none'})"
-    spread = row.ranks.memory_spread
-    apart = f"; peaks of memory of the ranks {spread:.0%} apart" if spread else ""
-    return f"{text}, {waiting:.0%} waiting for other ranks{apart}"
 
 
 def _rate(row: ExperimentSummary) -> str:
@@ -437,7 +424,7 @@ def _plugins(flat: Line) -> list[str]:
 NAMED_BELOW = "rates tokens start_up phases utilization memory losses"
 """Documents of a row whose columns do not begin with the name of their field."""
 
-LEFT_OUT = "evidence effective update_cost ranks"
+LEFT_OUT = "evidence effective update_cost"
 """Documents of a row that a spreadsheet does without."""
 
 OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"

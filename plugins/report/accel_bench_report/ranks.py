@@ -1,13 +1,20 @@
-"""Ranks of an experiment: step times, memory, communication, and stragglers."""
+"""The section of several ranks: step times, memory, communication, and stragglers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.schema import ExperimentSummary, StackRow, Summary
 from accel_bench.analysis.statistics.estimators import median_of_known
+from accel_bench.analysis.wording import grouped_by_reason, label, size
 from accel_bench.documents.base import Frozen
+from accel_bench.report.table import Table
 from accel_bench.result import Collective, Communication, Figure, RankResult, Result
+
+NAME = "ranks"
+"""Name of the entry point."""
 
 LATE = 0.1
 """Fraction of a step that others wait for a rank from which it is a straggler."""
@@ -38,8 +45,11 @@ class RankFigures(Frozen):
     """Seconds per step of waiting for slower ranks."""
 
 
-class RanksSummary(Frozen):
+class StackRanks(StackRow):
     """Figures over all ranks of an experiment."""
+
+    experiment_id: str
+    """Identity of the experiment."""
 
     ranks: tuple[RankFigures, ...]
 
@@ -65,7 +75,43 @@ class RanksSummary(Frozen):
     """Stragglers and their delay in a sentence; empty without one."""
 
 
-def ranks_summary(runs: Sequence[Result]) -> RanksSummary | None:
+def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackRanks] | None:
+    """Return the figures of each stack with several ranks; None if all have one."""
+    pairs = zip(summary.experiments, rows, strict=True)
+    found = (_of_stack(shown, [*row.completed.values()]) for shown, row in pairs)
+    return [one for one in found if one is not None] or None
+
+
+def tables(summary: Summary, found: Sequence[StackRanks]) -> list[Table]:
+    """Return no table: notes and details say what people read of it."""
+    return []
+
+
+def notes(summary: Summary, found: Sequence[StackRanks]) -> list[str]:
+    """Return the stragglers."""
+    late = [(label(one), f"straggler: {one.reason}") for one in found if one.reason]
+    return grouped_by_reason(late)
+
+
+def details(summary: Summary, found: Sequence[StackRanks], row: ExperimentSummary) -> list[str]:
+    """Return the time of a stack's collectives in a step, and the spread over ranks."""
+    own = (one for one in found if one.experiment_id == row.experiment_id)
+    return [_communication(one) for one in own if one.communication_share is not None]
+
+
+def _communication(one: StackRanks) -> str:
+    kinds = [
+        f"{name} {size(kind.bytes)} in {kind.seconds:.2g} s"
+        for name, kind in one.collectives.items()
+    ]
+    share, waiting = one.communication_share, one.waiting_share or 0.0
+    text = f"without overlap {share:.0%} of it is communication ({', '.join(kinds) or 'none'})"
+    spread = one.memory_spread
+    apart = f"; peaks of memory of the ranks {spread:.0%} apart" if spread else ""
+    return f"{text}, {waiting:.0%} waiting for other ranks{apart}"
+
+
+def _of_stack(row: ExperimentSummary, runs: Sequence[Result]) -> StackRanks | None:
     """Return the figures of all ranks of completed runs; None for one rank."""
     several = [run for run in runs if len(run.ranks) > 1]
     if not several:
@@ -76,7 +122,8 @@ def ranks_summary(runs: Sequence[Result]) -> RanksSummary | None:
             by_rank.setdefault(rank.rank, []).append(rank)
     figures = tuple(_figures(number, found) for number, found in sorted(by_rank.items()))
     late = _late(several)
-    return RanksSummary(
+    return StackRanks(
+        **row.model_dump(include={*StackRow.model_fields, "experiment_id"}),
         ranks=figures,
         step_spread=_spread(one.step_seconds for one in figures),
         memory_spread=_spread(one.peak_memory_bytes for one in figures),
