@@ -24,6 +24,30 @@ def document(summary, rows):
 """
 
 
+EVERYTHING = """\
+from accel_bench.report.table import Column
+
+STACK_COLUMNS = [Column("extra", lambda row: f"of {row.stack}")]
+CSV_COLUMNS = [Column("one_more", lambda line: f"{line.summary.scenario}/{line.row.stack}")]
+
+
+def document(summary, rows):
+    return [{"rows": len(rows)}]
+
+
+def tables(summary, document):
+    return []
+
+
+def notes(summary, document):
+    return [f"noted of {document[0]['rows']} rows"]
+
+
+def details(summary, document, row):
+    return [f"told of {row.stack}"]
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The distribution of the documentation, installed, beside one whose sections are broken."""
@@ -33,7 +57,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-stranger\nVersion: 1.0\n")
     values = {"absent": "no_such_library", "failing": "a_stranger", "shapeless": "a_shape"}
-    values |= {one: f"a_{one}" for one in ("stopped", "truthless", "tableless")}
+    values |= {
+        one: f"a_{one}" for one in ("stopped", "truthless", "tableless", "whole", "noteless")
+    }
     entries = "\n".join(f"{name} = {value}" for name, value in values.items())
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entries}\n")
     (folder / "site" / "a_stranger.py").write_text("def document(summary, rows):\n    1 / 0\n")
@@ -43,6 +69,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "site" / "a_truthless.py").write_text(TRUTHLESS)
     tables = "\n\ndef tables(summary, document):\n    return None\n"
     (folder / "site" / "a_tableless.py").write_text(f"{TRUTHLESS}{tables}")
+    (folder / "site" / "a_whole.py").write_text(EVERYTHING)
+    noteless = EVERYTHING.replace('return [f"noted', 'return 7, [f"noted')
+    (folder / "site" / "a_noteless.py").write_text(noteless)
     return folder / "site"
 
 
@@ -76,6 +105,7 @@ def test_the_section_of_the_documentation_is_shown_where_it_is_named(
         ("stopped", "SystemExit: no more"),
         ("truthless", "its document is no list of mappings"),
         ("tableless", "its function 'tables' returned no tables"),
+        ("noteless", "its function 'notes' returned no notes"),
     ],
 )
 def test_a_section_that_fails_is_named_and_its_runs_are_shown(
@@ -86,6 +116,17 @@ def test_a_section_that_fails_is_named_and_its_runs_are_shown(
     said = " ".join(done.out.split())
     assert done.code == 0
     assert f"left out: the section {name!r} of a-stranger 1.0 is broken: {reason}" in said
+
+
+def test_a_section_adds_notes_details_and_columns(site: Path, tmp_path: Path) -> None:
+    scenario = str(write_nulls(tmp_path))
+    named = ("run", scenario, "--resume", "--section", "whole")
+    text = call(*named, "--verbose", folder=tmp_path, PYTHONPATH=str(site)).out
+    assert "extra" in text and "of other" in text
+    assert "noted of 2 rows" in text and "told of baseline" in text
+    table = call(*named, "--format", "csv", folder=tmp_path, PYTHONPATH=str(site)).out
+    header, first = table.splitlines()[:2]
+    assert "one_more" in header and "nulls/baseline" in first
 
 
 def test_a_section_that_there_is_not_is_refused_before_anything_runs(

@@ -4,9 +4,13 @@ A distribution adds a section by an entry point of the group `accel_bench.sectio
 a module. Its function `document(summary, rows)` gets the comparison of the stacks, and the runs of
 each planned experiment. It returns a list of mappings, which stands under the section's name in the
 JSON document and is printed as a table with their keys as columns; or None if there is nothing to
-say. A module with a function `tables(summary, document)` prints its document as it likes, one with
-`notes(summary, document)` adds notes on the stacks, one with `details(summary, document, row)` to
-what `--verbose` tells of each, and one with `CSV` columns to their rows.
+say. More names of the module, each of which it may have:
+
+- `tables(summary, document)` returns the tables in place of that one;
+- `notes(summary, document)` returns notes on the stacks, `details(summary, document, row)` what
+  `--verbose` tells of one of them;
+- `STACK_COLUMNS` stand in the table of the stacks, and `CSV_COLUMNS` in the CSV;
+- `SHOWN_METRICS` are names of metrics that its tables show: the table of metrics leaves them out.
 
 Sections of the box are made for every comparison, others if they are named.
 """

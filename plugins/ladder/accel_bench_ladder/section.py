@@ -87,7 +87,7 @@ def _step_of(line: Line) -> LadderStep | None:
     return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)
 
 
-CSV = read_at(
+CSV_COLUMNS = read_at(
     _step_of,
     *columns_of(LadderStep, "", "ladder_{}", "item"),
     *columns_of(LadderFigure, "adds", "ladder_adds_{}", OF_A_FIGURE),

@@ -300,6 +300,7 @@ def test_training_is_not_judged_by_answers() -> None:
     assert (found.output_verdict, found.output_reason) == ("not tested", "")
 
 
+@pytest.mark.box
 def test_a_page_shows_latencies_and_the_output() -> None:
     keys = [column.key for column in stack_columns(summary_of(OTHER))]
     assert {"first token", "token gap", "output"} <= {*keys}

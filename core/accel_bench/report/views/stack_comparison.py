@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import shorten
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.metrics.plugin_metrics import labels
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
 from accel_bench.analysis.metrics.utilization import Utilization
@@ -52,19 +52,14 @@ from accel_bench.report.table import (
     one_or_list,
     reader,
 )
-from accel_bench.report.views.inference import (
-    NEW_TOKENS,
-    SHOWN,
-    generates,
-    inference_columns,
-    load_notes,
-    request_tables,
-)
 from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.sweep import is_chosen
 
 Made = TypeVar("Made", Table, str)
 """Kind of things that a section's function makes."""
+
+NEW_TOKENS = "new tokens/s"
+"""Unit of the speed: generated tokens, in the time of prompts and answers."""
 
 WIDTH = 80
 """Width of the page without a terminal, in columns."""
@@ -118,12 +113,14 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def extra_tables(summary: Summary) -> list[Table]:
-    """Return the tables beside that of the stacks: metrics and sections."""
-    return [
-        *request_tables(summary),
-        *_metric_tables(summary),
-        *(table for name in summary.sections for table in _section_tables(summary, name)),
-    ]
+    """Return the tables beside that of the stacks: metrics and sections.
+
+    Sections that show metrics themselves stand before the table of the others.
+    """
+    shown = {name: frozenset(_declared(name, "SHOWN_METRICS")) for name in summary.sections}
+    first = [one for name in shown if shown[name] for one in _section_tables(summary, name)]
+    later = [one for name in shown if not shown[name] for one in _section_tables(summary, name)]
+    return [*first, *_metric_tables(summary, frozenset().union(*shown.values())), *later]
 
 
 def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
@@ -169,8 +166,16 @@ def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
     named = dict.fromkeys(name for summary in summaries for name in summary.sections)
     for name, entry in find_entries(GROUP, KIND).items():
         if entry.is_ours or name in named:
-            with suppress(PluginError):  # A notice names it already.
-                yield from getattr(entry.load(), "CSV", ())
+            yield from _declared(name, "CSV_COLUMNS")
+
+
+def _declared(name: str, what: str) -> Iterable[Any]:
+    """Return what a section declares under a name; nothing if it cannot be loaded."""
+    try:
+        found: Iterable[Any] = getattr(find_entry(GROUP, KIND, name).load(), what, ())
+    except PluginError:  # A notice names it already.
+        return ()
+    return found
 
 
 def stack_columns(summary: Summary) -> list[Column]:
@@ -206,10 +211,23 @@ def _notes(summary: Summary, answer: str) -> list[str]:
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
-        *load_notes(summary),
+        *_load_notes(summary),
         *_evidence(summary),
         *_section_texts(summary, "notes"),
         *_reason_notes(summary, answer),
+    ]
+
+
+def _load_notes(summary: Summary) -> list[str]:
+    """Return notes on the load of requests that arrive at a rate; empty without a rate."""
+    if all(row.offered_rate is None for row in summary.experiments):
+        return []
+    speed = "the speed is that of the busy time"
+    if all(row.quantity.name != MEDIAN_LATENCY for row in summary.experiments):
+        return [f"at inference.rate: {speed}"]
+    return [
+        "at inference.rate: times as fast is by the latency of the median request, from its "
+        f"arrival to its last token; {speed}"
     ]
 
 
@@ -243,7 +261,8 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
                form=ratio_interval, kind="number"),
         number_column("step_seconds", "step", "ms p50/p95", _step),
         number_column("peak_memory_bytes", "memory", "MiB", mebibytes),
-        *(inference_columns(compared) if generates(summary) else training),
+        *(column for name in summary.sections for column in _declared(name, "STACK_COLUMNS")),
+        *([verdict_column("output", compared)] if generates(summary) else training),
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]  # fmt: skip
@@ -261,6 +280,11 @@ def _quantity_columns(summary: Summary) -> list[Column]:
     ]
 
 
+def generates(summary: Summary) -> bool:
+    """Return whether a scenario measures answers to requests."""
+    return any(row.mode == "inference" for row in summary.experiments)
+
+
 def speed_unit(summary: Summary) -> str:
     """Return the unit of the speeds of a scenario."""
     if generates(summary):
@@ -268,10 +292,10 @@ def speed_unit(summary: Summary) -> str:
     return rate_unit(row.counts for row in summary.experiments)
 
 
-def _metric_tables(summary: Summary) -> list[Table]:
-    """Return the table of the scenario's metrics, if it has any."""
-    own = SHOWN if generates(summary) else frozenset()
-    names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
+def _metric_tables(summary: Summary, shown: Collection[str]) -> list[Table]:
+    """Return the table of the scenario's metrics but those that are shown, if it has any."""
+    metrics = (one for row in summary.experiments for one in row.metrics)
+    names = labels(one for one in metrics if one.name not in shown)
     rows = []
     for key, name in names.items():
         found = [(row, one) for row in summary.experiments for one in row.metrics if one.key == key]

@@ -1,20 +1,18 @@
-"""Columns of stacks that answer requests: latencies, and agreement with the baseline's answers."""
+"""The section of stacks that answer requests: latencies of requests, and rates of the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.schema import ExperimentSummary, StackRow, Summary
 from accel_bench.analysis.wording import label, rate, size
-from accel_bench.report.table import Column, Line, Table, number_column, reader
-from accel_bench.report.views.training import verdict_column
+from accel_bench.report.table import Column, Table, number_column
 
-NEW_TOKENS = "new tokens/s"
-"""Unit of the speed: generated tokens, in the time of prompts and answers."""
+NAME = "requests"
+"""Name of the entry point."""
 
 PERCENTILES = (50, 90, 99)
 """Percentiles of every latency."""
@@ -44,53 +42,46 @@ RATES = (
 )
 """Further metrics of an engine that answers requests: name, title, unit and form."""
 
-SHOWN = {f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTILES} | {
+SHOWN_METRICS = {f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTILES} | {
     name for name, *_ in RATES
 }
-"""Metrics with a table of their own."""
+"""Metrics that the tables of the section show."""
 
 
-def generates(summary: Summary) -> bool:
-    """Return whether a scenario measures answers to requests."""
-    return any(row.mode == "inference" for row in summary.experiments)
+class RequestLatency(StackRow):
+    """Percentiles of a latency of a stack's requests, in milliseconds."""
+
+    latency: str
+    """Name of the metric without its percentile."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
 
 
-def inference_columns(compared: Callable[[Any], Any]) -> list[Column]:
-    """Return the columns that replace those of losses and updates.
-
-    `compared` returns a row that is compared with the baseline, else null.
-    """
-    return [
-        _latency("first token", FIRST_TOKEN),
-        replace(_latency("token gap", BETWEEN_TOKENS), rank=1),
-        verdict_column("output", compared),
+def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[RequestLatency] | None:
+    """Return the latencies that engines measured; None for training."""
+    if all(row.mode != "inference" for row in summary.experiments):
+        return None
+    found = [
+        RequestLatency(
+            **row.model_dump(include={*StackRow.model_fields}),
+            latency=name,
+            p50=_metric(f"{name}_p50", row),
+            p90=_metric(f"{name}_p90", row),
+            p99=_metric(f"{name}_p99", row),
+        )
+        for name in LATENCIES
+        for row in summary.experiments
     ]
+    return [one for one in found if any((one.p50, one.p90, one.p99))]
 
 
-def load_notes(summary: Summary) -> list[str]:
-    """Return notes on the load of requests that arrive at a rate; empty without a rate."""
-    if all(row.offered_rate is None for row in summary.experiments):
-        return []
-    speed = "the speed is that of the busy time"
-    if all(row.quantity.name != MEDIAN_LATENCY for row in summary.experiments):
-        return [f"at inference.rate: {speed}"]
-    return [
-        "at inference.rate: times as fast is by the latency of the median request, from its "
-        f"arrival to its last token; {speed}"
-    ]
-
-
-def request_tables(summary: Summary) -> list[Table]:
+def tables(summary: Summary, latencies: Sequence[RequestLatency]) -> list[Table]:
     """Return the tables of latencies and of rates; empty if nothing was generated."""
-    rows = [row for row in summary.experiments if _known(row).keys() & SHOWN]
+    rows = [row for row in summary.experiments if _known(row).keys() & SHOWN_METRICS]
     if not rows:
         return []
-    latencies = [
-        Line(latency=title, stack=label(row), **values)
-        for name, title in LATENCIES.items()
-        for row in rows
-        if any((values := {f"p{n}": _known(row).get(f"{name}_p{n}") for n in PERCENTILES}).values())
-    ]
     measured = {name for row in rows for name in _known(row)}
     rates = [
         Column(title, partial(_metric, name), unit=unit, form=form, kind="number")
@@ -102,8 +93,8 @@ def request_tables(summary: Summary) -> list[Table]:
 
 
 LATENCY_COLUMNS = (
-    Column("latency", reader("latency")),
-    Column("stack", reader("stack"), kind="name"),
+    Column("latency", lambda row: LATENCIES[row.latency]),
+    Column("stack", label, kind="name"),
     *(number_column(f"p{percent}", "", "ms", rate) for percent in PERCENTILES),
 )
 """Columns of latencies."""
@@ -132,3 +123,10 @@ def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None
     known = _known(row)
     found = [known[name] for name in names if name in known]
     return found if len(found) == len(names) else None
+
+
+STACK_COLUMNS = (
+    _latency("first token", FIRST_TOKEN),
+    replace(_latency("token gap", BETWEEN_TOKENS), rank=1),
+)
+"""Columns of the table of stacks."""
