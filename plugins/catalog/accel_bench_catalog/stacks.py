@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ app = typer.Typer(help="Named stacks that a scenario can refer to.")
 
 @app.command("list")
 def list_stacks(output: OutputFormat = "table") -> None:
-    """List named stacks: what each uses and sets.
+    """List named stacks: what each uses, sets and needs.
 
     Also what is not installed.
     """
@@ -31,31 +31,59 @@ def list_stacks(output: OutputFormat = "table") -> None:
     absent = [row for row in _rows_of_extras() if row["name"] not in names]
     sections = [Section(tables=[Table(STACKS, here)])]
     if absent:
-        extras: dict[str, list[str]] = {}
+        extras: dict[tuple[str, ...], list[str]] = {}
         for row in absent:
-            extras.setdefault(row["extra"], []).append(row["name"])
-        found = [(install_package(extra), ", ".join(names)) for extra, names in extras.items()]
-        table = listed(("package", "stacks"), found)
+            *needs, _ = row["needs"]
+            extras.setdefault((row["extra"], *needs), []).append(row["name"])
+        found = [
+            (install_package(extra), ", ".join(names), needs)
+            for (extra, *needs), names in extras.items()
+        ]
+        table = listed(("package", "stacks", "needs"), found)
         sections.append(Section(title=NOT_INSTALLED, tables=[table]))
     print_report(Report(sections, [*here, *absent]), output)
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
     """Return the table row of a named stack, read from its file."""
+    from accel_bench.analysis.wording import settings
     from accel_bench.plugins.registry import installed
     from accel_bench.plugins.shipped import extras
     from accel_bench.scenario.draft import read_stack
 
     stack = read_stack(path)
     plugins = [use.use for use in stack.use]
+    options = [f"({settings(use.options)})" if use.options else "" for use in stack.use]
     return {
         "name": name,
         "plugins": plugins,
+        "uses": [f"{plugin}{says}" for plugin, says in zip(plugins, options, strict=True)],
         "set": [f"{key}={value}" for key, value in stack.set.items()],
+        "needs": _needs(plugins),
         "description": stack.description,
         "extra": next((extras()[plugin].extra for plugin in plugins if plugin in extras()), ""),
         "installed": set(plugins) <= {plugin.name for plugin in installed()},
     }
+
+
+def _needs(plugins: Iterable[str], import_others: bool = False) -> list[str]:
+    """Return the adapter, dtypes, devices and extras that plugins need.
+
+    A plugin that accel-bench does not ship is imported for its needs on request, or has none.
+    """
+    from accel_bench.plugins.manager import load_class
+    from accel_bench.plugins.shipped import ShippedPlugin, shipped
+
+    found: list[str] = []
+    for plugin in plugins:
+        if known := shipped().get(plugin):
+            found += [*known.needs, *([f"extra {known.extra}"] if known.extra else [])]
+        elif import_others:
+            kind = load_class(plugin)
+            dtypes, devices = (tuple(sorted(names or ())) for names in (kind.dtypes, kind.devices))
+            says = {"adapter": kind.needs_adapter, "dtypes": dtypes, "devices": devices}
+            found += ShippedPlugin(does=plugin, **says).needs
+    return list(dict.fromkeys(found))
 
 
 def _rows_of_extras() -> Iterator[dict[str, Any]]:
@@ -64,13 +92,24 @@ def _rows_of_extras() -> Iterator[dict[str, Any]]:
 
     for plugin, facts in extras().items():
         for name in facts.stacks:
-            row = {"name": name, "plugins": [plugin], "set": [], "description": facts.does}
-            yield {**row, "extra": facts.extra, "installed": False}
+            row = {"name": name, "plugins": [plugin], "uses": [plugin], "set": []}
+            says = {"needs": _needs([plugin]), "description": facts.does, "extra": facts.extra}
+            yield {**row, **says, "installed": False}
 
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `catalog stacks` prints.")]) -> None:
-    """Print the file of a named stack."""
+    """Print the file of a named stack, and a comment on what it needs."""
     from accel_bench.documents.presets import preset_path
+    from accel_bench.errors import PluginError
+    from accel_bench.scenario.draft import read_stack
 
-    typer.echo(printable(preset_path("stacks", name).read_text(encoding="utf8").rstrip()))
+    path = preset_path("stacks", name)
+    typer.echo(printable(path.read_text(encoding="utf8").rstrip()))
+    plugins = [use.use for use in read_stack(path).use]
+    try:
+        needs = _needs(plugins, import_others=True)
+    except PluginError as error:
+        needs = [*_needs(plugins), f"another plugin ({error})"]
+    if needs:
+        typer.echo(printable(f"# needs: {'; '.join(needs)}"))

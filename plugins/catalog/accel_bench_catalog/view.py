@@ -32,8 +32,12 @@ def _peak(value: float) -> str:
 
 
 def _uses(row: Mapping[str, Any]) -> list[str]:
-    missing = install_command(row["extra"]) if row["extra"] else "not installed"
-    return [*row["plugins"], *row["set"], *([] if row["installed"] else [missing])]
+    return [*row["uses"], *row["set"]]
+
+
+def _needs(row: Mapping[str, Any]) -> list[str]:
+    missing = install_command(row["extra"]) if row["extra"] else "a plugin that is not installed"
+    return [*row["needs"], *([] if row["installed"] else [missing])]
 
 
 HARDWARE = (
@@ -65,5 +69,10 @@ MODELS = (
 )
 """Columns of the table of models."""
 
-STACKS = (entry("name", kind="name"), entry("description"), Column("uses", _uses, rank=1))
+STACKS = (
+    entry("name", kind="name"),
+    entry("description"),
+    Column("uses", _uses),
+    Column("needs", _needs),
+)
 """Columns of the table of named stacks."""
