@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from accel_bench.analysis.schema import Document
-from accel_bench.analysis.wording import count, join_names
+from accel_bench.analysis.wording import count, grouped_by_reason, join_names
 from accel_bench.catalog.models import cards_of_family
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench_advise.recommendation.candidate_rows import candidate_row, kept_settings
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
 from accel_bench_advise.recommendation.recommender import Recommender, check_request
-from accel_bench_advise.recommendation.schema import CandidateRow, Certainty, Mode, RecommendRequest
+from accel_bench_advise.recommendation.schema import (
+    CandidateRow,
+    Certainty,
+    LeftOut,
+    Mode,
+    RecommendRequest,
+)
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """Description of the modes `train` and `inference`."""
@@ -56,8 +62,8 @@ class FamilyRecommendation(Document):
     not_stored: tuple[str, ...] = ()
     """Models of the family without stored runs, the largest first."""
 
-    left_out: tuple[str, ...] = ()
-    """Stored rows that are no evidence for this request, with reasons."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Stored rows that are no evidence for this request."""
 
 
 def recommend_family(
@@ -76,12 +82,14 @@ def recommend_family(
     cards = cards_of_family(family)
     models = sorted(cards, key=lambda name: (-cards[name].parameters, name))
     rows: list[FamilyRow] = []
-    left_out: list[str] = []
+    left_out: list[LeftOut] = []
     for model in filter(known.__contains__, models):
         for mode in modes:
             asked = request.model_copy(update={"model": model, "mode": mode})
             ranks, others = Recommender(asked, stored_runs(asked), (), None).ranked()
-            left_out += [f"{model}: {text}" for text in others]
+            left_out += [
+                LeftOut(rows=f"{model}: {other.rows}", reason=other.reason) for other in others
+            ]
             rows += _rows(asked, ranks)
     missing = tuple(name for name in models if name not in known)
     return FamilyRecommendation(
@@ -102,7 +110,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
 
     for place, ranked in enumerate(sorted(ranks, key=seconds)):
         best, other = ranked.best, ranked.runner_up
-        refused = [f"{one.name}: {one.obstacle}" for one in ranked.refused]
+        refused = grouped_by_reason([(one.name, one.obstacle) for one in ranked.refused])
         yield FamilyRow(
             model=request.model,
             mode=request.mode,

@@ -39,6 +39,7 @@ from accel_bench_advise.recommendation.offers import (
 from accel_bench_advise.recommendation.ranking import Ranked, break_evens, last_start, rank
 from accel_bench_advise.recommendation.schema import (
     AS_FAST,
+    LeftOut,
     NextRun,
     Offer,
     OtherCandidate,
@@ -46,14 +47,15 @@ from accel_bench_advise.recommendation.schema import (
     RecommendRequest,
 )
 
-Narrowed: TypeAlias = tuple[list[Candidate], list[str]]
-"""Candidates that are evidence, and descriptions of rows that are not."""
+Narrowed: TypeAlias = tuple[list[Candidate], list[LeftOut]]
+"""Candidates that are evidence, and rows that are not."""
 
-NO_JOB = (
-    "the stored requests arrive at a rate (inference.rate), by which a job of tokens has no hours; "
-    "leave --tokens, --lengths, --budget and --deadline out, or choose others with --where"
+NO_JOB = LeftOut(
+    rows="the stored requests",
+    reason="they arrive at a rate (inference.rate), by which a job of tokens has no hours; leave "
+    "--tokens, --lengths, --budget and --deadline out, or choose others with --where",
 )
-"""Reason why rows are no evidence for a job of tokens."""
+"""Rows that are no evidence for a job of tokens."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ class Recommender:
             **self._answer_fields(chosen, shown, offers),
         )
 
-    def ranked(self) -> tuple[list[Ranked], list[str]]:
-        """Return ranked stacks for each device, and descriptions of rows that are no evidence."""
+    def ranked(self) -> tuple[list[Ranked], list[LeftOut]]:
+        """Return ranked stacks for each device, and rows that are no evidence."""
         left_out = list(_imported(self.stored.results))
         found = collect_candidates(self.stored.results, self.stored.baselines)
         for narrowed in (self._of_gpu, self._of_length, self._of_job, self._of_newest_training):
@@ -130,7 +132,8 @@ class Recommender:
         name = named_hardware(self.request.gpu).name
         own = [one for one in found if one.device.name == name]
         others = dict.fromkeys(one.device.label for one in found if one.device.name != name)
-        return own, [f"rows of {label}: another device than {name}" for label in others]
+        reason = f"another device than {name}"
+        return own, [LeftOut(rows=f"rows of {label}", reason=reason) for label in others]
 
     def _of_length(self, found: list[Candidate]) -> Narrowed:
         """Return candidates of the shortest stored length that holds 95 % of the samples."""
@@ -140,7 +143,7 @@ class Recommender:
         every = {one.experiment.scenario.data.sequence_length for one in found}
         shortest = min((length for length in every if length >= needed), default=None)
         return [one for one in found if one.experiment.scenario.data.sequence_length == shortest], [
-            f"rows of {other:,} tokens: the job needs {needed:,}"
+            LeftOut(rows=f"rows of {other:,} tokens", reason=f"the job needs {needed:,}")
             for other in sorted(every - {shortest})
         ]
 
@@ -162,13 +165,15 @@ class Recommender:
         kept = [one for one in found if one.training == newest.training]
         others = {one.training: one for one in found if one.training != newest.training}
         notes = [
-            f"rows of {one.experiment.scenario.name} ({settings(kept_settings(one))}): another "
-            "training than the newest; --where chooses"
+            LeftOut(
+                rows=f"rows of {one.experiment.scenario.name} ({settings(kept_settings(one))})",
+                reason="another training than the newest; --where chooses",
+            )
             for one in others.values()
         ]
         return kept, notes
 
-    def _estimates(self, measured: set[str], left_out: list[str]) -> Iterator[DeviceEstimate]:
+    def _estimates(self, measured: set[str], left_out: list[LeftOut]) -> Iterator[DeviceEstimate]:
         """Yield estimates for devices without a stored usable stack.
 
         Devices for which the scenario cannot be planned are added to `left_out`.
@@ -182,7 +187,7 @@ class Recommender:
             except AccelBenchError as error:
                 if hardware is None or len(wanted) == 1:
                     raise
-                left_out.append(f"{hardware.name}: {error}")
+                left_out.append(LeftOut(rows=hardware.name, reason=str(error)))
 
     def _to_estimate(self, measured: set[str]) -> Iterator[NamedHardware | None]:
         request = self.request
@@ -281,7 +286,7 @@ def check_request(request: RecommendRequest) -> None:
         named_hardware(request.gpu)
 
 
-def _imported(results: Sequence[Result]) -> Iterator[str]:
-    """Yield descriptions of rows that another program measured."""
+def _imported(results: Sequence[Result]) -> Iterator[LeftOut]:
+    """Yield rows that another program measured."""
     for file, runs in Counter(run.provenance.file for run in results if run.imported).items():
-        yield f"{count(runs, 'run')} of {file}: imported, not measured here"
+        yield LeftOut(rows=f"{count(runs, 'run')} of {file}", reason="imported, not measured here")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_serializer
 
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
@@ -225,6 +225,18 @@ class NextRun(Frozen):
     """Dollars at the cheapest price of the device; null if unknown."""
 
 
+class LeftOut(Frozen):
+    """Stored rows that are no evidence for a request; `rows: reason` in JSON."""
+
+    rows: str
+    reason: str
+
+    @model_serializer
+    def text(self) -> str:
+        """Return the rows and the reason as one text."""
+        return f"{self.rows}: {self.reason}"
+
+
 class Recommendation(Document):
     """The JSON document of `accel-bench recommend`."""
 
@@ -253,8 +265,8 @@ class Recommendation(Document):
     """Real tokens of the job."""
 
     advice: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    """Stored rows of the model that are no evidence for the request, with reasons."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Stored rows of the model that are no evidence for the request."""
 
     next_runs: tuple[NextRun, ...] = ()
 

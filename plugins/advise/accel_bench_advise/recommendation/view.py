@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from accel_bench.analysis.wording import (
@@ -41,6 +41,7 @@ from accel_bench_advise.recommendation.schema import (
     Evidence,
     FittingModel,
     FittingModels,
+    LeftOut,
     MemoryUse,
     OtherCandidate,
     Recommendation,
@@ -106,7 +107,7 @@ def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
     yield from grouped_by_reason(
         [(f"{r.model}, {r.mode} on {r.device}", r.why) for r in document.rows if r.why]
     )
-    yield from (f"no evidence: {text}" for text in document.left_out)
+    yield from _left_out(document.left_out)
     if document.not_stored:
         names = join_names(list(document.not_stored), most=NAMED)
         yield (
@@ -123,7 +124,7 @@ def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[st
     if document.kept:
         yield f"not changed, and not compared with anything else: {settings(document.kept)}"
     yield from document.advice
-    yield from (f"no evidence: {text}" for text in document.left_out)
+    yield from _left_out(document.left_out)
     yield from grouped_by_reason(
         [
             (one.device, f"{'estimated: ' * (one.kind == 'estimated')}{one.problem}")
@@ -134,6 +135,12 @@ def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[st
     if document.recommended:
         runs = document.recommended.evidence.run_ids
         yield f"evidence: {', '.join(runs[:EVIDENCE])}{' ...' if len(runs) > EVIDENCE else ''}"
+
+
+def _left_out(left_out: Iterable[LeftOut]) -> Iterator[str]:
+    """Yield a line for each reason why rows are no evidence."""
+    reasons = [(one.rows, one.reason) for one in left_out]
+    yield from (f"no evidence: {text}" for text in grouped_by_reason(reasons))
 
 
 def _commands(document: Recommendation) -> Iterator[Section]:

@@ -83,7 +83,8 @@ def test_rows_of_another_device_are_left_out_and_said() -> None:
     document = ask(("train",), gpu="l4")
     (row,) = document.rows
     assert (row.device, row.fastest) == ("l4", True)
-    assert document.left_out == (f"{MODEL}: rows of h100-sxm: another device than l4",)
+    (other,) = document.left_out
+    assert other.text() == f"{MODEL}: rows of h100-sxm: another device than l4"
     nothing = ask(("train",), gpu="t4")
     assert nothing.rows == ()
     assert nothing.answer.startswith("Not tested: nothing that is stored of text-generation")
@@ -93,8 +94,8 @@ def test_a_job_of_tokens_leaves_out_requests_at_a_rate_and_answers_the_rest() ->
     document = ask(tokens=1e9)
     assert {row.mode for row in document.rows} == {"train"}
     assert document.rows[0].recommended is not None
-    (reason,) = document.left_out
-    assert reason.startswith(f"{MODEL}: the stored requests arrive at a rate")
+    (other,) = document.left_out
+    assert other.text().startswith(f"{MODEL}: the stored requests: they arrive at a rate")
 
 
 def test_what_may_not_be_recommended_says_why() -> None:

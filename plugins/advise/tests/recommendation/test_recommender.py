@@ -12,7 +12,7 @@ from accel_bench_advise.recommendation.candidates import Stored, training_of
 from accel_bench_advise.recommendation.recommender import Recommender, check_request
 from accel_bench_advise.recommendation.schema import MemoryUse, Recommendation, RecommendRequest
 from accel_bench_advise.recommendation.view import recommend_report
-from analysis_factory import make_experiment
+from analysis_factory import WEEK, make_experiment
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
 
@@ -80,11 +80,17 @@ def ask(results: Sequence[Result] = (), **request: Any) -> Recommendation:
     return Recommender(asked, Stored(results, sessions()), PRICES, None).answer()
 
 
+def left_out(document: Recommendation) -> list[str]:
+    """Return the rows that are no evidence, with reasons, as JSON has them."""
+    texts: list[str] = document.model_dump(mode="json")["left_out"]
+    return texts
+
+
 def test_a_row_is_never_carried_to_another_device() -> None:
     document = ask(stored(), gpu="l4")
     assert document.recommended is not None and document.recommended.device == "l4"
     assert all(one.row.device == "l4" for one in document.others)
-    assert document.left_out == ("rows of h100-sxm: another device than l4",)
+    assert left_out(document) == ["rows of h100-sxm: another device than l4"]
     nothing = ask(stored(), gpu="t4")
     assert (nothing.certainty, nothing.offer, nothing.recommended) == ("not tested", None, None)
     assert nothing.answer.startswith("Not tested: nothing that is stored of tiny-llama-cpu")
@@ -168,7 +174,7 @@ def test_lengths_choose_the_context_and_the_tokens() -> None:
     assert any("the longest has 4,000" in text for text in short.advice)
     long = ask(stored(), lengths=(4000,))
     assert long.recommended is None
-    assert "rows of 110 tokens: the job needs 4,000" in long.left_out
+    assert "rows of 110 tokens: the job needs 4,000" in left_out(long)
 
 
 def test_imported_runs_are_no_evidence_and_exported_ones_are_marked() -> None:
@@ -176,7 +182,7 @@ def test_imported_runs_are_no_evidence_and_exported_ones_are_marked() -> None:
     old = [run.model_copy(update={"provenance": imported}) for run in stored()[:10]]
     document = ask(old)
     assert document.recommended is None
-    assert document.left_out == ("10 runs of old.csv: imported, not measured here",)
+    assert left_out(document) == ["10 runs of old.csv: imported, not measured here"]
     exported = Provenance(origin="exported", file="other.json")
     other = [run.model_copy(update={"provenance": exported}) for run in stored()[:10]]
     document = ask(other)
@@ -216,8 +222,20 @@ def test_another_training_is_left_out_and_named() -> None:
     document = ask([*stored()[:10], *in_turn(other, fast)])
     assert document.recommended is not None
     assert document.kept["train.learning_rate"] == 0.5, "the newest"
-    (note,) = document.left_out
+    (note,) = left_out(document)
     assert "train.learning_rate=0.001" in note and "--where chooses" in note
+
+
+def test_a_reason_why_many_rows_are_no_evidence_is_printed_once() -> None:
+    others: list[Result] = []
+    for rate, session in enumerate(WEEK[1:], 1):
+        works = (experiment(name, learning_rate=0.1 * rate) for name in ("baseline", "fast"))
+        others += in_turn(*(runs(work, 9.0, session=session) for work in works))
+    document = ask([*stored()[:10], *others])
+    assert len(left_out(document)) == len(WEEK) - 1
+    (section, *_) = recommend_report(document).sections
+    (line,) = [note for note in section.notes if note.startswith("no evidence: ")]
+    assert line.endswith("and 1 more: another training than the newest; --where chooses")
 
 
 def test_out_of_memory_everywhere_is_an_honest_answer_with_advice() -> None:
@@ -269,7 +287,7 @@ def test_at_a_rate_the_device_that_answers_soonest_is_taken_and_a_job_has_no_hou
     assert document.offer is not None and document.offer.device == "t4"
     assert document.offer.request_seconds is not None
     job = ask(found, mode="inference", tokens=1e6)
-    assert job.recommended is None and "leave --tokens, --lengths" in job.left_out[0]
+    assert job.recommended is None and "leave --tokens, --lengths" in left_out(job)[0]
     table = render_report(recommend_report(document), "table")
     assert "median request" in table and "99 of 100" in table
     limited = ask(found, mode="inference", gpu="l4", at_most={"request_latency_p99": 10.0})
