@@ -15,6 +15,7 @@ from accel_bench_cluster import (
     Ended,
     StartedAgents,
     largest,
+    memory_of_nodes,
     new_secret,
     type_of_device,
 )
@@ -97,6 +98,7 @@ class Ray(AgentLauncher[RayOptions]):
             device=kind_of_device(scenarios, device_type),
             device_type=device_type,
             cpus=options.cpus,
+            memory_gib=memory_of_nodes(scenarios),
             seconds=options.connect_seconds,
             parent=os.getpid(),
             ports=tuple(ports),
@@ -137,6 +139,9 @@ class Request:
 
     cpus: int | None
     """Number of CPUs reserved for each rank."""
+
+    memory_gib: tuple[int | None, int | None]
+    """GiB of host memory reserved on the first node of a group, and on each other node."""
 
     seconds: float
     """Timeout of the reservation in seconds."""

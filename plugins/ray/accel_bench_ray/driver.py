@@ -42,9 +42,17 @@ PASSED = ("ACCEL_BENCH_CACHE", "ACCEL_BENCH_IMPORT_SECONDS", "OMP_NUM_THREADS")
 TYPE = "accelerator_type:"
 """Prefix of Ray's names of device models."""
 
+MEMORY = "memory"
+"""Ray's name of host memory, in bytes."""
+
 TOO_LITTLE = (
     "ask for fewer (resources.nodes, resources.devices, launcher.cpus, launcher.at_once) or add "
     "nodes to it"
+)
+
+TOO_LITTLE_MEMORY = (
+    "ask for less (resources.host_memory_gib, resources.first_node_host_memory_gib), or state a "
+    "node's memory by `ray start --memory`, since Ray's default leaves out its object store"
 )
 
 
@@ -111,41 +119,72 @@ def _words(kind: str) -> set[str]:
     return {*device_words(kind)}
 
 
+def bundles_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return the reservation of each node of a group, the first one that of rank 0.
+
+    Raises AccelBenchError if the user must decide.
+    """
+    bundle = bundle_of(request, nodes)
+    first, others = (
+        {**bundle, **({MEMORY: gib * 2.0**30} if gib else {})} for gib in request.memory_gib
+    )
+    return [first, *[others] * (request.nodes - 1)]
+
+
 def check_fit(
-    bundle: Mapping[str, float], request: Request, nodes: Sequence[tuple[str, Mapping[str, float]]]
+    bundles: Sequence[Mapping[str, float]],
+    request: Request,
+    nodes: Sequence[tuple[str, Mapping[str, float]]],
 ) -> None:
-    """Refuse a reservation larger than the cluster. Raises AccelBenchError."""
-    kinds = [name for name in bundle if is_counted(name)]
-    fitting = [
-        has
-        for _, has in nodes
-        if all(name in has for name in bundle) and all(has[name] >= bundle[name] for name in kinds)
-    ]
+    """Refuse a reservation larger than the cluster. Raises AccelBenchError.
+
+    Bundles of a group differ in memory only: a node for one of them is a node for each smaller one.
+    """
     groups = len(request.ports)
-    if len(fitting) >= groups * request.nodes:
-        return
-    listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
-    times = f"{groups} times " if groups > 1 else ""
-    raise AccelBenchError(
-        f"{times}{request.nodes} nodes with {shown(bundle)} each are asked for, no node twice, and "
-        f"the Ray cluster has no room for that ({listed}); {TOO_LITTLE}"
+    for bundle in bundles:
+        needed = groups * sum(one.get(MEMORY, 0) >= bundle.get(MEMORY, 0) for one in bundles)
+        if sum(fits(bundle, has) for _, has in nodes) < needed:
+            listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
+            times = f"{groups} times " if groups > 1 else ""
+            advice = f"{TOO_LITTLE}; {TOO_LITTLE_MEMORY}" if MEMORY in bundle else TOO_LITTLE
+            raise AccelBenchError(
+                f"{times}{shown_nodes(bundles)} are asked for, no node twice, and the Ray cluster "
+                f"has no room for that ({listed}); {advice}"
+            )
+
+
+def fits(bundle: Mapping[str, float], has: Mapping[str, float]) -> bool:
+    """Return whether a node has the resources of a bundle."""
+    return all(
+        has.get(name, -1.0) >= number if is_counted(name) else name in has
+        for name, number in bundle.items()
     )
 
 
+def shown_nodes(bundles: Sequence[Mapping[str, float]]) -> str:
+    """Return the nodes of a group as text: `2 nodes with CPU 4 each`."""
+    first, number = bundles[0], len(bundles)
+    if all(bundle == first for bundle in bundles):
+        return f"{number} nodes with {shown(first)} each"
+    return f"a first node with {shown(first)}, and {number - 1} with {shown(bundles[1])} each,"
+
+
 def shown(resources: Mapping[str, float]) -> str:
-    """Return resources as text: `CPU 4, GPU 1`."""
-    counted = {name: resources[name] for name in sorted(resources) if is_counted(name)}
+    """Return resources as text: `CPU 4, GPU 1, memory 16 GiB`."""
+    numbers = {name: resources[name] for name in ("CPU", "GPU") if name in resources}
+    memory = [f"memory {resources[MEMORY] / 2**30:.4g} GiB"] if MEMORY in resources else []
     kinds = [name.partition(":")[2] for name in resources if name.startswith(TYPE)]
-    return ", ".join([*(f"{name} {number:g}" for name, number in counted.items()), *kinds]) or "-"
+    counted = [f"{name} {number:g}" for name, number in numbers.items()]
+    return ", ".join([*counted, *memory, *kinds]) or "-"
 
 
 def is_counted(name: str) -> bool:
-    """Return whether a resource counts devices."""
-    return name in ("CPU", "GPU")
+    """Return whether a resource is an amount that Ray has an option for."""
+    return name in ("CPU", "GPU", MEMORY)
 
 
-def reserve(request: Request) -> tuple[Any, dict[str, float]]:
-    """Return a ready placement group, and the bundle index of each node.
+def reserve(request: Request) -> tuple[Any, list[dict[str, float]]]:
+    """Return a ready placement group, and the bundle of each node of a group.
 
     One placement group holds all concurrent runs: Ray puts each bundle on a different node, so that
     no two runs share cores and memory. Raises AccelBenchError.
@@ -153,33 +192,36 @@ def reserve(request: Request) -> tuple[Any, dict[str, float]]:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    bundle = bundle_of(request, [node["Resources"] for node in alive])
-    check_fit(bundle, request, [(one["NodeManagerAddress"], one["Resources"]) for one in alive])
-    number = request.nodes * len(request.ports)
-    placement = ray.util.placement_group([bundle] * number, strategy="STRICT_SPREAD")
+    bundles = bundles_of(request, [node["Resources"] for node in alive])
+    check_fit(bundles, request, [(one["NodeManagerAddress"], one["Resources"]) for one in alive])
+    groups = len(request.ports)
+    placement = ray.util.placement_group(bundles * groups, strategy="STRICT_SPREAD")
     until = time.monotonic() + request.seconds
     while not placement.wait(0):
         if os.getppid() != request.parent:
             raise AccelBenchError("the parent has gone")
         if time.monotonic() > until:
+            times = f"{groups} times " if groups > 1 else ""
             raise AccelBenchError(
-                f"the Ray cluster has not reserved {number} nodes with {shown(bundle)} each in "
+                f"the Ray cluster has not reserved {times}{shown_nodes(bundles)} in "
                 f"{request.seconds:g} s, since others use them; it has left: "
                 f"{shown(ray.available_resources())}; wait, or raise launcher.connect_seconds"
             )
         time.sleep(WAIT_SECONDS)
-    return placement, bundle
+    return placement, bundles
 
 
 class Hosts:
     """The actors of a session, one on each node."""
 
-    def __init__(self, request: Request, placement: Any, bundle: Mapping[str, float]) -> None:
+    def __init__(
+        self, request: Request, placement: Any, bundles: Sequence[Mapping[str, float]]
+    ) -> None:
         import ray
 
         self._request = request
         self._placement = placement
-        self._bundle = bundle
+        self._bundles = bundles
         self._token = secrets.token_hex(8)
         self._secret = os.environ[SECRET]
         self._variables = {name: os.environ[name] for name in PASSED if name in os.environ}
@@ -227,15 +269,16 @@ class Hosts:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        bundle = group * self._request.nodes + node
-        others = {name: self._bundle[name] for name in self._bundle if not is_counted(name)}
+        index, bundle = group * self._request.nodes + node, self._bundles[node]
+        others = {name: bundle[name] for name in bundle if not is_counted(name)}
         return (
             ray.remote(Host)
             .options(
-                num_cpus=self._bundle["CPU"],
-                num_gpus=self._bundle.get("GPU", 0),
+                num_cpus=bundle["CPU"],
+                num_gpus=bundle.get("GPU", 0),
+                memory=bundle.get(MEMORY),
                 resources=others,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, bundle),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, index),
             )
             .remote()
         )

@@ -3,7 +3,7 @@
     python ray_cluster.py FOLDER
 
 It prints the cluster's address. The head has no CPU, and each worker has one: an actor that
-reserves one has a worker for itself.
+reserves one has a worker for itself. The workers state different amounts of memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ os.environ |= {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prest
 
 from ray.cluster_utils import Cluster
 
+MEMORY_GIB = (2, 4)
+"""Memory of the workers."""
+
 LEAN = {"object_store_memory": 80_000_000, "include_log_monitor": False, "no_monitor": True}
 
 
@@ -24,11 +27,11 @@ def main(folder: str) -> None:
     """Start the cluster, and end it when this program's input ends."""
     os.environ["RAY_TMPDIR"] = folder
     Path(folder, "ray").mkdir()
-    head = {"num_cpus": 0, "include_dashboard": False, **LEAN}
+    head = {"num_cpus": 0, "memory": 0, "include_dashboard": False, **LEAN}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        for _ in range(2):
-            cluster.add_node(wait=False, num_cpus=1, **LEAN)
+        for gib in MEMORY_GIB:
+            cluster.add_node(wait=False, num_cpus=1, memory=gib * 2**30, **LEAN)
         cluster.wait_for_nodes()
         print(cluster.address, flush=True)
         sys.stdin.read()

@@ -99,6 +99,40 @@ def key_of_failed(results: Sequence[Result]) -> tuple[str, str]:
     return key(failed)
 
 
+@pytest.mark.parametrize(("first", "others", "stated"), [(3, 1, 4), (1, 3, 2)])
+def test_rank_0_starts_on_the_worker_with_the_memory_of_the_first_node(
+    program: Launched, cluster: Cluster, first: int, others: int, stated: int
+) -> None:
+    memory = {"first_node_host_memory_gib": first, "host_memory_gib": others}
+    process = start(
+        program,
+        cluster,
+        resources={**ON_ONE_NODE, "nodes": 2, **memory},
+        stacks={"baseline": []},
+        engine={"use": "null", "step_seconds": 0.1},
+        measure={"warmup": 1, "steps": 10, "rounds": 1},
+    )
+    assert wait_for(lambda: sum(len(ranks_of(host)) for host in cluster.hosts()) == 2)
+    (host,) = [one for one in cluster.hosts() if starts_rank_0(one)]
+    assert f"memory,{stated * 2**30}," in " ".join(cluster.worker_of(host).cmdline())
+    done = program.finish(process)
+    assert done.code == 0, done.err + done.out
+    assert cluster.left_behind() == []
+
+
+def starts_rank_0(host: psutil.Process) -> bool:
+    """Return whether an actor has started rank 0."""
+    return any(one.environ().get("RANK") == "0" for one in ranks_of(host))
+
+
+def test_more_memory_than_a_worker_states_is_refused(program: Launched, cluster: Cluster) -> None:
+    memory = {"first_node_host_memory_gib": 5, "host_memory_gib": 1}
+    done = program.finish(start(program, cluster, resources={**ON_ONE_NODE, "nodes": 2, **memory}))
+    assert done.code == 2
+    assert "a first node with CPU 1, memory 5 GiB, and 1 with CPU 1, memory 1 GiB" in done.err
+    assert "memory 4 GiB" in done.err
+
+
 @pytest.mark.release
 def test_two_ranks_on_two_workers_of_which_one_is_killed(
     program: Launched, cluster: Cluster

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from accel_bench_ray import RayAgents, Request
-from accel_bench_ray.driver import PASSED, Hosts, bundle_of, check_fit
+from accel_bench_ray.driver import PASSED, Hosts, bundle_of, bundles_of, check_fit
 from cli.program import call
 from launched import Launched
 
@@ -28,7 +28,15 @@ def request(**changes: Any) -> Request:
     """Return a request for one node with two GPUs."""
     fields = {"address": "auto", "nodes": 1, "devices": 2, "device": "cuda", "device_type": None}
     return Request(
-        **{**fields, "cpus": None, "seconds": 1.0, "parent": 1, "ports": (1,), **changes}
+        **{
+            **fields,
+            "cpus": None,
+            "memory_gib": (None, None),
+            "seconds": 1.0,
+            "parent": 1,
+            "ports": (1,),
+            **changes,
+        }
     )
 
 
@@ -49,15 +57,15 @@ def test_what_a_cluster_cannot_have_is_refused_at_once() -> None:
         bundle_of(request(device="auto"), NODES)
     named = [(f"10.0.0.{number}", node) for number, node in enumerate(NODES, 1)]
     twice = request(ports=(1, 2))
-    check_fit({"CPU": 4, "GPU": 2}, request(nodes=2), named)
-    check_fit({"CPU": 4, "GPU": 2}, twice, named)
-    check_fit({"CPU": 8}, twice, named)
+    check_fit([{"CPU": 4, "GPU": 2}] * 2, request(nodes=2), named)
+    check_fit([{"CPU": 4, "GPU": 2}], twice, named)
+    check_fit([{"CPU": 8}], twice, named)
     with pytest.raises(AccelBenchError, match=r"2 nodes with CPU 4, GPU 4 each .* no room"):
-        check_fit({"CPU": 4, "GPU": 4}, request(nodes=2), named)
+        check_fit([{"CPU": 4, "GPU": 4}] * 2, request(nodes=2), named)
     with pytest.raises(AccelBenchError, match=r"3 times 1 nodes .*, no node twice, .* no room"):
-        check_fit({"CPU": 1, "GPU": 1}, request(ports=(1, 2, 3)), named)
+        check_fit([{"CPU": 1, "GPU": 1}], request(ports=(1, 2, 3)), named)
     with pytest.raises(AccelBenchError, match=r"2 times 1 nodes with CPU 16 .*launcher.at_once"):
-        check_fit({"CPU": 16}, twice, named)
+        check_fit([{"CPU": 16}], twice, named)
 
 
 def test_a_type_that_fits_two_kinds_is_refused_with_both_names() -> None:
@@ -68,6 +76,53 @@ def test_a_type_that_fits_two_kinds_is_refused_with_both_names() -> None:
     for kind in ("a100 80g", "A100-80GB", "A100 80 GB"):
         assert "accelerator_type:A100-80G" in bundle_of(request(device_type=kind), nodes)
     assert "accelerator_type:L4" in bundle_of(request(device_type="l4"), nodes)
+
+
+def test_the_first_node_of_a_group_reserves_memory_of_its_own() -> None:
+    asked = request(device="cpu", cpus=1, nodes=3, memory_gib=(8, 2))
+    bundles = bundles_of(asked, NODES)
+    assert bundles == [{"CPU": 2, "memory": 8 * 2**30}, *[{"CPU": 2, "memory": 2 * 2**30}] * 2]
+    assert bundles_of(request(cpus=1, nodes=2), NODES) == [{"CPU": 2, "GPU": 2}] * 2
+    assert bundles_of(request(cpus=1, memory_gib=(8, None)), NODES) == [
+        {"CPU": 2, "GPU": 2, "memory": 8 * 2**30}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "groups", "fit"),
+    [
+        ((8, 2), 1, True),
+        ((2, 8), 1, True),
+        ((8, 8), 1, False),
+        ((9, 2), 1, False),
+        ((2, 2), 2, True),
+        ((8, 2), 2, False),
+        ((2, 4), 2, False),
+    ],
+)
+def test_nodes_of_different_memory_are_counted(
+    memory: tuple[int, int], groups: int, fit: bool
+) -> None:
+    sizes = [8, 3, 2, 2]
+    nodes = [(f"n{gib}", {"CPU": 4.0, "memory": gib * 2.0**30}) for gib in sizes]
+    asked = request(device="cpu", nodes=2, memory_gib=memory, ports=(1,) * groups)
+    bundles = bundles_of(asked, [has for _, has in nodes])
+    if fit:
+        check_fit(bundles, asked, nodes)
+        return
+    with pytest.raises(AccelBenchError, match=r"no room .*resources.first_node_host_memory_gib"):
+        check_fit(bundles, asked, nodes)
+
+
+def test_a_refusal_states_the_memory_of_both_kinds_of_nodes() -> None:
+    asked = request(device="cpu", nodes=2, memory_gib=(9, 2))
+    nodes = [("10.0.0.1", {"CPU": 4.0, "memory": 8 * 2.0**30})] * 2
+    said = (
+        r"a first node with CPU 4, memory 9 GiB, and 1 with CPU 4, memory 2 GiB each, are asked "
+        r"for.*\(10.0.0.1: CPU 4, memory 8 GiB; .*`ray start --memory`"
+    )
+    with pytest.raises(AccelBenchError, match=said):
+        check_fit(bundles_of(asked, [has for _, has in nodes]), asked, nodes)
 
 
 class Actor:
@@ -91,7 +146,7 @@ def test_actors_get_no_address_of_results(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in variables.items():
         monkeypatch.setenv(f"ACCEL_BENCH_{name}", value)
     calls: list[Any] = []
-    hosts = Hosts(request(), None, {})
+    hosts = Hosts(request(), None, [{}])
     monkeypatch.setattr(hosts, "_new_actor", lambda group, node: Actor(calls))
     hosts._start(0, 0)
     passed = calls[-1][-1]
