@@ -133,7 +133,7 @@ def engines(folder: Path) -> dict[str, Result]:
     site = folder / "site"
     site.mkdir()
     install(site, "accel-bench-rehearsing", {"rehearsing": "Rehearsing"}, REHEARSING)
-    settings = {"train.gradient_accumulation": 2, **PADDED}
+    settings = {"train.gradient_accumulation": 2, "resources.backend": "gloo", **PADDED}
     return run(write(folder, "engines", BOTH_ENGINES), settings, site=site)
 
 
@@ -188,6 +188,7 @@ def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> N
         assert len(rank.window.samples) == 4
         assert rank.effective.strategy == "DistributedDataParallel"
         assert rank.effective.world_size == 2
+        assert rank.effective.backend == "gloo"
     assert {rank.device.index for rank in two.ranks} == {0, 1}
 
 

@@ -16,6 +16,8 @@ def test_ranks_on_gpus_can_reduce_what_is_offloaded() -> None:
     config = BackendConfig(Backend(backends_for(device_type("cuda"))))
     assert config.get_device_backend_map() == {"cpu": "gloo", "cuda": "nccl"}
     assert backends_for(device_type("cpu")) == "gloo"
+    assert backends_for(device_type("cuda"), "ucc") == "cpu:gloo,cuda:ucc"
+    assert backends_for(device_type("cpu"), "mpi") == "mpi"
 
 
 @pytest.mark.parametrize("given", ["gloo", "cpu:gloo"])

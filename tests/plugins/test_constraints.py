@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fault_plugins.distribution import install
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import GPU, Machine, read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.plugins.constraints import refuse_architecture
+from accel_bench.plugins.constraints import process_group_backends, refuse_architecture
 from accel_bench.plugins.registry import installed, unmet_requirement
 from accel_bench.scenario.find import read_draft
 
@@ -298,6 +299,20 @@ def test_a_machine_with_too_little_memory_is_a_reason(tmp_path: Path) -> None:
     plan = make_plan(read_draft(write_nulls(tmp_path, **needs)), small, PlanRequest())
     lack = "this machine has 16.0 GiB of host memory, and resources.host_memory_gib is 100"
     assert {planned.skipped for planned in plan.planned} == {(lack,)}
+
+
+@pytest.mark.parametrize(("backend", "runs"), [("gloo", True), ("nccl", False), ("fake", False)])
+def test_a_backend_that_torch_lacks_is_a_reason(tmp_path: Path, backend: str, runs: bool) -> None:
+    path = write_nulls(tmp_path, resources=f"{{device: cpu, backend: {backend}}}")
+    plan = make_plan(read_draft(path), read_machine(), PlanRequest())
+    lack = f"resources.backend is {backend}, and for cpu torch here has gloo"
+    for planned in plan.planned:
+        assert planned.skipped == () if runs else planned.skipped[0].startswith(lack)
+
+
+def test_a_python_without_torch_gives_no_reason_against_a_backend() -> None:
+    assert process_group_backends((sys.executable, "-S")) == {}
+    assert "cpu" in process_group_backends(())["gloo"]
 
 
 # GPUs, which this machine need not have.

@@ -65,6 +65,7 @@ def test_names_repeats_timeouts_and_defaults_do_not_change_the_id(
         {"environment": "{OMP_NUM_THREADS: '1'}"},
         {"resources": "{threads: 1}"},
         {"resources": "{host_memory_gib: 1}"},
+        {"resources": "{backend: gloo}"},
         {"measure": "{warmup: 2, steps: 2, rounds: 1}"},
         {"measure": "{warmup: 1, steps: 3, rounds: 1}"},
         {"measure": "{warmup: 1, steps: 2, rounds: 1, sync: each}"},
@@ -132,7 +133,8 @@ def test_the_id_is_the_digest_of_what_it_is_made_of(tmp_path: Path) -> None:
     experiment = plan(tmp_path).planned[0].experiment
     assert experiment.id == digest(experiment.identity)
     assert len(experiment.id) == 12
-    assert "host_memory_gib" not in str(experiment.identity)  # ids are those from before there was
+    for key in ("host_memory_gib", "backend"):  # ids are those from before there was
+        assert f"'{key}'" not in str(experiment.identity)
 
 
 def test_stacks_of_one_sweep_point_share_it(tmp_path: Path) -> None:

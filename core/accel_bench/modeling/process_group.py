@@ -8,14 +8,14 @@ from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.info import Device
 
 
-def backends_for(device: DeviceType) -> str:
+def backends_for(device: DeviceType, asked: str | None = None) -> str:
     """Return the backend of `init_process_group` for ranks on a type of device.
 
-    With GPUs it includes one for the CPU, on which offloaded tensors are reduced.
+    `asked` replaces the device type's own. With GPUs it includes one for the CPU, on which
+    offloaded tensors are reduced.
     """
-    if device.on_host:
-        return device.process_group_backend
-    return f"cpu:gloo,{device.torch_type}:{device.process_group_backend}"
+    backend = asked or device.process_group_backend
+    return backend if device.on_host else f"cpu:gloo,{device.torch_type}:{backend}"
 
 
 def backend_of(device: Device) -> str:

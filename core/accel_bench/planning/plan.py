@@ -126,7 +126,8 @@ def _plan_point(
         facts["distributions"] = there.distributions
     identity = identity_of(point.scenario, point.stack, facts)
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
-    reasons = one.skipped or unmet_constraints(experiment, active, machine)
+    python = there.command if there else ()
+    reasons = one.skipped or unmet_constraints(experiment, active, machine, python)
     stack = point.stack.name
     if reasons and not point.excluded and stack in named:
         raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(reasons)}")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from accel_bench.catalog.models import architecture_of, family_of, model_directory, read_config
+from accel_bench.documents.program import python_command
 from accel_bench.errors import PluginError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
@@ -36,16 +42,30 @@ MICRO_BATCH = frozenset(
 """Settings that determine the micro-batch's size."""
 
 
+# Torch's backend `fake` sends nothing.
+ASK_BACKENDS = """
+import json
+from torch import distributed
+known = distributed.Backend.backend_capability if distributed.is_available() else {}
+found = {one for one in known if one != "fake" and distributed.is_backend_available(one)}
+print(json.dumps({one: known[one] for one in sorted(found)}))
+"""
+"""Program that prints the backends that torch was built with, or that were registered with it."""
+
+
 def unmet_constraints(
-    experiment: Experiment, active: ActivePlugins, machine: Machine
+    experiment: Experiment, active: ActivePlugins, machine: Machine, python: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Return reasons why an experiment cannot run here, by declarations and `check_scenario`."""
+    """Return reasons why an experiment cannot run here, by declarations and `check_scenario`.
+
+    `python` is the command of the interpreter that runs the ranks; empty for this one.
+    """
     scenario = experiment.scenario
     known = {"experiment": experiment, "machine": machine, "task": task_of(active)}
     # First of all, since a model that is looked up has an architecture from then on.
     asked = [*active.call_lists("check_scenario", **known)]
     elsewhere = any(plugin.instance.checks_nodes for plugin in active.plugins)
-    reasons = [] if elsewhere else [*_devices(scenario, machine)]
+    reasons = [] if elsewhere else [*_devices(scenario, machine), *_backend(scenario, python)]
     reasons += [*_resources(scenario), *_working_copies(scenario, active)]
     reasons += _missing_reader(scenario)
     reasons += _other_training(experiment, active)
@@ -128,6 +148,33 @@ def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
         yield lack
     if "torch" in machine.versions and (lack := kind.lacks(machine.versions["torch"])):
         yield lack
+
+
+def _backend(scenario: Scenario, python: tuple[str, ...]) -> Iterable[str]:
+    """Yield a reason if the ranks' torch lacks the backend of the process group."""
+    asked = scenario.resources.backend
+    known = {} if asked is None else process_group_backends(python)
+    kind = device_type(scenario.resources.device).torch_type
+    usable = [name for name, types in known.items() if kind in types]
+    if known and asked not in usable:
+        yield (
+            f"resources.backend is {asked}, and for {kind} torch here has "
+            f"{', '.join(usable) or 'no backend'}; null takes the device type's own"
+        )
+
+
+@lru_cache
+def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """Return the backends of an interpreter's torch, each with the device types it communicates.
+
+    A process of its own imports torch. Empty if torch cannot be imported there.
+    """
+    command = [*python, "-c", ASK_BACKENDS] if python else python_command("-c", ASK_BACKENDS)
+    done = subprocess.run(
+        command, cwd=Path(sys.executable).anchor, capture_output=True, text=True, check=False
+    )
+    known: Mapping[str, Sequence[str]] = {} if done.returncode else json.loads(done.stdout)
+    return known
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:

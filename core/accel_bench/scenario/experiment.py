@@ -14,6 +14,7 @@ SCHEMA_VERSION = 2
 """Schema version of scenarios, jobs and results; a reader refuses newer ones."""
 
 LATER_RESOURCES = (
+    "backend",
     "data_parallel",
     "device_memory_gib",
     "first_node_host_memory_gib",

@@ -137,6 +137,10 @@ class Resources(Described):
     threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
 
+    backend: str | None = Field(None, pattern=r"^[a-z][a-z0-9_]{0,31}$")
+    """Backend of the process group for tensors on the devices: `nccl`, `gloo`, `ucc`, `mpi`, or
+    another of torch's; null takes the device type's own."""
+
     @model_validator(mode="after")
     def _others_have_memory(self) -> Resources:
         if self.first_node_host_memory_gib is not None and self.host_memory_gib is None:

@@ -143,7 +143,7 @@ def _join_process_group(run: Run) -> None:
 
     meeting = os.environ.get(RENDEZVOUS) or f"file://{Path(run.folder) / 'rendezvous'}"
     torch.distributed.init_process_group(
-        backends_for(run.device_type),
+        backends_for(run.device_type, run.scenario.resources.backend),
         init_method=meeting,
         rank=run.rank,
         world_size=run.world_size,

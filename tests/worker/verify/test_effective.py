@@ -390,6 +390,13 @@ def test_the_backend_is_the_one_word_of_the_runs_device(make: Any) -> None:
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("cpu:gloo", rank=0, world_size=1, store=store)
     try:
-        assert read_effective(make(model())).backend == "gloo"
+        effective = read_effective(make(model()))
     finally:
         torch.distributed.destroy_process_group()
+    assert effective.backend == "gloo"
+    for asked, reasons in (
+        ("gloo", []),
+        ("ucc", ["the process group uses gloo, the scenario says ucc"]),
+    ):
+        run = make(model(), resources={"device": "cpu", "backend": asked})
+        assert differences(run, effective)[1] == reasons

@@ -85,6 +85,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "inference.batch_size": BATCH,
     "inference.prompt_tokens": ("work.data.sequence_length",),
     "model": ("environment.fingerprints",),
+    "resources.backend": ("effective.backend",),
     "resources.device": (
         "environment.cuda",
         "environment.devices",

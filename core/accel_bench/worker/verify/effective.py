@@ -167,6 +167,9 @@ def _wrong_ranks(
     """Yield reasons why the processes do not train together as configured."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
+    backend = run.scenario.resources.backend
+    if None not in (backend, effective.backend) and effective.backend != backend:
+        yield f"the process group uses {effective.backend}, the scenario says {backend}"
     if run.world_size > 1 and effective.strategy == "none" and not run.scenario.generates:
         yield f"nothing joins the gradients of {run.world_size} processes"
     elif strategy is not None and effective.strategy != strategy:

@@ -103,7 +103,7 @@ class DeepSpeedTraining:
 def _join_alone(run: Run) -> None:
     """Make a process group of one rank, which DeepSpeed needs on a single device too."""
     if not torch.distributed.is_initialized():
-        kind = backends_for(run.device_type)
+        kind = backends_for(run.device_type, run.scenario.resources.backend)
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
 

@@ -54,7 +54,7 @@ def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
     """Return the mesh of all ranks: replicas outermost, then shards, then tensor parallelism."""
     if not torch.distributed.is_initialized():
         store = torch.distributed.HashStore()
-        kind = backends_for(run.device_type)
+        kind = backends_for(run.device_type, run.scenario.resources.backend)
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
         run.on_close(torch.distributed.destroy_process_group)
     shape = {"replicate": sizes.replicate, "shard": sizes.shard, "tensor": sizes.per_batch}
