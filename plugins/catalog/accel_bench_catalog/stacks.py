@@ -81,8 +81,9 @@ def _needs(plugins: Iterable[str], import_others: bool = False) -> list[str]:
         elif import_others:
             kind = load_class(plugin)
             dtypes, devices = (tuple(sorted(names or ())) for names in (kind.dtypes, kind.devices))
-            says = {"adapter": kind.needs_adapter, "dtypes": dtypes, "devices": devices}
-            found += ShippedPlugin(does=plugin, **says).needs
+            found += ShippedPlugin(
+                does=plugin, adapter=kind.needs_adapter, dtypes=dtypes, devices=devices
+            ).needs
     return list(dict.fromkeys(found))
 
 
