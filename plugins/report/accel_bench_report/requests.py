@@ -9,7 +9,7 @@ from functools import partial
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.schema import ExperimentSummary, StackRow, Summary
 from accel_bench.analysis.wording import label, rate, size
-from accel_bench.report.table import Column, Table, number_column
+from accel_bench.report.table import Column, Table
 
 NAME = "requests"
 """Name of the entry point."""
@@ -78,26 +78,23 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[RequestLa
 
 
 def tables(summary: Summary, latencies: Sequence[RequestLatency]) -> list[Table]:
-    """Return the tables of latencies and of rates; empty if nothing was generated."""
+    """Return the table of latencies and of rates; empty if nothing was generated."""
     rows = [row for row in summary.experiments if _known(row).keys() & SHOWN_METRICS]
     if not rows:
         return []
     measured = {name for row in rows for name in _known(row)}
+    percentiles = [
+        replace(_latency(title, [f"{name}_p{one}" for one in PERCENTILES]), unit="ms p50/p90/p99")
+        for name, title in LATENCIES.items()
+        if {f"{name}_p{one}" for one in PERCENTILES} <= measured
+    ]
+    # Where there is no room the last rates are left out first.
     rates = [
-        Column(title, partial(_metric, name), unit=unit, form=form, kind="number")
-        for name, title, unit, form in RATES
+        Column(title, partial(_metric, name), unit=unit, form=form, kind="number", rank=number)
+        for number, (name, title, unit, form) in enumerate(RATES, 1)
         if name in measured
     ]
-    stack = Column("stack", label, kind="name")
-    return [Table(LATENCY_COLUMNS, latencies), Table([stack, *rates], rows)]
-
-
-LATENCY_COLUMNS = (
-    Column("latency", lambda row: LATENCIES[row.latency]),
-    Column("stack", label, kind="name"),
-    *(number_column(f"p{percent}", "", "ms", rate) for percent in PERCENTILES),
-)
-"""Columns of latencies."""
+    return [Table([Column("stack", label, kind="name"), *percentiles, *rates], rows)]
 
 
 def _known(row: ExperimentSummary) -> dict[str, float]:
