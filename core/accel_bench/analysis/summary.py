@@ -167,15 +167,15 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outc
     words = row.words
     times = f"{words.times}{row.quantity.by}"
     found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.verdict_reason
-    slower = f"{name} is {words.worse} than {baseline}"
+    worse = f"{words.worse} than {baseline} by more than {allowed}"
     if outcome == "regression":
-        return outcome, f"{slower} by more than {allowed}: {found}"
+        return outcome, f"{name} is {worse}: {found}"
     if outcome == "passed":
-        return outcome, f"{slower} by less than {allowed}, if at all: {found}"
+        return outcome, f"{name} is not {worse}: {found}"
     ended = () if row.status.completed else row.reasons
     reasons = dict.fromkeys((found, row.untested or row.verdict_reason, *ended))
     reason = "; ".join(filter(None, reasons))
-    return outcome, f"it is open whether {slower} by more than {allowed}: {reason}"
+    return outcome, f"it is open whether {name} is {worse}: {reason}"
 
 
 def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[ExperimentSummary]:

@@ -274,8 +274,13 @@ def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
     """Return `95 % interval 1.300 to 1.340`, or that there is none."""
     if interval.low is None or interval.high is None:
         return "no interval"
+    return f"{confidence(interval)} interval {form(interval.low)} to {form(interval.high)}"
+
+
+def confidence(interval: Interval) -> str:
+    """Return `99.5 %`, the confidence of an interval."""
     error = float(f"{100 * (1 - interval.confidence):.2g}")
-    return f"{100 - error:.8g} % interval {form(interval.low)} to {form(interval.high)}"
+    return f"{100 - error:.8g} %"
 
 
 def milliseconds(seconds: float) -> str:

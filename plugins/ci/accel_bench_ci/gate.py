@@ -14,8 +14,8 @@ import typer
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
-    JUDGED,
     StackAtPoint,
+    confidence,
     label,
     percent,
     point_name,
@@ -155,8 +155,7 @@ FAILURES: Mapping[str, str] = {
 COLUMNS = (
     Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
     Column("outcome", reader("outcome"), kind="word"),
-    Column("times as fast", reader("ratio"), unit=JUDGED,
-           form=ratio_interval, kind="number"),
+    Column("times as fast", reader("ratio"), form=ratio_interval, kind="number"),
     Column("at least", reader("slower_by_at_most"), form=lambda slower: ratio(1 / (1 + slower)),
            kind="number"),
     Column("rounds", reader("rounds"), kind="number"),
@@ -180,9 +179,15 @@ def render_gate(report: GateReport, form: str) -> str:
 
 
 def _columns(report: GateReport) -> list[Column]:
-    """Return the columns, of which the ratio is named after what is compared."""
+    """Return the columns, of which the ratio is named after what is compared, and its intervals
+    after their confidence: it grows with the looks."""
     times = report.points[0].words.times if report.points else ""
-    return [replace(one, title=times) if one.key == "times as fast" else one for one in COLUMNS]
+    known = {confidence(point.ratio) for point in report.points if point.ratio}
+    unit = f"[{known.pop()} interval]" if len(known) == 1 else "[interval]"
+    return [
+        replace(one, title=times, unit=unit) if one.key == "times as fast" else one
+        for one in COLUMNS
+    ]
 
 
 def gate_report(report: GateReport) -> Report:

@@ -273,7 +273,8 @@ def _sentence(
     rounds, interval = speed.rounds, interval_text(speed.ratio, ratio)
     quantity, words = pair[0].quantity, pair[0].quantity.words
     times = f"{ratio(speed.ratio.median)} {words.times} ({interval}, {rounds} rounds){quantity.by}"
-    names = f" is {words.worse} than ".join(one.name for one in pair)
+    stack, against = (one.name for one in pair)
+    names = f"{stack} is {words.worse} than {against}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
@@ -281,7 +282,8 @@ def _sentence(
         same = ", ".join(
             f"{what} {with_reason(word, why)}" for what, (word, why) in training.verdicts.items()
         )
-        return f"{names} by less than {percent(floor)}, if at all: {open_end}; {same}"
+        allowed = f"not {words.worse} than {against} by more than {percent(floor)}"
+        return f"{stack} is {allowed}: {open_end}; {same}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
         f"about {judged.rounds_needed - rounds} more rounds would settle it (--resume --rounds "
         f"{judged.rounds_needed}, or --max-rounds {judged.rounds_needed} from the start)"
