@@ -121,7 +121,7 @@ $(VENV)/.torch: constraints.txt
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml $(QUICKSTART:=/pyproject.toml)
 	$(BIN)/python -c 'import torch._inductor.compile_fx' 2> /dev/null & \
 		$(PIP) $(EDITABLE) -e . $(QUICKSTART:%=-e %) && \
-		$(PIP) accel-bench $(QUICKSTART:plugins/%=accel-bench-%); \
+		$(PIP) 'accel-bench[report]' $(QUICKSTART:plugins/%=accel-bench-%); \
 		code=$$?; wait; exit $$code
 	touch $@
 
