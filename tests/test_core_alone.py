@@ -132,7 +132,7 @@ print(json.dumps(found))
 """Tries sets of folders, one after the other: starting a process for each would take longer."""
 
 WORKS = {
-    "advise": ["results", "cost", "--price", "2"],
+    "advise": ["catalog", "prices"],
     "ci": ["history", "stack = other"],
     "doctor": ["doctor", "--no-noise"],
     "interop": ["results", "export", "--format", "mllog"],

@@ -52,6 +52,13 @@ QUANTITIES: Mapping[str, tuple[str, Better]] = {
 }
 """Unit and better direction of the figures of one run, by name."""
 
+SHORT_NAMES = {
+    "step_seconds": "median_step_seconds",
+    "peak_memory": "peak_memory_bytes",
+    "peak_nvml": "peak_nvml_bytes",
+}
+"""Other names that are accepted."""
+
 OF_BUSY_TIME = frozenset(
     {"mfu", "median_step_seconds", *(name for name in QUANTITIES if "_per_" in name)}
 )

@@ -145,30 +145,6 @@ class MeasureOptions(PlanOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PriceOptions:
-    """Options that name the price of a machine, and the amount of work to price."""
-
-    price: Annotated[float | None, typer.Option(help="US dollars for an hour of one machine.")] = (
-        None
-    )
-    instance: Annotated[
-        str | None, typer.Option(help="Kind of machine in the table of prices (`catalog prices`).")
-    ] = None
-    provider: Annotated[str | None, typer.Option(help="Its provider, where several have it.")] = (
-        None
-    )
-    region: Annotated[str | None, typer.Option(help="Its region, where it has several.")] = None
-    spot: Annotated[bool, typer.Option("--spot", help="Take the table's spot price.")] = False
-    instances: Annotated[
-        int | None,
-        typer.Option(min=1, help="Machines that were used; else as many as hold the devices."),
-    ] = None
-    tokens: Annotated[
-        float | None, typer.Option(help="Tokens of your own data, such as 1.2e9 for one epoch.")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
     """Options that name stored experiments."""
 

@@ -1,31 +1,20 @@
-"""Hourly prices of machines, as options name them; the door `accel_bench.rates` leads here."""
+"""Hourly prices of the table, by the door `accel_bench.rates`."""
 
 from __future__ import annotations
 
 from datetime import date as Date
 
-from accel_bench.analysis.metrics.cost import HourlyRate
-from accel_bench.cli.options import PriceOptions
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.errors import PriceError
 from accel_bench_advise.price_table import Price, find_price, read_prices
 
 
-def hourly_rate(options: PriceOptions) -> HourlyRate | None:
-    """Return the price named by the options; None without one. Raises PriceError."""
-    for option, value in (("--price", options.price), ("--tokens", options.tokens)):
-        if value is not None and not 0 < value < float("inf"):
-            raise PriceError(f"{option} must be a positive number, not {value}")
-    if options.instance is None:
-        if options.provider or options.region or options.spot:
-            raise PriceError("--provider, --region and --spot choose a price of --instance")
-        given = options.price
-        return None if given is None else HourlyRate(usd_per_hour=given, kind="given")
-    if options.price is not None:
-        raise PriceError("a cost needs --price or --instance, and not both")
-    price = find_price(read_prices(), options.instance, options.provider, options.region).price
-    rate = table_tariff(price, Date.today(), options.spot)
+def hourly_rate(instance: str, provider: str | None, region: str | None, spot: bool) -> HourlyRate:
+    """Return the price of an instance in the table. Raises PriceError."""
+    price = find_price(read_prices(), instance, provider, region).price
+    rate = table_tariff(price, Date.today(), spot)
     if rate is None:
-        raise PriceError(f"the table has no spot price of {options.instance!r}; --price gives one")
+        raise PriceError(f"the table has no spot price of {instance!r}; --price gives one")
     return rate
 
 

@@ -19,11 +19,10 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.metrics.offered_load import rate_obstacle, saturation
-from accel_bench.analysis.quantity import OF_BUSY_TIME
+from accel_bench.analysis.quantity import OF_BUSY_TIME, SHORT_NAMES
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, Finding, RoundKey
-from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.wording import significant
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError

@@ -11,9 +11,15 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
-from accel_bench.analysis.quantity import QUANTITIES, SPEED, Quantity, compared_name, run_figures
+from accel_bench.analysis.quantity import (
+    QUANTITIES,
+    SHORT_NAMES,
+    SPEED,
+    Quantity,
+    compared_name,
+    run_figures,
+)
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.tables.listing import metrics_by_name
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import PriceOptions, SelectionOptions, takes
+from accel_bench.cli.options import SelectionOptions, takes
 from accel_bench.cli.output import AnyFormat
+from accel_bench_report.rates import PriceOptions, hourly_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,6 @@ def convergence(options: ConvergenceOptions) -> None:
     from accel_bench.errors import AccelBenchError
     from accel_bench_report.learning.convergence import converge
     from accel_bench_report.learning.view import convergence_report
-    from accel_bench_report.rates import hourly_rate
 
     if options.tokens is not None:
         raise AccelBenchError(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.options import Names, PriceOptions, SelectionOptions, split_names, takes
+from accel_bench.cli.options import Names, SelectionOptions, split_names, takes
 from accel_bench.cli.output import AnyFormat
+from accel_bench_report.rates import PriceOptions, hourly_rate
 
 if TYPE_CHECKING:
     from accel_bench.documents.base import JsonValue
@@ -42,9 +43,8 @@ def pivot(options: PivotOptions) -> None:
     would mix experiments, further keys become rows. What ran out of memory is an OOM cell, and what
     failed its word. With --price or --instance there is money, with --tokens the hours too.
     """
-    from accel_bench.analysis.metrics.cost import Terms
     from accel_bench.cli.output import print_aside, print_report
-    from accel_bench_report.rates import hourly_rate
+    from accel_bench_report.tables.expenses import Terms
     from accel_bench_report.tables.pivot import Layout, pivot_experiments
     from accel_bench_report.tables.pivot_view import pivot_report
 

@@ -80,7 +80,6 @@ def test_a_planted_leak_is_found_and_none_in_the_ordinary_run(results: Path) -> 
     assert growth["leaking"]["bytes_per_step"]["median"] == pytest.approx(2**19, rel=0.2)
 
 
-@pytest.mark.box
 def test_what_a_loss_took_is_printed_in_steps_tokens_seconds_and_dollars(results: Path) -> None:
     printed = convergence(results, "--loss", "3.9", "--price", "3.6", "--curves").out
     assert "validation loss before and after training" in printed

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from accel_bench_report.tables.expenses import Terms, usd_per_million_tokens
 from accel_bench_report.tables.pivot import pivot
 from analysis_factory import make_experiment, make_result
 
-from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import utilization
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.catalog.models import read_card

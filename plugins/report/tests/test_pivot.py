@@ -70,7 +70,6 @@ def succeed(*arguments: str) -> Done:
     return done
 
 
-@pytest.mark.box
 def test_a_grid_shows_oom_cells_ratios_and_money(folder: Path) -> None:
     arguments = ["--rows", "stack", "--columns", "batch_size", "--tokens", "1e6"]
     text = succeed("results", "pivot", *arguments, "--price", "3.6").out
@@ -121,7 +120,6 @@ def test_a_figure_has_one_value_by_its_short_and_its_long_name(folder: Path) -> 
         assert (found and found["median"]) == value
 
 
-@pytest.mark.box
 def test_a_figure_that_lacks_an_option_says_which(folder: Path) -> None:
     text = succeed("results", "pivot", "--price", "0.1", "--values", "dollars").out
     assert "dollars: not known without --tokens" in text and "--instance" not in text
@@ -164,11 +162,7 @@ def test_a_selection_and_a_condition_choose_what_is_arranged(folder: Path) -> No
         (["--against", "stack=a", "--against", "stack=b"], "stack is given twice"),
         (["--against", "batch_size=1", "--against", f"{BATCH}=4"], f"{BATCH} is given twice"),
         (["--against", "batch_size"], "expected KEY=VALUE, such as stack=lora"),
-        pytest.param(
-            ["--spot"],
-            "--provider, --region and --spot choose a price of --instance",
-            marks=pytest.mark.box,
-        ),
+        (["--spot"], "--provider, --region and --spot choose a price of --instance"),
     ],
 )
 def test_what_cannot_be_shown_is_an_error(folder: Path, arguments: list[str], message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Literal, NamedTuple
 
-from accel_bench.analysis.metrics.cost import instances_needed
+from accel_bench.analysis.metrics.hourly_rate import instances_needed
 from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import Hardware, NamedHardware, find_hardware
 from accel_bench.machine.devices import device_type

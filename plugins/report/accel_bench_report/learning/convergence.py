@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.learning.curves import Reached
-from accel_bench.analysis.metrics.cost import HourlyRate, machines_paid
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.result import Evaluation, Result
@@ -26,6 +26,7 @@ from accel_bench_report.learning.schema import (
     ToLoss,
 )
 from accel_bench_report.learning.to_loss import Found, amounts_of, race, to_loss
+from accel_bench_report.tables.expenses import machines_paid
 
 MOST_POINTS = 40
 """Points of a curve that are shown: the first, the last, and evenly chosen ones between."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.metrics.cost import HourlyRate
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison, Direction, Finding

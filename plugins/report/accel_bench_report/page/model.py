@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.documents.program import __version__
 from accel_bench.report.table import Column, Table
 from accel_bench_report.page.memory_parts import MemoryView
@@ -14,6 +13,7 @@ from accel_bench_report.page.plot_svg import COLOURS
 from accel_bench_report.page.plots import Plot
 from accel_bench_report.page.scenario import PageRow
 from accel_bench_report.page.waterfall import WaterfallView
+from accel_bench_report.tables.expenses import EXCLUDED
 
 TOKENS = 1e9
 """Tokens to train on, until a reader writes another number."""

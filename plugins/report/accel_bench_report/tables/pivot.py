@@ -12,19 +12,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.metrics.cost import Terms, cost_notes
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import (
     FIRST_KEYS,
     Keys,
     differing,
     telling_apart,
-)
-from accel_bench.analysis.tables.figures import (
-    TIMES_AS_FAST,
-    Figure,
-    find_figures,
-    stated_figure,
 )
 from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.analysis.tables.points import PointFigure, against
@@ -33,6 +26,13 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
+from accel_bench_report.tables.expenses import Terms, cost_notes
+from accel_bench_report.tables.figures import (
+    TIMES_AS_FAST,
+    Figure,
+    find_figures,
+    stated_figure,
+)
 from accel_bench_report.tables.keyed import (
     Keyed,
     Values,

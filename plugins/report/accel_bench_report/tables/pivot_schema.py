@@ -7,12 +7,12 @@ from itertools import groupby
 
 from pydantic import Field
 
-from accel_bench.analysis.metrics.cost import Terms
 from accel_bench.analysis.quantity import Better
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
+from accel_bench_report.tables.expenses import Terms
 from accel_bench_report.tables.keyed import Values
 
 

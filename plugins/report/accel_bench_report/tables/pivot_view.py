@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.listing import names_of
 from accel_bench.analysis.wording import (
@@ -23,6 +22,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.report.table import EMPTY, Column, Report, Section, Table, keyed
 from accel_bench.scenario.uses import TOKENS
+from accel_bench_report.tables.expenses import EXCLUDED
 from accel_bench_report.tables.keyed import Values
 from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 

@@ -15,7 +15,7 @@ from analysis_factory import make_experiment, make_result
 from learning_factory import diverged, learned, learned_at, seeded
 
 from accel_bench.analysis.aggregate import collect_experiments
-from accel_bench.analysis.metrics.cost import HourlyRate
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_report.tables.expenses import Terms, usd_per_million_tokens
+from accel_bench_report.tables.figures import FIGURES
 from accel_bench_report.tables.keyed import find_key
 from accel_bench_report.tables.pivot import Layout, pivot, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
@@ -19,8 +21,7 @@ from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.device_kinds import device_models
-from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
-from accel_bench.analysis.tables.figures import FIGURES
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.result import Provenance, Result, Status

@@ -8,7 +8,6 @@ from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.breakdown import phases
-from accel_bench.analysis.metrics.cost import Terms, hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
 from accel_bench.analysis.metrics.plugin_metrics import named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput, epochs
@@ -18,13 +17,14 @@ from accel_bench.analysis.metrics.utilization import (
     peak_flops_of,
     utilization,
 )
-from accel_bench.analysis.quantity import QUANTITIES, Better
+from accel_bench.analysis.quantity import QUANTITIES, SHORT_NAMES, Better
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     median_of_known,
     positive_interval,
 )
 from accel_bench.errors import StoreError, did_you_mean
+from accel_bench_report.tables.expenses import Terms, hourly_usd, usd_per_million_tokens
 
 TIMES_AS_FAST = "times_as_fast"
 """The figure that compares two cells; all others are those of one experiment."""
@@ -238,13 +238,6 @@ FIGURES = {
     )
 }
 """All figures by name: that of their column, where stored runs have one."""
-
-SHORT_NAMES = {
-    "step_seconds": "median_step_seconds",
-    "peak_memory": "peak_memory_bytes",
-    "peak_nvml": "peak_nvml_bytes",
-}
-"""Other names that are accepted."""
 
 STATED = frozenset(
     "tokens_per_second tokens_per_second_per_device samples_per_second steps_per_second mean_loss "

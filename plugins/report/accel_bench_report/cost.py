@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from accel_bench.cli.options import ExperimentOptions, PriceOptions, takes
+from accel_bench.cli.options import ExperimentOptions, takes
+from accel_bench_report.rates import PriceOptions, hourly_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,7 @@ def cost(options: CostOptions) -> None:
     """
     from accel_bench.cli.output import print_aside, print_report
     from accel_bench.errors import PriceError
-    from accel_bench_advise.cost_report import cost_of_experiments, cost_report
-    from accel_bench_advise.rates import hourly_rate
+    from accel_bench_report.tables.costs import cost_of_experiments, cost_report
 
     rate = hourly_rate(options)
     if rate is None:

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.metrics.cost import (
-    EXCLUDED,
-    HourlyRate,
-    Terms,
-    cost_notes,
-    machines_paid,
-)
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import devices_used
 from accel_bench.analysis.schema import Document, ExperimentRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import tell_apart
-from accel_bench.analysis.tables.figures import FIGURES, paid_speed
 from accel_bench.analysis.wording import (
     grouped_by_reason,
     label,
@@ -36,6 +29,8 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_report.tables.expenses import EXCLUDED, Terms, cost_notes, machines_paid
+from accel_bench_report.tables.figures import FIGURES, paid_speed
 
 
 class ExperimentCost(ExperimentRow):

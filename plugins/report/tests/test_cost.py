@@ -109,6 +109,7 @@ def test_an_id_chooses_an_experiment_with_all_its_runs(identifier: str) -> None:
     assert [(row["experiment_id"], row["runs"]) for row in found] == [(LORA.id, 2)]
 
 
+@pytest.mark.box
 @pytest.mark.usefixtures("folder")
 def test_a_stale_price_of_the_table_is_marked_in_every_format() -> None:
     done = cost("--instance", "g5.xlarge", "--format", "json")
@@ -123,6 +124,7 @@ def test_a_stale_price_of_the_table_is_marked_in_every_format() -> None:
     assert row["tariff_stale"] == "True"
 
 
+@pytest.mark.box
 def test_a_price_of_one_s_own_is_taken_and_fresh(folder: Path) -> None:
     own = folder.parent / "config" / "accel-bench" / "prices.yaml"
     own.parent.mkdir(parents=True)
@@ -139,6 +141,7 @@ def test_a_price_of_one_s_own_is_taken_and_fresh(folder: Path) -> None:
     assert (spot["usd_per_hour"], spot["kind"]) == (0.2, "spot")
 
 
+@pytest.mark.box
 @pytest.mark.usefixtures("folder")
 def test_a_machine_with_idle_devices_and_other_ones_is_noted() -> None:
     done = cost(LORA.id, "--instance", "p5.48xlarge", "--format", "json")
@@ -164,9 +167,15 @@ def test_a_machine_with_idle_devices_and_other_ones_is_noted() -> None:
         (("--price", "1", "--tokens", "-5"), "--tokens must be a positive number"),
         (("--price", "1", "--tokens", "nan"), "--tokens must be a positive number"),
         (("--price", "1", "--region", "x"), "choose a price of --instance"),
-        (("--instance", "p4d.24xlarg"), "did you mean 'p4d.24xlarge'"),
-        (("--instance", "g5.xlarge", "--spot"), "no spot price"),
-        (("--instance", "g5.xlarge", "--region", "mars"), "none of them in mars"),
+        pytest.param(
+            ("--instance", "p4d.24xlarg"), "did you mean 'p4d.24xlarge'", marks=pytest.mark.box
+        ),
+        pytest.param(("--instance", "g5.xlarge", "--spot"), "no spot price", marks=pytest.mark.box),
+        pytest.param(
+            ("--instance", "g5.xlarge", "--region", "mars"),
+            "none of them in mars",
+            marks=pytest.mark.box,
+        ),
         (("--price", "1", "--instances", "0"), "instances"),
         (("nothing", "--price", "1"), "begins with 'nothing'"),
     ],
@@ -189,4 +198,4 @@ def test_a_folder_without_results_is_an_error(folder: Path, tmp_path: Path) -> N
 
 def test_importing_the_command_imports_neither_pydantic_nor_rich_tables() -> None:
     heavy = {"pydantic", "torch", "rich.table", "yaml"}
-    assert not imported("import accel_bench_advise.cost", heavy)
+    assert not imported("import accel_bench_report.cost", heavy)

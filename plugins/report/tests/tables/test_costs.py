@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 from typing import Any
 
 import pytest
-from accel_bench_advise.cost_report import CostDocument, cost_of_experiments
-from accel_bench_advise.price_table import Price
-from accel_bench_advise.rates import table_tariff
+from accel_bench_report.tables.costs import CostDocument, cost_of_experiments
+from accel_bench_report.tables.expenses import EXCLUDED, same_device, usd_per_million_tokens
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
-from accel_bench.analysis.metrics.cost import (
-    EXCLUDED,
-    HourlyRate,
-    instances_needed,
-    same_device,
-    usd_per_million_tokens,
-)
+from accel_bench.analysis.metrics.hourly_rate import HourlyRate, instances_needed
 from accel_bench.result import Result, Status
 
 GIVEN = HourlyRate(usd_per_hour=3.6, kind="given")
@@ -34,19 +26,20 @@ def cost_of(results: Sequence[Result], *terms: Any, **others: Any) -> CostDocume
     return cost_of_experiments(rows, *terms, **others)
 
 
-def make_price(**changes: Any) -> Price:
-    """A machine with eight devices; `changes` are fields."""
-    fields: dict[str, Any] = {
-        "provider": "aws",
-        "instance": "p4d.24xlarge",
-        "region": "us-east-1",
-        "device": "a100-sxm-40gb",
-        "devices": 8,
-        "usd_per_hour": 32.0,
-        "source": "a list",
-        "date": "2025-01-01",
-    }
-    return Price(**{**fields, **changes})
+def make_rate(devices: int = 8) -> HourlyRate:
+    """The price of a machine with so many devices."""
+    return HourlyRate(
+        usd_per_hour=32.0,
+        kind="on demand",
+        provider="aws",
+        instance="p4d.24xlarge",
+        region="us-east-1",
+        device="a100-sxm-40gb",
+        devices=devices,
+        source="a list",
+        date="2025-01-01",
+        age_days=1,
+    )
 
 
 def on(device: dict[str, str], ranks: int = 1, nodes: int = 1) -> Result:
@@ -144,8 +137,7 @@ def test_whole_machines_are_paid_for(
 
 
 def test_a_run_on_two_machines_costs_both_and_idle_devices_are_named() -> None:
-    tariff = table_tariff(make_price(), date(2025, 1, 2))
-    assert tariff is not None
+    tariff = make_rate()
     a100 = {"type": "cuda", "name": "NVIDIA A100-SXM4-40GB"}
     (row,) = cost_of([on(a100, 4, nodes=2)], tariff).experiments
     assert (row.instances, row.usd_per_hour, row.devices_used) == (2, 64.0, 4)
@@ -164,8 +156,7 @@ def test_a_run_on_two_machines_costs_both_and_idle_devices_are_named() -> None:
     ],
 )
 def test_a_price_for_another_device_is_said_so(device: dict[str, str], words: str) -> None:
-    tariff = table_tariff(make_price(devices=1), date(2025, 1, 2))
-    assert tariff is not None
+    tariff = make_rate(devices=1)
     (row,) = cost_of([on(device)], tariff).experiments
     (note,) = row.notes
     assert words in note
@@ -178,20 +169,6 @@ def test_devices_of_catalogs_are_known_under_their_names_there() -> None:
     assert same_device("NVIDIA A100-SXM4-80GB", "A100") is False
     assert same_device("NVIDIA A100-SXM4-80GB", "Gaudi HL-205") is None
     assert same_device("Gaudi HL-205", "A100") is None
-
-
-def test_a_tariff_carries_the_row_it_comes_from_and_its_age() -> None:
-    price = make_price(spot_usd_per_hour=9.0)
-    fresh = table_tariff(price, date(2025, 4, 1))
-    old = table_tariff(price, date(2025, 4, 2))
-    assert fresh is not None
-    assert old is not None
-    assert (fresh.age_days, fresh.stale, old.age_days, old.stale) == (90, False, 91, True)
-    assert (fresh.usd_per_hour, fresh.kind, fresh.source) == (32.0, "on demand", "a list")
-    spot = table_tariff(price, date(2025, 4, 1), spot=True)
-    assert spot is not None
-    assert (spot.usd_per_hour, spot.kind) == (9.0, "spot")
-    assert table_tariff(make_price(), date(2025, 4, 1), spot=True) is None
 
 
 @settings(max_examples=50, deadline=None)
