@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from accel_bench.catalog.models import ModelCard, cards_of_family
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.plugin import Plugin
+from accel_bench.plugins.doors import find_entry
 from accel_bench.plugins.manager import is_tracker, load_class
 from accel_bench.plugins.registry import find
-from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import Draft, Setting
 from accel_bench.scenario.sweep import Choices
-from accel_bench.scenario.uses import DataUse, Use, slot_defaults
+from accel_bench.scenario.uses import Use
 
-OF_ALL_DATA = DataUse.owned_keys() - {"use"}
-"""Settings of `data` that hold whichever plugin brings them."""
+AXES = "accel_bench.axes"
+"""Group of the entry point `family`: a function of a draft and the name of a family of models.
+
+It removes from the draft what the axis replaces, and returns the axis' settings.
+"""
 
 
 @dataclass(frozen=True)
@@ -180,93 +180,12 @@ def _sweep_seeds(draft: Draft, request: PlanRequest, axes: Sequence[Setting]) ->
 
 def _sweep_family(draft: Draft, family: str) -> list[Setting]:
     """Return the axis of the models of the catalog of one family (`--family`), which replaces the
-    file's model.
-
-    A task that the file names chooses those that were trained by it; else each model has its own,
-    and data that this task learns from.
-    """
-    cards = cards_of_family(family)
+    file's model."""
+    entry = find_entry(AXES, "axis", "family")
+    with entry.blamed():
+        axes: list[Setting] = entry.load()(draft, family)
     _refuse_zip(draft, "--family")
-    model, place = draft.data.get("model"), f"--family {family}"
-    if isinstance(model, dict):
-        model.pop("id", None)
-    written = draft.data.get("task")
-    task = written.get("use") if isinstance(written, dict) else written
-    names = [name for name, card in cards.items() if task in (None, card.task)] or list(cards)
-    if task is not None:
-        return [("sweep.model.id", names, place)]
-    axes: list[Setting] = []
-    if draft.data.get("sweep") is None and draft.data.get("tag") is None:
-        axes.append(("tag.format", "{model.id}", place))
-    axes.append(("zip.model.id", names, place))
-    axes.append(("zip.task.use", [cards[name].task for name in names], place))
-    of_file = draft.data.get("data") or slot_defaults().slots["data"]
-    replaced = _replaced_data(of_file, [cards[name] for name in names])
-    if any(replaced):
-        draft.data.pop("data", None)
-        axes.append(("zip.data", [own or of_file for own in replaced], place))
-        draft.notices += _of_replaced(of_file, list(filter(None, replaced)), place)
     return axes
-
-
-def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:
-    """Return for each model the data of its task, with the file's settings that all data have; None
-    where its task learns from the file's."""
-    written = of_file if isinstance(of_file, dict) else {"use": of_file}
-    named = written.get("use", slot_defaults().slots["data"])
-    kind = None
-    with suppress(PluginError):  # Which is raised later, with its place in the file.
-        kind = load_class(named) if isinstance(named, str) else None
-    family_data = slot_defaults().family_data
-    return [
-        _data_of(card, family_data[card.task], written)
-        if kind and card.task in family_data and not _teaches(kind, card.task)
-        else None
-        for card in cards
-    ]
-
-
-def _teaches(data: type[Plugin[Any]], task: str) -> bool:
-    """Return whether a task that does not learn from tokens can learn from a plugin's data.
-
-    Where the plugin declares no tasks, its batches are tokens unless it simulates others.
-    """
-    if data.tasks is not None:
-        return task in data.tasks
-    return "simulate_batch" in dict(marked_methods(data))
-
-
-def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a card's task, with the slot's settings that are written, in images and
-    texts that the model takes."""
-    kept = {key: written[key] for key in sorted(OF_ALL_DATA & written.keys())}
-    if kept.get("sequence_length") == "auto":
-        del kept["sequence_length"]  # It is worked out from the data that are replaced.
-    length = kept.get("sequence_length")
-    longest = _of_tower(card, "text_config", "max_position_embeddings")
-    if isinstance(length, int) and isinstance(longest, int):
-        kept["sequence_length"] = min(length, longest)
-    size = _of_tower(card, "vision_config", "image_size")
-    return {**own, **kept, **({"image_size": size} if size and "image_size" in own else {})}
-
-
-def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
-    """Return a key of the configuration of a part of a model, or of one without such a part."""
-    config = card.config.get(tower, card.config)
-    return config.get(key) if isinstance(config, dict) else None
-
-
-def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
-    """Yield what took the place of the file's data, and which of its settings no longer count."""
-    written = of_file if isinstance(of_file, dict) else {"use": of_file}
-    named = written.get("use", slot_defaults().slots["data"])
-    lost = sorted(written.keys() - OF_ALL_DATA - {"use"})
-    without = f" (left out: {', '.join(lost)})" if lost else ""
-    for use, count in Counter(str(data["use"]) for data in replaced).items():
-        yield (
-            f"data: {use} in the place of {named}{without} for {count} of the models of {place}, "
-            f"whose task does not learn from {named}"
-        )
 
 
 def refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
