@@ -46,7 +46,7 @@ def test_the_document_has_the_promised_keys():
         "scenario",
         "baseline",
         "experiments",
-        "points",
+        "reference",
         "race",
         "sections",
         "notices",

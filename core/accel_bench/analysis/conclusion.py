@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.sections import compared_by_sections
 from accel_bench.analysis.statistics.verdict import ALIKE, MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
     StackAtPoint,
@@ -224,8 +225,8 @@ def _uncompared(summary: Summary) -> list[str]:
     sound = [row for row in summary.experiments if row.status.completed and not row.disowned]
     speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
-    points = any(one.ratio for one in summary.points)
-    what = "no stack was compared with another, sweep points were" if points else ""
+    compared = compared_by_sections(summary)
+    what = f"no stack was compared with another, {compared} were" if compared else ""
     why = [] if failed else [what or "nothing was compared"]
     if len(others) == len(summary.experiments) and len(others) > 1:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]

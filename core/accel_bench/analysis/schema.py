@@ -17,7 +17,6 @@ from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.quantity import Quantity
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
@@ -271,8 +270,8 @@ class Summary(Document):
     experiments: tuple[ExperimentSummary, ...] = ()
     """Rows."""
 
-    points: tuple[PointFigure, ...] = ()
-    """Each stack at each sweep point against the same stack at the reference point."""
+    reference: str = ""
+    """Tag of the sweep point that the others are compared with; empty for the first."""
 
     sections: dict[str, Any] = Field(default_factory=dict)
     """Documents of further tables, by the names of the entry points that make them."""

@@ -9,6 +9,8 @@ say. More names of the module, each of which it may have:
 - `tables(summary, document)` returns the tables in place of that one;
 - `notes(summary, document)` returns notes on the stacks, `details(summary, document, row)` what
   `--verbose` tells of one of them;
+- `compared(summary, document)` returns what it compares, for the headline where no stack is
+  compared with another: `sweep points`; or an empty text;
 - `STACK_COLUMNS` stand in the table of the stacks, and `CSV_COLUMNS` in the CSV;
 - `SHOWN_METRICS` are names of metrics that its tables show: the table of metrics leaves them out.
 
@@ -18,6 +20,7 @@ Sections of the box are made for every comparison, others if they are named.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns
@@ -51,6 +54,16 @@ def with_sections(
             notices.append(f"left out: {error}")
     update = {"sections": found, "notices": (*summary.notices, *notices)}
     return summary.model_copy(update=update)
+
+
+def compared_by_sections(summary: Summary) -> str:
+    """Return what sections compare with one another, which is no stack; empty for nothing."""
+    for name, document in summary.sections.items():
+        with suppress(AccelBenchError):  # Notices name what fails.
+            entry = find_entry(GROUP, KIND, name)
+            if hasattr(entry.load(), "compared"):
+                return str(call_section(entry, "compared", summary, document))
+    return ""
 
 
 def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:

@@ -45,7 +45,6 @@ from accel_bench.analysis.statistics.verdict import (
     compare_stacks,
     paired_logs,
 )
-from accel_bench.analysis.tables.points import compare_points
 from accel_bench.analysis.wording import label, percent, ratio_interval
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
@@ -125,7 +124,7 @@ def summarize_runs(
             dict.fromkeys(text for row in measured for text in row.planned.experiment.notices)
         ),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
-        points=compare_points(measured, reference),
+        reference=reference,
     )
     return with_sections(summary, measured, sections)
 

@@ -26,7 +26,7 @@ from accel_bench.plugins.manager import try_apart
 from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.sweep import Point
-from accel_bench_report.sweep import NAME, Sweep, scaling_of
+from accel_bench_report.sweep import NAME, Sweep
 from accel_bench_report.tables.scaling import BATCH, SIZES, project
 from accel_bench_report.tables.scaling_view import scaling_report
 
@@ -75,8 +75,9 @@ def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence
     """Print the scaling, with estimates for these numbers of devices."""
     done = []
     for one in summaries:
-        found = tuple(project(scaling, projected) for scaling in scaling_of(one))
-        sections = {**one.sections, NAME: Sweep(scaling=found)}
+        swept: Sweep = one.sections.get(NAME, Sweep())
+        found = tuple(project(scaling, projected) for scaling in swept.scaling)
+        sections = {**one.sections, NAME: Sweep(points=swept.points, scaling=found)}
         done.append((one.model_copy(update={"sections": sections}), found))
     print_report(scaling_report(done), options.output)
 

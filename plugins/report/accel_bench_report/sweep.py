@@ -8,10 +8,20 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import point_name, rate_interval, ratio_interval, settings
 from accel_bench.documents.base import Frozen
-from accel_bench.report.table import Column, Table, in_units, number_column, reader
+from accel_bench.report.table import (
+    Column,
+    Line,
+    Table,
+    columns_of,
+    in_units,
+    number_column,
+    read_at,
+    reader,
+)
 from accel_bench_report.tables.pivot import Layout, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
 from accel_bench_report.tables.pivot_view import pivot_tables
+from accel_bench_report.tables.points import PointFigure, compare_points
 from accel_bench_report.tables.scaling import Scaling, scalings
 from accel_bench_report.tables.scaling_view import pairing, scaling_tables
 
@@ -28,6 +38,9 @@ MEANING = "points: speed alone, as estimates with 95 % intervals and no verdicts
 class Sweep(Frozen):
     """Sweep points beside one another."""
 
+    points: tuple[PointFigure, ...] = ()
+    """Each stack at each sweep point against the same stack at the reference point."""
+
     scaling: tuple[Scaling, ...] = ()
     """How each stack scales; empty where neither devices nor nodes are swept."""
 
@@ -38,25 +51,29 @@ class Sweep(Frozen):
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
     """Return the section; None where nothing but seeds is swept."""
-    scaling = scalings(rows)
-    if not (summary.points or scaling):
+    scaling, points = scalings(rows), compare_points(rows, summary.reference)
+    if not (points or scaling):
         return None
     sessions = {session for row in rows for session, _ in row.counted}
     beside = Layout(baselines=dict.fromkeys(sessions, summary.baseline))
-    pivot = pivot_experiments(rows, beside) if summary.points else None
-    return Sweep(scaling=scaling, pivot=pivot)
+    pivot = pivot_experiments(rows, beside) if points else None
+    return Sweep(points=points, scaling=scaling, pivot=pivot)
+
+
+def compared(summary: Summary, found: Sweep) -> str:
+    """Return `sweep points` where one of them has a ratio to another."""
+    return "sweep points" if any(one.ratio for one in found.points) else ""
 
 
 def tables(summary: Summary, found: Sweep) -> list[Table]:
     """Return a table of each stack that scales; else one of sweep points, and one of rates."""
     if found.scaling:
         return scaling_tables(found.scaling)
-    return [*point_tables(summary), *(point_figures(found.pivot) if found.pivot else ())]
+    return [*point_tables(found.points), *(point_figures(found.pivot) if found.pivot else ())]
 
 
-def point_tables(summary: Summary) -> list[Table]:
+def point_tables(rows: Sequence[PointFigure]) -> list[Table]:
     """Return the table of the sweep points, where several were planned."""
-    rows = summary.points
     if not rows:
         return []
     shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
@@ -87,3 +104,18 @@ COLUMNS = (
     number_column("ratio_per_device", "per device", "times as fast", ratio_interval),
 )
 """Columns for people; the last two where points differ in their number of ranks."""
+
+OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"
+"""Fields of a sweep point that the CSV has."""
+
+
+def _point_of(line: Line) -> PointFigure | None:
+    """Return the figures of the stack and the sweep point of a CSV's row."""
+    found = line.summary.sections.get(NAME)
+    own = line.row.stack, line.row.sweep
+    points = found.points if isinstance(found, Sweep) else ()
+    return next((one for one in points if (one.stack, one.sweep) == own), None)
+
+
+CSV_COLUMNS = read_at(_point_of, *columns_of(PointFigure, "", "point_{}", OF_POINT))
+"""Columns of the CSV."""

@@ -92,5 +92,5 @@ def test_points_of_other_nodes_are_said_to_be_unpaired() -> None:
 
     one, four = (make_experiment(sweep={"train.micro_batch_size": size}) for size in (1, 4))
     runs = [*on("a", make_rounds(one, STEADY)), *on("b", make_rounds(four, scaled(0.5)))]
-    (table,) = point_tables(summary([one, four], runs))
+    (table,) = point_tables(summary([one, four], runs).sections[NAME].points)
     assert any("times or nodes" in note for note in table.notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from analysis_factory import make_failures, make_rank
@@ -19,9 +18,6 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import judge_row, summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
-
-RATES = ((4.0, 100.0), (1.0, 50.0))
-"""Requests a second of sweep points, and their milliseconds."""
 
 
 def summary_of(*stacks: Sequence[Result]) -> Summary:
@@ -92,34 +88,11 @@ def test_a_latency_and_a_speed_are_not_compared() -> None:
     assert ratio(2.0) == (None, "requests arrive at 2 and at 4 a second")
 
 
-def test_sweep_points_may_differ_in_the_rate() -> None:
-    rates = [serving("base", ms, rate=rate, sweep={"inference.rate": rate}) for rate, ms in RATES]
-    ratio = summary_of(*rates).points[1].ratio
-    assert ratio is not None and ratio.median == pytest.approx(2.0)
-
-
 def test_without_a_rate_tokens_per_second_are_compared() -> None:
     slow, fast = serving("base", 100, rate=None), serving("fast", 900, seconds=0.05, rate=None)
     row = summary_of(slow, fast).experiments[1]
     assert row.verdict_word == "faster"
     assert (row.offered_rate, row.request_seconds) == (None, None)
-
-
-def test_sweep_points_are_compared_by_latency_and_those_that_are_saturated_are_not() -> None:
-    def point(batch: int, ms: float, seconds: float, **more: Any) -> list[Result]:
-        sweep = {"inference.batch_size": batch}
-        return serving("base", ms, seconds=seconds, sweep=sweep, inference=batches(batch), **more)
-
-    def batches(size: int) -> dict[str, Any]:
-        return {"batch_size": size}
-
-    stacks = [point(1, 100, 0.1), point(4, 200, 0.05), point(8, 50, 0.02, saturated=True)]
-    first, second, third = summary_of(*stacks).points
-    assert first.verdict_reason == "this is the reference point"
-    assert second.ratio is not None and second.ratio.median == pytest.approx(0.5)
-    assert third.ratio is None and third.verdict_reason.startswith(
-        "saturated: base (inference.batch_size=8)"
-    )
 
 
 def test_latencies_that_were_not_measured_leave_the_speed_open() -> None:

@@ -16,7 +16,6 @@ from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.schema import ExperimentSummary, Rates, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
-from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
     JUDGED,
     count,
@@ -84,7 +83,7 @@ def stacks_report(
 
     The added columns form a table of their own, unless the page is `wide`.
     """
-    rows = [_flat_row(summary, row) for summary in summaries for row in summary.experiments]
+    rows = [Line(summary=one, row=row) for one in summaries for row in one.experiments]
     columns = (*FLAT, *_section_columns(summaries), *FLAT_AT_THE_END)
     return Report(
         sections=[_section(summary, verbose, wide) for summary in summaries],
@@ -435,12 +434,6 @@ def _visible(row: ExperimentSummary) -> str:
     )
 
 
-def _flat_row(summary: Summary, row: ExperimentSummary) -> Line:
-    """Return a line of the CSV."""
-    points = (p for p in summary.points if (p.stack, p.sweep) == (row.stack, row.sweep))
-    return Line(summary=summary, row=row, point=next(points, None))
-
-
 def _plugins(flat: Line) -> list[str]:
     return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
 
@@ -450,9 +443,6 @@ NAMED_BELOW = "rates tokens start_up phases utilization memory losses"
 
 LEFT_OUT = "evidence effective update_cost"
 """Documents of a row that a spreadsheet does without."""
-
-OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"
-"""Fields that a row has of its sweep point."""
 
 PEAKS = ("reserved", "nvml", "rss")
 """Ways of measuring memory whose peak has a column, beside the one of `peak_memory_bytes`."""
@@ -471,7 +461,6 @@ FLAT = (
 """Columns of the CSV, before those of the sections."""
 
 FLAT_AT_THE_END = (
-    *columns_of(PointFigure, "point", "point_{}", OF_POINT),
     Column("plugins", _plugins),
     Column("metrics", reader("row.metric_values")),
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.device_kinds import DeviceKind
+from accel_bench.analysis.pairing import paired_rounds, shares_rounds
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import (
     ESTIMATE,
@@ -16,7 +17,6 @@ from accel_bench.analysis.statistics.verdict import (
     RoundKey,
     compare,
 )
-from accel_bench.analysis.tables.points import paired_rounds, shares_rounds
 from accel_bench_advise.recommendation.break_even import break_even, mean_ends
 from accel_bench_advise.recommendation.candidates import (
     Candidate,

@@ -16,7 +16,6 @@ from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.tables.experiment_keys import changes_task
-from accel_bench.analysis.tables.points import against
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench_report.seeds import loss_at_end
@@ -33,6 +32,7 @@ from accel_bench_report.tables.keyed import (
     with_keys,
 )
 from accel_bench_report.tables.pivot import MAIN_KEYS, MEASURED, NO_BASELINES, STACK, cell_word
+from accel_bench_report.tables.points import against
 
 ByValue = dict[str, list[ExperimentRuns]]
 """Experiments by their values of one key, which are named as those of `group_by`."""

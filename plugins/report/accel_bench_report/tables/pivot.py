@@ -27,7 +27,6 @@ from accel_bench.analysis.tables.figures import (
     stated_figure,
 )
 from accel_bench.analysis.tables.listing import provenance_of
-from accel_bench.analysis.tables.points import PointFigure, against
 from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
@@ -44,6 +43,7 @@ from accel_bench_report.tables.keyed import (
     with_keys,
 )
 from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
+from accel_bench_report.tables.points import PointFigure, against
 
 MEASURED = "measured"
 """Count of the cells in which figures stand."""

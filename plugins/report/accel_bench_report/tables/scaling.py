@@ -11,14 +11,15 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.pairing import shares_rounds
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, t_bound
 from accel_bench.analysis.statistics.verdict import ESTIMATE, UNPAIRED, RoundKey, compare
 from accel_bench.analysis.tables.experiment_keys import keys_of
-from accel_bench.analysis.tables.points import PointFigure, against, shares_rounds
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.tables.keyed import Keyed, group_by
+from accel_bench_report.tables.points import PointFigure, against
 
 Law: TypeAlias = Literal["Amdahl", "Gustafson"]
 

@@ -7,7 +7,6 @@ from functools import partial
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
     count,
     group_label,
@@ -32,6 +31,7 @@ from accel_bench.report.table import (
     one_or_list,
     reader,
 )
+from accel_bench_report.tables.points import PointFigure
 from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint, SerialShare
 
 WIDTH = 80

@@ -1,0 +1,57 @@
+"""Pairs of rounds of two experiments, such as one stack at two sweep points.
+
+Points of a session are run one after another, unless it interleaves them, or at once on nodes of
+their own. So runs of two points are pairs only where each round of both was over before the next
+began, on the same nodes; else they are unpaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.result import Result
+
+
+def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
+    """Return whether all rounds that both ran are pairs."""
+    shared = set(a.speeds) & set(b.speeds)
+    return bool(shared) and paired_rounds(a, b) == shared
+
+
+def paired_rounds(a: ExperimentRuns, b: ExperimentRuns) -> set[RoundKey]:
+    """Return the rounds whose runs of both are pairs, of sessions in which all are.
+
+    Each round of both began before the next one of either, on the same nodes. Runs that overlap in
+    time disturb one another, as those of points that run at once do.
+    """
+    shared = sorted(set(a.speeds) & set(b.speeds))
+    sessions = {session: list(keys) for session, keys in groupby(shared, lambda key: key[0])}
+    return {key for keys in sessions.values() if _are_pairs(a, b, keys) for key in keys}
+
+
+def _are_pairs(a: ExperimentRuns, b: ExperimentRuns, keys: Sequence[RoundKey]) -> bool:
+    """Return whether these rounds of one session are pairs."""
+    runs = [(a.completed[key], b.completed[key]) for key in keys]
+    if any(_ran_apart(*both) or _overlap(*both) for both in runs):
+        return False
+    begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in keys]
+    begins.sort()
+    return all(last < first for (_, last), (first, _) in pairwise(begins))
+
+
+def _ran_apart(one: Result, other: Result) -> bool:
+    """Return whether two runs were on other nodes; more ranks may need more of them."""
+    sizes = {run.experiment.scenario.world_size for run in (one, other)}
+    nodes = {frozenset(node.name for node in run.nodes) for run in (one, other)}
+    return len(sizes) == 1 and len(nodes) > 1
+
+
+def _overlap(*runs: Result) -> bool:
+    """Return whether the later one of two runs began before the other had ended."""
+    first, second = sorted(runs, key=lambda run: run.started_at)
+    began, next_began = (datetime.fromisoformat(run.started_at) for run in (first, second))
+    return began < next_began < began + timedelta(seconds=first.seconds)
