@@ -183,6 +183,18 @@ def test_a_stack_may_set_any_variable_when_that_is_allowed(tmp_path: Path) -> No
     assert point.scenario.environment == {"MINE": "x"}
 
 
+# Other distributions.
+
+
+def test_a_ladder_needs_something_installed_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_bench.planning.made_stacks.find_entries", lambda *_: {})
+    with pytest.raises(ScenarioError, match="1:1: nothing that is installed makes a ladder"):
+        points(tmp_path, "ladder: [x]\n")
+    assert points(tmp_path, "ladder: []\n")
+
+
 # Counting and leaving alone.
 
 
