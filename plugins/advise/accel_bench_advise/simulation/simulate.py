@@ -153,7 +153,9 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     config = getattr(run.model, "config", None)
     tracker.vocabulary = getattr(text_config(config), "vocab_size", None)
     # Batches that hold images or audio beside text.
-    tracker.assumes = hasattr(config, "vision_config") or run.scenario.counts != TOKENS
+    counts = TOKENS if run.task is None else run.task.counts
+    tracker.assumes = hasattr(config, "vision_config") or counts != TOKENS
+    tracker.copies = device == "cpu"
     tracker.assign((w for w in weights if w.dtype in QUANTIZED), "quantized weights")
     tracker.assign((w for w in weights if w.dtype not in QUANTIZED), "weights")
     for parameter in run.model.parameters():

@@ -19,6 +19,9 @@ from accel_bench_advise.estimates.schema import Footprint, Operations, Part
 
 aten = torch.ops.aten
 
+FEW_CHANNELS = 3
+"""Channels of an input, such as a picture's, that oneDNN reads in torch's own layout."""
+
 
 @dataclass(eq=False)
 class TrackedStorage:
@@ -33,7 +36,8 @@ class StepTracker(TorchDispatchMode):
 
     `phase` and `vocabulary`, the number of token ids, are set from outside. Roles known later, such
     as gradients, are set by `assign`. With `assumes`, values that a model reads from its batch are
-    1, and masks select everything: an image or an utterance is present.
+    1, and masks select everything: an image or an utterance is present. With `copies`, a CPU's
+    convolutions copy what they read and write.
     """
 
     def __init__(self) -> None:
@@ -41,6 +45,7 @@ class StepTracker(TorchDispatchMode):
         self.phase = "build"
         self.vocabulary: int | None = None
         self.assumes = False
+        self.copies = False
         self._known: dict[int, tuple[TrackedStorage, Any]] = {}
         self._events: list[tuple[TrackedStorage, bool, str]] = []
         self._base: set[TrackedStorage] = set()
@@ -94,6 +99,9 @@ class StepTracker(TorchDispatchMode):
         made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
         for tensor in made:
             self._block(tensor)
+        if self.copies and (copied := _copied_bytes(func, args, made)):
+            block = TrackedStorage(copied, "temporaries")
+            self._events += [(block, True, self.phase), (block, False, self.phase)]
         if self.phase != "build":
             self._count(func, args, kwargs, out, made)
         return out
@@ -151,6 +159,33 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
             out = func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs)
             return torch.empty_like(out, dtype=args[0].dtype)
     return func(*args, **kwargs)
+
+
+def _copied_bytes(func: Any, args: Any, made: list[torch.Tensor]) -> int:
+    """Return the most bytes that a convolution of a CPU takes beyond its results; else 0.
+
+    oneDNN copies activations and weights into layouts of its own, an input of few channels
+    excepted, and its results back.
+    """
+    if func is aten.convolution.default:
+        source, weight, (result,) = args[0], args[1], made
+        return max(_reordered(source) + content_bytes(weight), content_bytes(result))
+    if func is not aten.convolution_backward.default:
+        return 0
+    source, strides, mask = args[1], args[4], args[10]
+    written, read, weights = map(content_bytes, args[:3])
+    of_weights = written + _reordered(source) + weights if mask[1] else 0
+    if not mask[0]:
+        return max(0, of_weights - weights)
+    # The gradient of a strided input is copied twice.
+    copies = 3 if max(strides) > 1 and _reordered(source) else 2
+    most = max(written + weights + read, copies * read, read + of_weights)
+    return most - sum(map(content_bytes, made))
+
+
+def _reordered(source: torch.Tensor) -> int:
+    """Return the bytes of a convolution's input in another layout; 0 for few channels."""
+    return content_bytes(source) if source.shape[1] > FEW_CHANNELS else 0
 
 
 def _is_mask(indices: Any) -> bool:
