@@ -34,6 +34,16 @@ DEVICE, DEVICES = "resources.device", ("auto", "cpu", "cuda", "rocm", "mps")
 
 MIXED = "bf16-autocast"
 
+ON_GPUS = ("cuda", "rocm")
+
+BACKENDS = {
+    "gloo": ("cpu", *ON_GPUS),
+    "mpi": ("cpu", *ON_GPUS),
+    "nccl": ON_GPUS,
+    "ucc": ("cpu", *ON_GPUS),
+}
+"""Backends of process groups, with the devices that they communicate; others take their own."""
+
 
 def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
     """Return a scenario for each family and kind of hardware that accel-bench supports."""
@@ -53,7 +63,9 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
     if not devices:
         raise ImportFileError(f"{path}: names no hardware that there is a counterpart of")
     return [
-        _scenario(path, config, (family, models), table.families[family] | {DEVICE: device})
+        _scenario(
+            path, config, (family, models), table.families[family] | {DEVICE: device}, findings
+        )
         for family, models in families.items()
         for device in devices
     ]
@@ -89,28 +101,62 @@ def _scenario(
     config: Mapping[str, Any],
     family: tuple[str, list[str]],
     settings: Mapping[str, Any],
+    findings: Findings,
 ) -> NativeScenario:
     """Return a scenario with all combinations of a family on one kind of hardware."""
     (name, models), device = family, settings[DEVICE]
     left_out = {"sequence_lengths"} if name in WITHOUT_LENGTH else set()
+    processes, backends = _processes(config, device, findings)
     sweep: dict[str, list[Any]] = {"model.id": models}
     sweep |= {
         key: list(config[their])
         for their, key in SWEEPS.items()
         if config.get(their) and their not in left_out
     }
-    sweep["resources.devices"] = _devices(config)
+    moving: dict[str, list[Any]] = {
+        "resources.devices": [*processes],
+        "resources.backend": [*backends],
+    }
+    together = len({*backends}) > 1
+    if not together:
+        sweep["resources.devices"] = processes
     own = {key: config[their] for their, key in SETTINGS.items() if config.get(their) is not None}
     if config.get("mixed_precision") is True:
         own["train.precision"] = MIXED
+    if not together and backends[0]:
+        own["resources.backend"] = backends[0]
     return NativeScenario(
         name=short_name(f"{path.stem}-{name}-{device}"),
         source=f"{path} (IPFS framework, {name} on {device})",
         settings={**settings, **own},
         sweep=sweep,
+        zip=moving if together else {},
     )
 
 
-def _devices(config: Mapping[str, Any]) -> list[Any]:
-    sizes = (one.get("world_size") for one in config.get("distributed_configs") or ())
-    return list(dict.fromkeys(size for size in map(positive_integer, sizes) if size)) or [1]
+def _processes(
+    config: Mapping[str, Any], device: str, findings: Findings
+) -> tuple[list[int], list[str | None]]:
+    """Return the numbers of processes, each with its backend; None is the device's own."""
+    found: dict[tuple[int, str | None], None] = {}
+    for one in config.get("distributed_configs") or ():
+        if size := positive_integer(one.get("world_size")):
+            found[size, _backend(one.get("backend"), device, findings)] = None
+    pairs = [*found] or [(1, None)]
+    return [size for size, _ in pairs], [backend for _, backend in pairs]
+
+
+def _backend(written: Any, device: str, findings: Findings) -> str | None:
+    """Return the backend for a kind of hardware; None, with a finding, if it takes its own."""
+    if written is None:
+        return None
+    name = str(written)
+    if device in BACKENDS.get(name, ()):
+        return name
+    why = (
+        f"resources.backend has no {name!r} on {device}, which takes its own"
+        if name in BACKENDS
+        else f"{name!r} is no backend of torch's process groups: the device takes its own"
+    )
+    findings.drop("distributed_configs.backend", why)
+    return None

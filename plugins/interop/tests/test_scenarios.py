@@ -284,7 +284,39 @@ def test_the_guide_s_configuration_becomes_a_scenario_for_each_hardware(tmp_path
     assert (first.measure.warmup, first.measure.steps) == (5, 50)
     assert (first.resources.device, first.train.precision) == ("cuda", "bf16-autocast")
     assert {point.scenario.optimizer.use for point in found} == {"adam", "adamw"}
-    assert findings.lines() == []
+    assert first.resources.backend == "nccl"
+    on_cpu = points(tmp_path / "training_config-text_generation-cpu.yaml")[0].scenario
+    assert on_cpu.resources.backend is None
+    assert findings.lines() == [
+        f"left out: distributed_configs.backend (resources.backend has no 'nccl' on {device}, "
+        "which takes its own)"
+        for device in ("cpu", "mps")
+    ]
+
+
+def test_each_number_of_processes_keeps_its_backend(tmp_path: Path) -> None:
+    groups = [
+        {"world_size": 1},
+        {"world_size": 2, "backend": "gloo"},
+        {"world_size": 4, "backend": "nccl"},
+        {"world_size": 4, "backend": "smoke"},
+    ]
+    (one,), findings = configured(
+        tmp_path,
+        distributed_configs=groups,
+        model_families={"text_generation": ["gpt2"]},
+        hardware_types=["cuda"],
+    )
+    write_files(tmp_path, {"groups.yaml": one.text()})
+    found = [point.scenario.resources for point in points(tmp_path / "groups.yaml")]
+    assert one.experiments == len(found)
+    assert {(resources.devices, resources.backend) for resources in found} == {
+        (1, None),
+        (2, "gloo"),
+        (4, "nccl"),
+        (4, None),
+    }
+    assert "'smoke' is no backend of torch's process groups" in findings.lines()[0]
 
 
 def test_families_of_the_configuration_become_tasks_or_are_reported(tmp_path: Path) -> None:
