@@ -46,7 +46,7 @@ class RunCommandOptions(MeasureOptions):
         typer.Argument(help="Scenario files, folders of them, or names of shipped scenarios."),
     ] = None
     only: Annotated[
-        Names, typer.Option(help="Run only this stack, or SCENARIO/STACK, beside the baseline.")
+        Names, typer.Option(help="Run only this [SCENARIO/]STACK, beside the baseline.")
     ] = None
     tag: Annotated[
         Names, typer.Option(help="Run only the sweep point with this tag; * is any text.")
