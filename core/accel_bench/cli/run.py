@@ -45,9 +45,9 @@ class RunCommandOptions(MeasureOptions):
         Names,
         typer.Argument(help="Scenario files, folders of them, or names of shipped scenarios."),
     ] = None
-    only: Annotated[
-        Names, typer.Option(help="Run only this [SCENARIO/]STACK, beside the baseline.")
-    ] = None
+    only: Annotated[Names, typer.Option(help="Run [SCENARIO/]STACK alone, with the baseline.")] = (
+        None
+    )
     tag: Annotated[
         Names, typer.Option(help="Run only the sweep point with this tag; * is any text.")
     ] = None
