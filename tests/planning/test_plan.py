@@ -125,6 +125,17 @@ def test_what_the_file_excludes_is_skipped_with_its_reason(plan_of: Any) -> None
     assert plan.runs == 4
 
 
+def test_a_sweep_of_too_many_runs_says_how_to_split_it(plan_of: Any) -> None:
+    sweep = {
+        "train.seed": list(range(30)),
+        "data.seed": list(range(20)),
+        "model.dtype": ["float32"],
+    }
+    part = re.escape("run a part of it, such as --set 'sweep.data.seed=[0]' (60), or raise")
+    with pytest.raises(ScenarioError, match=f"asks for 1,200 runs, .*{part}"):
+        plan_of(sweep=sweep)
+
+
 def test_a_million_points_are_refused_before_they_are_made(plan_of: Any) -> None:
     sweep = {"train.seed": list(range(1000)), "data.seed": list(range(1000))}
     tracemalloc.start()

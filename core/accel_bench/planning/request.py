@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from accel_bench.errors import PluginError, ScenarioError
@@ -188,9 +190,22 @@ def _sweep_family(draft: Draft, family: str) -> list[Setting]:
     return axes
 
 
-def refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
-    if runs > max_runs:
-        raise ScenarioError(
-            f"scenario {scenario!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
-            "sweep over less, or raise the limit"
-        )
+def refuse_too_many(
+    scenario: str,
+    runs: int,
+    max_runs: int,
+    sweep: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+) -> None:
+    """Raise ScenarioError for more runs than the limit, with a part of the sweep that is within."""
+    if runs <= max_runs:
+        return
+    several = sorted((len(values), key) for key, values in sweep.items() if len(values) > 1)
+    within = [key for number, key in several if runs / number <= max_runs]
+    how = "sweep over less"
+    if key := next(iter(within), several[-1][1] if several else ""):
+        part = json.dumps([sweep[key][0]])
+        how = f"run a part of it, such as --set 'sweep.{key}={part}' ({runs // len(sweep[key]):,})"
+    raise ScenarioError(
+        f"scenario {scenario!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
+        f"{how}, or raise the limit"
+    )

@@ -284,7 +284,7 @@ def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list
     """
     rounds = file.scenario.measure.rounds
     runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
-    refuse_too_many(file.scenario.name, runs, request.max_runs)
+    refuse_too_many(file.scenario.name, runs, request.max_runs, file.scenario.sweep)
     points = list(file.points(device))
     known = {point.tag for point in points}
     for tag in request.tags:
