@@ -141,10 +141,3 @@ def test_null_where_there_is_nothing_to_take_back_is_a_value_that_is_checked(
     draft.override([(key, None)])
     with pytest.raises(ScenarioError, match=message):
         resolve(draft)
-
-
-def test_a_file_is_named_by_what_it_extends_else_by_itself(tmp_path: Path) -> None:
-    assert lay(tmp_path, SET, "name: x\n").preset == "layer0"
-    assert lay(tmp_path, SET).preset == "layer0"
-    (tmp_path / "mine.yaml").write_text("extends: [quickstart, layer0.yaml]\n", encoding="utf8")
-    assert read_draft(tmp_path / "mine.yaml").preset == "quickstart"

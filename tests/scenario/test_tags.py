@@ -84,7 +84,7 @@ def test_a_format_names_any_key_the_preset_the_world_size_and_the_stack(tmp_path
     form = "{preset}.{world_size}.bs_{train.micro_batch_size}"
     sweep = "sweep: {train.micro_batch_size: [1, 4], resources.devices: [1, 2]}\n"
     made = tags(tmp_path, f"{sweep}tag: {{format: '{form}'}}\nparallel: ddp\n")
-    assert made == [f"my-file.{n}.bs_{size}" for size in (1, 4) for n in (1, 2)]
+    assert made == [f"unnamed.{n}.bs_{size}" for size in (1, 4) for n in (1, 2)]
     made = tags(tmp_path, f"extends: quickstart\n{sweep}tag: {{format: '{form}.{{stack}}'}}\n")
     assert made[0] == "quickstart.1.bs_1.baseline"
 

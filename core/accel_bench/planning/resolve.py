@@ -92,7 +92,7 @@ class ResolvedFile:
         is not valid, for an environment variable that may not be set, and at the end for an
         exclusion with a key that no point has.
         """
-        rules, preset = self.scenario.exclude, self.written.preset
+        rules = self.scenario.exclude
         tagged: dict[str, dict[str, Any]] = {}
         idle = [(number, key) for number, rule in enumerate(rules) for key in rule.when]
         for sweep in sweep_points(self.scenario):
@@ -101,7 +101,7 @@ class ResolvedFile:
                 idle = [(number, key) for number, key in idle if key not in facts]
                 reasons = tuple(rule.because for rule in rules if applies(rule, facts))
                 with self._located("tag"):
-                    tag = make_tag(self.scenario.tag, point, preset)
+                    tag = make_tag(self.scenario.tag, point)
                 if tag and tagged.setdefault(tag, sweep) != sweep:
                     raise ScenarioError(
                         f"{self.where(('tag',))}: the points{at(tagged[tag])} and{at(sweep)} have "

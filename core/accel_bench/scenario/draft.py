@@ -102,9 +102,6 @@ class Draft:
     folder: Path | None = None
     """Folder of the file, searched first for named stacks and `extends`."""
 
-    preset: str = ""
-    """Name of the scenario that the file extends, else the file's own name without its ending."""
-
     notices: list[str] = field(default_factory=list)
     """Messages about keys that one layer sets and another sweeps, with the layer that holds."""
 

@@ -120,12 +120,11 @@ def read_drafts(path: Path) -> list[Draft]:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or name in drafts:
             raise ScenarioError(f"{where}: each of `{SEVERAL}` has a name of its own")
-        below, _ = _merged(_part(document, (DEFAULTS,), defaults), path.parent, ())
-        layer, _ = _merged(_part(document, (SEVERAL, number), entry), path.parent, ())
+        below = _merged(_part(document, (DEFAULTS,), defaults), path.parent, ())
+        layer = _merged(_part(document, (SEVERAL, number), entry), path.parent, ())
         merged = lay_over(below, layer)
-        drafts[name] = Draft(
-            f"{path} ({name})", merged.data, merged.places, path.parent, name, merged.notices
-        )
+        source = f"{path} ({name})"
+        drafts[name] = Draft(source, merged.data, merged.places, path.parent, merged.notices)
     return [*drafts.values()]
 
 
@@ -138,13 +137,12 @@ def _part(document: ParsedFile, location: Location, data: dict[str, Any]) -> Par
 
 def read_draft(path: Path) -> Draft:
     """Read a scenario file and the files that it extends. Raises ScenarioError."""
-    layer, bases = _read_merged(path, ())
+    layer = _read_merged(path, ())
     if not layer.data:
         raise ScenarioError(
             f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"
         )
-    preset = Path(bases[0] if bases else path).stem
-    return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
+    return Draft(str(path), layer.data, layer.places, path.parent, layer.notices)
 
 
 def make_draft(document: ParsedFile, folder: Path) -> Draft:
@@ -152,13 +150,12 @@ def make_draft(document: ParsedFile, folder: Path) -> Draft:
 
     Stacks and files that it names are searched in `folder` first.
     """
-    layer, bases = _merged(document, folder, ())
-    preset = Path(bases[0]).stem if bases else ""
-    return Draft(document.source, layer.data, layer.places, folder, preset, layer.notices)
+    layer = _merged(document, folder, ())
+    return Draft(document.source, layer.data, layer.places, folder, layer.notices)
 
 
-def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
-    """Read a file and those that it extends; return the merged layer, and all files read."""
+def _read_merged(path: Path, chain: tuple[Path, ...]) -> Layer:
+    """Read a file and those that it extends; return the merged layer."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -168,8 +165,8 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]
     return _merged(load_file(path), path.parent, (*chain, resolved))
 
 
-def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
-    """Merge a document over the files that it extends; return the layer, and all files read."""
+def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> Layer:
+    """Merge a document over the files that it extends; return the layer."""
     bases = document.data.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -178,10 +175,9 @@ def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> tupl
         )
     merged = Layer({})
     for base in bases:
-        below, _ = _read_merged(_base_path(document, folder, base), chain)
-        merged = lay_over(merged, below)
+        merged = lay_over(merged, _read_merged(_base_path(document, folder, base), chain))
     places = {location: document.where(location) for location in document.marks}
-    return lay_over(merged, Layer(document.data, places)), bases
+    return lay_over(merged, Layer(document.data, places))
 
 
 def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:

@@ -305,8 +305,7 @@ class TagRule(Described):
     """Format of the tag, with dotted keys in braces:
     `{preset}.{world_size}.bs_{train.micro_batch_size}`.
 
-    `preset` is the scenario that the file extends, else its own name; `world_size` the number of
-    ranks; `stack` the stack's name.
+    `preset` is the scenario's name; `world_size` the number of ranks; `stack` the stack's name.
     """
 
     @model_validator(mode="before")

@@ -162,18 +162,18 @@ def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
     )
 
 
-def make_tag(rule: TagRule, point: Point, preset: str) -> str:
+def make_tag(rule: TagRule, point: Point) -> str:
     """Return the tag of a point, which does not depend on the order of its keys.
 
     Tags are short names that are safe as folder names. A rule can name every key of the point, its
-    `world_size`, and the file's `preset`. Empty without a rule or a sweep. Raises ScenarioError for
-    a key that no experiment has.
+    `world_size`, and the scenario's name as `preset`. Empty without a rule or a sweep. Raises
+    ScenarioError for a key that no experiment has.
     """
     if rule.off or not (rule.format or rule.keys or point.sweep):
         return ""
     facts = dict[str, Any]()
     if rule.format or rule.keys:
-        names = {"preset": preset, "world_size": point.scenario.world_size}
+        names = {"preset": point.scenario.name, "world_size": point.scenario.world_size}
         facts = {**point.facts(), **names}
     if rule.format:
         text = "".join(_filled(rule.format, facts))

@@ -92,7 +92,7 @@ def test_another_pair_of_languages_is_trained_on(tmp_path: Path) -> None:
     few = {"data__path": str(tmp_path), "data__samples": 100, "data__sequence_length": 24}
     found = point("translation-sweep", data__target_lang="deu", **few)
     assert losses(found)[-1] < losses(found)[0]
-    assert found.experiment.tag == "ps_translation-cpu.ws_1.eng-deu"
+    assert found.experiment.tag == "ps_translation-sweep.ws_1.eng-deu"
 
 
 def test_speech_as_it_is_trains_the_projection_of_a_frozen_encoder() -> None:

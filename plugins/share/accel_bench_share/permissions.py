@@ -89,8 +89,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
                 f"{bundle.file}: {key} is {text!r}, a path; a bundle may not choose files of this "
                 f"machine. Name your own: --set {key}=PATH"
             )
-    scenario = bundle.manifest.scenario
-    return Draft(f"{bundle.file}:scenario.yaml", data, preset=scenario)
+    return Draft(f"{bundle.file}:scenario.yaml", data)
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
