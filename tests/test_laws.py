@@ -96,13 +96,14 @@ def imported(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} & names
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     "arguments",
     [
         ["plugins"],
         ["plugins", "--format", "json"],
-        pytest.param(["catalog", "stacks"], marks=pytest.mark.box),
-        pytest.param(["catalog", "models"], marks=pytest.mark.box),
+        ["catalog", "stacks"],
+        ["catalog", "models"],
     ],
 )
 def test_listing_imports_no_plugin(arguments: list[str], site: Path, tmp_path: Path) -> None:

@@ -308,6 +308,7 @@ def test_no_command_ends_with_0_because_a_plugin_ends_the_process(
 
 
 @pytest.mark.parametrize("name", ["syntax", "endless"])
+@pytest.mark.box
 def test_check_says_what_is_wrong_with_it(broken: Program, name: str) -> None:
     finished = broken.call("plugins", "check", name)
     assert finished.code == 2
@@ -315,12 +316,14 @@ def test_check_says_what_is_wrong_with_it(broken: Program, name: str) -> None:
     assert BROKEN[name][1] in finished.out
 
 
+@pytest.mark.box
 def test_check_knows_the_right_names_too(broken: Program) -> None:
     finished = broken.call("plugins", "check", "argument")
     assert finished.code == 2
     assert "accelerate_model has no argument 'rnu'; did you mean 'run'?" in finished.out
 
 
+@pytest.mark.box
 def test_all_of_them_are_listed_from_metadata_alone(broken: Program) -> None:
     finished = broken.call("plugins", "--format", "json")
     assert finished.code == 0

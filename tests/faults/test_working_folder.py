@@ -30,6 +30,7 @@ def test_program_and_workers_import_nothing_from_the_working_folder(trapped: Pro
     assert [row.status.value for row in finished.results] == ["ok", "ok"]
 
 
+@pytest.mark.box
 def test_a_process_that_checks_a_plugin_imports_nothing_from_it_either(trapped: Program) -> None:
     finished = trapped.call("plugins", "check", "witness")
     assert finished.code == 0, finished.err + finished.out
@@ -44,6 +45,7 @@ def test_a_foreign_accel_bench_in_the_folder_is_not_ours(tmp_path: Path) -> None
     assert done.stdout.startswith("accel-bench ")
 
 
+@pytest.mark.box
 def test_a_working_folder_that_pythonpath_names_is_imported_from(tmp_path: Path) -> None:
     install_faulty(tmp_path)
     assert Program(tmp_path, site=tmp_path).call("plugins", "check", "witness").code == 0

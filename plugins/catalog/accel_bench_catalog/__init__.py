@@ -1,1 +1,1 @@
-"""Commands that list the names a scenario can use: devices, models, stacks and keys."""
+"""Commands that list what a scenario can name: devices, models, stacks, plugins and keys."""

@@ -23,7 +23,7 @@ def list_stacks(output: OutputFormat = "table") -> None:
     """
     from accel_bench.documents.presets import find_presets
     from accel_bench.report.table import Report, Section, Table, listed
-    from accel_bench.report.views.plugins import NOT_INSTALLED
+    from accel_bench_catalog.plugin_view import NOT_INSTALLED
     from accel_bench_catalog.view import STACKS
 
     here = [_row(name, path) for name, path in sorted(find_presets("stacks").items())]

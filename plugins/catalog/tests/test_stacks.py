@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from accel_bench_catalog.plugin_view import NOT_INSTALLED
 from cli.program import call
 
 from accel_bench.documents import presets
 from accel_bench.plugins import manager, registry
-from accel_bench.report.views.plugins import NOT_INSTALLED
 
 
 def write_stacks(folder: Path, monkeypatch: pytest.MonkeyPatch, **uses: str) -> None:

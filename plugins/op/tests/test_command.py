@@ -163,6 +163,7 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     assert yaml.safe_load(text)["engine"]["benchmark"] == "rms_norm"
 
 
+@pytest.mark.box
 def test_no_other_command_imports_a_stranger_s_benchmarks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,14 +9,15 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from accel_bench_catalog import plugin_facts
+from accel_bench_catalog.plugin_view import ABSENT, NOT_INSTALLED
+from accel_bench_catalog.plugins import list_plugins
 from cli.program import call, write_nulls
 from fault_plugins.distribution import install
 
-from accel_bench.cli.plugins import list_plugins
-from accel_bench.plugins import describe, registry
+from accel_bench.plugins import registry
 from accel_bench.plugins.registry import InstalledPlugin, installed
 from accel_bench.plugins.shipped import extras, shipped
-from accel_bench.report.views.plugins import ABSENT, NOT_INSTALLED
 
 GOOD = """\
 from pydantic import Field
@@ -296,7 +297,7 @@ def test_a_check_of_all_imports_each_and_ends_with_0_whatever_it_finds(
     if left_out:
         ours = {one.distribution for one in installed()}
         others |= ours - {"accel-bench", "accel-bench-example"}
-    monkeypatch.setattr(describe, "installed", lambda: without(others))
+    monkeypatch.setattr(plugin_facts, "installed", lambda: without(others))
     greedy = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
     for name in ("greedy", "also-greedy"):
         if not (site / f"accel_bench_{name.replace('-', '_')}.py").exists():

@@ -18,7 +18,7 @@ app = typer.Typer(help="Plugins: what they do and need, and which are installed.
 def list_plugins(output: OutputFormat = "table") -> None:
     """List what each plugin does and needs, and which are not installed."""
     from accel_bench.plugins.registry import overview
-    from accel_bench.report.views.plugins import plugins_report
+    from accel_bench_catalog.plugin_view import plugins_report
 
     print_report(plugins_report(overview()), output)
 
@@ -29,8 +29,8 @@ def show(
     output: OutputFormat = "table",
 ) -> None:
     """Show hooks, options and constraints of a plugin. Imports it, under an alarm."""
-    from accel_bench.plugins.describe import describe
-    from accel_bench.report.views.plugins import plugin_report
+    from accel_bench_catalog.plugin_facts import describe
+    from accel_bench_catalog.plugin_view import plugin_report
 
     print_report(plugin_report(describe(name)), output)
 
@@ -52,8 +52,8 @@ def check(
     A plugin that is named and cannot be used ends with exit code 2; a scenario of which nothing can
     run, with 3.
     """
-    from accel_bench.plugins.describe import check as check_plugin
-    from accel_bench.plugins.describe import check_all
+    from accel_bench_catalog.plugin_facts import check as check_plugin
+    from accel_bench_catalog.plugin_facts import check_all
 
     if scenario is not None:
         from accel_bench.cli.dry_run import print_skipped
@@ -63,7 +63,7 @@ def check(
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         found = check_all() if name is None else [check_plugin(name)]
     if name is None:
-        from accel_bench.report.views.plugins import CHECKED
+        from accel_bench_catalog.plugin_view import CHECKED
 
         print_rows(CHECKED, found, output)
         return
