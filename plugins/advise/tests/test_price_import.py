@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from accel_bench_advise.price_import import MAXIMUM_CATALOG_BYTES, Origin, read_catalog
+from accel_bench_advise.price_table import Price
 
-from accel_bench.catalog.prices import Price
 from accel_bench.errors import PriceError
 
 HEADER = (

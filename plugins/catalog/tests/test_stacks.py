@@ -64,6 +64,7 @@ def test_a_stack_whose_plugin_is_not_installed_says_how_to_install_it(
     assert "extra gptq; pip install ./plugins/gptq" in line
 
 
+@pytest.mark.box
 def test_the_table_says_what_a_stack_is_and_what_it_uses_sets_and_needs() -> None:
     lines = call("catalog", "stacks", "list").out.splitlines()
     assert lines[0].split() == ["name", "description", "uses", "needs"]

@@ -272,6 +272,7 @@ measure: {steps: 2, warmup: 1}
 """
 
 
+@pytest.mark.box
 def test_the_scenario_of_a_session_makes_the_same_experiments(tmp_path: Path) -> None:
     """Also with a ladder and a sweep, whose keys are both set and swept in what was stored."""
     path = tmp_path / "swept.yaml"
