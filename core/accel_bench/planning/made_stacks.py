@@ -33,7 +33,8 @@ class MadeStacks(Protocol):
         """Return the items that a stack holds; None for a stack that was not made."""
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the baseline and all stacks of a draft whose swept keys have these values.
+        """Return the baseline and all stacks with these values of the swept keys; empty if none is
+        an option of a stack.
 
         Raises ScenarioError for items that change nothing there.
         """

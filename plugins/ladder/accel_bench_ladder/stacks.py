@@ -52,14 +52,16 @@ class Ladder:
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the stacks of a draft whose swept keys have these values.
+        """Return the stacks of a draft with these values of swept keys; empty if none is a stack's.
 
         Raises ScenarioError for items that change nothing there.
         """
         baseline = draft.stack(self.baseline)
         self.refuse_idle_items(baseline, draft.get)
+        if not any(key.startswith("stacks.") for key in sweep):
+            return {}
         stacks = self.stacks(baseline)
-        if baseline != self.entry and len({*map(content_of, stacks.values())}) < len(stacks):
+        if len({content_of(stack) for stack in stacks.values()}) < len(stacks):
             raise ScenarioError(
                 f"{draft.where(('ladder',))}: two stacks of the ladder are the same{at(sweep)}; "
                 "sweep over something else than what its baseline and its items share"
