@@ -110,6 +110,21 @@ def test_a_metric_of_each_rank_has_a_column_with_its_unit_and_rank() -> None:
     assert flat["peak_memory_bytes_rank1"] == 1000
 
 
+def joules(value: float, plugin: str) -> Metric:
+    return Metric(name="energy", value=value, unit="J", scope="rank", plugin=plugin)
+
+
+def test_what_an_observer_measured_counts_too() -> None:
+    observed = make_result().model_copy(update={"metrics": (joules(3, "joules"),)})
+    assert flat_run(observed)["energy_J_rank0"] == 3
+
+
+def test_a_metric_of_two_plugins_has_a_column_for_each() -> None:
+    metrics = (joules(10, "joules"), joules(1000, "watts"))
+    cells = flat_run(make_result(ranks=(make_rank(0).model_copy(update={"metrics": metrics}),)))
+    assert (cells["joules_energy_J_rank0"], cells["watts_energy_J_rank0"]) == (10, 1000)
+
+
 def test_a_run_without_a_window_has_no_speed_and_no_zero_in_its_place() -> None:
     flat = flat_run(make_result(ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",)))
     assert "tokens_per_second" not in flat

@@ -7,7 +7,6 @@ from analysis_factory import make_experiment, make_rank, make_result, make_summa
 
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.metrics.plugin_metrics import named_metrics
-from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.report.formats import render, render_report
 from accel_bench.report.views.compare import compare_report
 from accel_bench.result import Metric
@@ -56,7 +55,6 @@ def test_what_no_name_of_the_scenario_measured_and_known_figures_are_left_out():
 def test_what_an_observer_measured_counts_too():
     observed = make_result(BASE).model_copy(update={"metrics": (joules(3),)})
     assert [one.value for one in named_metrics([observed])] == [3]
-    assert flat_run(observed)["energy_J_rank0"] == 3
 
 
 def summary():
@@ -145,9 +143,3 @@ def test_tables_compare_the_metrics_of_each_plugin_and_name_it():
         assert "0.50 times" in shown and "4.00 times" in shown
     flat = render_report(compare_report([compare_stored(before, after)]), "csv")
     assert "joules.energy=5.0" in flat and "watts.energy=4000.0" in flat
-
-
-def test_the_export_has_the_metrics_of_each_plugin():
-    (run,) = of_two_plugins("lora", 10, 1000)
-    cells = flat_run(run)
-    assert (cells["joules_energy_J_rank0"], cells["watts_energy_J_rank0"]) == (10, 1000)
