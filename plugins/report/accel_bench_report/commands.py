@@ -54,6 +54,8 @@ class RunLine(NamedTuple):
     counts: str = TOKENS
     """What is counted as tokens."""
 
+    median_step_seconds: float | None = None
+
     @property
     def completed(self) -> bool:
         """True if its figures may be used."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
+from accel_bench.analysis.statistics.estimators import Interval, positive_interval
 from accel_bench.analysis.wording import group_label, label, rate_unit, too_wide
 from accel_bench.report.views.stack_comparison import speed_unit
 from accel_bench.result import EARLIEST
@@ -51,6 +52,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     return [
         *found,
         *_loss(trained, end),
+        *_efficiency(trained, end),
         *_steps(trained, end),
         *_validation(one, shown),
         *_memory(one, ranked),
@@ -84,6 +86,30 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
         )
         plots.append(dated(f"{scenario} over time", caption, series, rate_unit([own[0].counts])))
     return plots
+
+
+def hardware_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> Iterator[Plot]:
+    """Yield the time of a step by kind of hardware, for each scenario that ran on several."""
+    timed = sorted((row for row in rows if row.device and row.step_seconds), key=lambda r: r.device)
+    for scenario in list(dict.fromkeys(row.scenario for row in timed))[:MOST_HISTORIES]:
+        own = [row for row in timed if row.scenario == scenario]
+        devices = list(dict.fromkeys(row.device for row in own))
+        if len(devices) < 2:
+            continue
+        series = [
+            Series(
+                _series_name(row, own),
+                numbers.get(row.stack, 0),
+                [(1000 * seconds, 0.0) for seconds in row.step_seconds],
+                shape=devices.index(row.device),
+            )
+            for row in own[:MOST_SERIES]
+        ]
+        caption = (
+            "Each dot is the median step of a command's processes. Versions may differ between "
+            f"machines: no verdict rests on this.{left_out(len(own))}"
+        )
+        yield strips(f"{scenario} by hardware", caption, series, "milliseconds a step")
 
 
 def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
@@ -150,6 +176,22 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
     if series:
         caption = "The first round of each stack, warm-up included; lines that cover one another "
         yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
+
+
+def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    """Yield the MFU of each process, of the stacks whose FLOPs and device's peak are known."""
+    series = []
+    for row in rows:
+        runs = row.row.runs.completed.values()
+        used = [utilization(run, peak_flops_of(run)) for run in runs]
+        values = [100 * one.mfu.causal for one in used if one and one.mfu]
+        if values:
+            dots = [(value, 0.0) for value in values]
+            band = _band(positive_interval(values))
+            series.append(Series(row.name, row.number, dots, band, shape=row.shape))
+    if series:
+        caption = f"Model FLOP/s over the device's dense peak (MFU), attention causal. {EACH}{end}"
+        yield strips("Efficiency", caption, series, "MFU, %")
 
 
 def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:

@@ -33,7 +33,7 @@ from accel_bench.report.views.stack_comparison import (
 from accel_bench.result import EARLIEST, Status
 from accel_bench_report.learning.view import learning_tables
 from accel_bench_report.page.both_modes import both_modes_tables
-from accel_bench_report.page.figures import figures_of, history_of, memory_unit
+from accel_bench_report.page.figures import figures_of, hardware_of, history_of, memory_unit
 from accel_bench_report.page.memory_parts import memory_views
 from accel_bench_report.page.model import (
     TOKENS,
@@ -90,7 +90,9 @@ def page(
         scenarios=views,
         runs=f"{sum(sum(row.endings.values()) for row in rows):,}",
         overview=overview_table(rows) if several else None,
-        history=history_of(rows, numbers) if several and draw else (),
+        history=[*history_of(rows, numbers), *hardware_of(rows, numbers)]
+        if several and draw
+        else (),
         both_modes=both_modes_tables(scenarios),
         notes=[*notes, *missing],
         made_by=f"Made by: {shlex.join(arguments)}" if arguments else "",

@@ -41,6 +41,9 @@ class OverviewRow(NamedTuple):
     counts: str = TOKENS
     """What is counted as tokens."""
 
+    step_seconds: tuple[float, ...] = ()
+    """Median of the runs' median steps, for each command that has one."""
+
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
     """Return a row for each series: the same stack and work on the same kind of device.
@@ -77,6 +80,10 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         )
         for runs in commands.values()
     ]
+    steps = [
+        [line.median_step_seconds for line in runs if line.median_step_seconds]
+        for runs in commands.values()
+    ]
     peaks = [line.peak_memory_bytes for line in completed if line.peak_memory_bytes is not None]
     return OverviewRow(
         scenario=first.scenario,
@@ -89,4 +96,5 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         peak_memory_bytes=round(median(peaks)) if peaks else None,
         newest=max(line.started_at for line in lines),
         counts=first.counts,
+        step_seconds=tuple(median(seconds) for seconds in steps if seconds),
     )

@@ -30,7 +30,9 @@ from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs
 
 from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.result import Status
+from accel_bench.flops.workload import Matmul, Workload
+from accel_bench.machine.info import Device
+from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
 from .page_factory import (
@@ -390,6 +392,52 @@ def test_speed_is_drawn_over_a_swept_number_and_the_time_of_each_step() -> None:
     assert ">lora 4, synthetic</text>" in strips_of_speed.wide
     assert "<title>lora 4, synthetic: 1,000 tokens/s</title>" in strips_of_speed.wide
     assert "stands its train.micro_batch_size and data.use." in strips_of_speed.caption
+
+
+def test_efficiency_is_drawn_of_stacks_whose_peak_and_flops_are_known() -> None:
+    experiments = [make_experiment(name) for name in ("lora", "fast")]
+    runs = [run for one in experiments for run in make_rounds(one, STEADY)]
+    plan = StoredPlan("lora", tuple(PlannedSummary(experiment=one) for one in experiments), 5)
+    (made,) = page([scenario_page("monday", plan, runs)], []).scenarios
+    assert "Efficiency" not in [plot.title for plot in made.figures]
+    known = [on_a_gpu(run, known=run.experiment.stack.name == "fast") for run in runs]
+    (made,) = page([scenario_page("monday", plan, known)], []).scenarios
+    (plot,) = [plot for plot in made.figures if plot.title == "Efficiency"]
+    assert ">fast</text>" in plot.wide and ">lora</text>" not in plot.wide
+    assert "<title>fast: 30 MFU, %</title>" in plot.wide
+
+
+def on_a_gpu(run: Result, known: bool) -> Result:
+    """Return the run on an L4, with 30 % of its peak in a step of 0.1 s where FLOPs are known."""
+    (rank,) = run.ranks
+    assert rank.window is not None
+    tokens = rank.window.samples[0].real_tokens
+    rows = round(0.3 * 121e12 * 0.1 / tokens / 6)
+    changes = {
+        "device": Device("cuda", name="NVIDIA L4", uuid="GPU-1"),
+        "workload": Workload(matmuls=(Matmul(name="all", rows=rows, columns=1),))
+        if known
+        else None,
+        "effective": rank.effective.model_copy(update={"matmul_dtype": "bfloat16"}),
+    }
+    return run.model_copy(update={"ranks": (rank.model_copy(update=changes),)})
+
+
+def test_the_time_of_a_step_is_drawn_by_hardware_where_a_scenario_ran_on_several() -> None:
+    seconds = {"h100-sxm": 0.1, "l4": 0.4}
+    lines = [
+        line(number, device=device, stack="fast", median_step_seconds=second)._replace(
+            command=device, session=device
+        )
+        for device, second in seconds.items()
+        for number in range(3)
+    ]
+    lines.append(lines[-1]._replace(scenario="alone"))
+    made = page([], overview(lines))
+    assert [plot.title for plot in made.history] == ["many by hardware"]
+    (plot,) = made.history
+    assert ">fast h100-sxm</text>" in plot.wide
+    assert "<title>fast l4: 400 milliseconds a step</title>" in plot.wide
 
 
 @pytest.mark.parametrize(
