@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.checks.noise import load_of
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 from accel_bench.testing import run_program
@@ -85,6 +86,17 @@ def _measure(
     """Compare a stack with the baseline by accel-bench, and keep every process's time."""
     machine = this_machine()
     compared = run_comparison((*arguments, "--only", stack, *shortened(counts)))
+    return entry_of(name, compared, stack, right, machine)
+
+
+def entry_of(
+    name: str,
+    compared: Compared,
+    stack: str,
+    right: tuple[str, ...],
+    machine: dict[str, JsonValue],
+) -> Entry:
+    """Return the speed of a stack over that of the baseline, with accel-bench's verdict."""
     row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
     said = _comparison(row)
     if said.ratio is None:

@@ -154,6 +154,24 @@ def test_waiting_is_compared_on_one_and_two_threads_compiled_or_not() -> None:
     assert found == set(product((1, 2), (False, True), policies))
 
 
+def test_probes_of_memory_are_compared_with_none_on_the_same_training() -> None:
+    draft = read_draft(ROOT / "benchmarks" / "memory-probes.yaml")
+    planned = make_plan(draft, read_machine(), PlanRequest()).planned
+    assert {
+        one.experiment.stack.name: [use.use for use in one.experiment.scenario.metrics]
+        for one in planned
+    } == {"baseline": [], "memory": ["memory"]}
+
+
+@pytest.mark.release
+def test_probes_of_memory_have_a_ratio_of_steps_and_of_whole_processes() -> None:
+    entries = run_benchmarks("memory")
+    assert set(entries) == {"memory-steps", "memory-run"}
+    assert entries["memory-steps"]["met"] is None, "one round carries no verdict"
+    assert set(entries["memory-run"]["samples"]) == {"baseline_run_seconds", "memory_run_seconds"}
+    assert entries["memory-run"]["value"] > 0
+
+
 def test_micro_benchmarks_have_samples_rates_and_their_share_of_a_roofline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
