@@ -191,7 +191,7 @@ def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
             series.append(Series(row.name, row.number, dots, band, shape=row.shape))
     if series:
         caption = f"Model FLOP/s over the device's dense peak (MFU), attention causal. {EACH}{end}"
-        yield strips("Efficiency", caption, series, "MFU, %")
+        yield strips("Efficiency", caption, series, "% MFU")
 
 
 def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:

@@ -404,7 +404,7 @@ def test_efficiency_is_drawn_of_stacks_whose_peak_and_flops_are_known() -> None:
     (made,) = page([scenario_page("monday", plan, known)], []).scenarios
     (plot,) = [plot for plot in made.figures if plot.title == "Efficiency"]
     assert ">fast</text>" in plot.wide and ">lora</text>" not in plot.wide
-    assert "<title>fast: 30 MFU, %</title>" in plot.wide
+    assert "<title>fast: 30 % MFU</title>" in plot.wide
 
 
 def on_a_gpu(run: Result, known: bool) -> Result:
