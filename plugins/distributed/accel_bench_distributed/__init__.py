@@ -39,6 +39,10 @@ class MeshOptions(Options):
     With `tensor` above 1 it must be the same number, of the same devices.
     """
 
+    dispatch: bool = False
+    """Let the devices of `expert` take batches of their own, and send each token to the devices of
+    its experts (all-to-all); what is no expert is sharded over the same devices by FSDP2."""
+
     context: int = Field(1, ge=1)
     """Number of devices that share a sequence; above 1 is not supported, as the README explains."""
 
@@ -55,7 +59,8 @@ class MeshOptions(Options):
     @model_validator(mode="before")
     @classmethod
     def _shard_gives_way(cls, raw: Any) -> Any:
-        filled = isinstance(raw, dict) and any(raw.get(name) == "auto" for name in DIMENSIONS)
+        names = (*DIMENSIONS, "dispatch")
+        filled = isinstance(raw, dict) and any(raw.get(name) in ("auto", True) for name in names)
         return {"shard": 1, **raw} if filled else raw
 
     @model_validator(mode="after")
@@ -65,6 +70,13 @@ class MeshOptions(Options):
             raise ValueError("only one size of the mesh can be auto")
         if any(size != "auto" and size < 1 for size in given.values()):
             raise ValueError("sizes of the mesh are 1 or more, or auto")
+        if self.dispatch and (self.expert == 1 or {self.replicate, self.shard, self.tensor} != {1}):
+            raise ValueError(
+                "dispatch is for experts that are divided over all devices: set expert, and leave "
+                "replicate, shard and tensor out"
+            )
+        if self.dispatch and self.cpu_offload:
+            raise ValueError("dispatch keeps experts on their devices: leave cpu_offload out")
         batch = {self.tensor, self.expert} - {1}
         if len(batch) > 1:
             raise ValueError(
@@ -89,12 +101,12 @@ class Mesh(Plugin[MeshOptions]):
 
     def data_parallel(self, scenario: Scenario) -> int:
         """Return the number of groups of ranks with batches of their own."""
-        sizes = fill(self._given(), scenario.world_size)
+        sizes = self._fill(scenario.world_size)
         return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
 
     def fraction_per_device(self, scenario: Scenario) -> float | None:
         """Return the fraction of the model on one device."""
-        sizes = fill(self._given(), scenario.world_size)
+        sizes = self._fill(scenario.world_size)
         if isinstance(sizes, str):
             return None
         offloaded = self.options.cpu_offload and scenario.resources.device == "cuda"
@@ -105,12 +117,12 @@ class Mesh(Plugin[MeshOptions]):
         """Yield conflicts of the mesh with the devices or the model."""
         from accel_bench_distributed.constraints import problems
 
-        sizes = fill(self._given(), experiment.scenario.world_size)
+        sizes = self._fill(experiment.scenario.world_size)
         if self.options.context > 1:
             yield (
                 f"context {self.options.context}: torch's context parallelism has kernels for "
-                "CUDA alone, takes no mask of padding, and this plugin does not offer it; use "
-                "shard, or tensor"
+                "CUDA alone, takes no mask of padding, and this plugin does not offer it (up to "
+                "torch 2.13); use shard, or tensor"
             )
         elif isinstance(sizes, str):
             yield sizes
@@ -131,10 +143,13 @@ class Mesh(Plugin[MeshOptions]):
 
     def sizes(self, devices: int) -> Sizes:
         """Return the mesh sizes for so many devices. Raises ScenarioError if impossible."""
-        sizes = fill(self._given(), devices)
+        sizes = self._fill(devices)
         if isinstance(sizes, str):
             raise ScenarioError(f"mesh: {sizes}")
         return sizes
+
+    def _fill(self, devices: int) -> Sizes | str:
+        return fill(self._given(), devices, self.options.dispatch)
 
     def _given(self) -> dict[str, int | None]:
         given = {name: getattr(self.options, name) for name in DIMENSIONS}

@@ -25,6 +25,8 @@ def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]
             f"{train.precision} keeps weights in model.dtype, which is {dtype}; set "
             "model.dtype: float32"
         )
+    if train.keeps_master_weights and sizes.dispatch:
+        yield f"{train.precision} makes no copies of experts that tokens are sent to; use autocast"
     if sizes.per_batch > 1:
         yield from _optimizer_problems(scenario)
     if "tensor" in asked:

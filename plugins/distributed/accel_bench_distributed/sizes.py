@@ -15,15 +15,23 @@ class Sizes:
     tensor: int
     expert: int
 
+    dispatch: bool = False
+    """True if the ranks of `expert` take batches of their own, and send tokens to one another."""
+
+    @property
+    def sharded(self) -> int:
+        """Number of ranks over which FSDP2 shards; dispatched experts share that dimension."""
+        return self.shard * self.expert if self.dispatch else self.shard
+
     @property
     def data_parallel(self) -> int:
         """Number of groups of ranks with batches of their own."""
-        return self.replicate * self.shard
+        return self.replicate * self.sharded
 
     @property
     def per_batch(self) -> int:
         """Number of ranks that compute one batch together; experts share the tensor dimension."""
-        return max(self.tensor, self.expert)
+        return self.tensor if self.dispatch else max(self.tensor, self.expert)
 
     def shards_blocks(self, copies: bool) -> bool:
         """Return whether FSDP2 shards blocks, to partition or to replicate them."""
@@ -32,14 +40,14 @@ class Sizes:
     @property
     def fraction(self) -> float:
         """Least fraction of the model on a device, if all of it is divided."""
-        return 1 / (self.shard * self.per_batch)
+        return 1 / (self.sharded * self.per_batch)
 
     def __str__(self) -> str:
         named = {name: size for name, size in vars(self).items() if size > 1}
         return " x ".join(f"{name} {size}" for name, size in named.items()) or "one device"
 
 
-def fill(sizes: dict[str, int | None], devices: int) -> Sizes | str:
+def fill(sizes: dict[str, int | None], devices: int, dispatch: bool = False) -> Sizes | str:
     """Return the mesh of all devices with None filled in, or an error.
 
     At most one size is None.
@@ -54,13 +62,13 @@ def fill(sizes: dict[str, int | None], devices: int) -> Sizes | str:
             noun = "device" if devices == 1 else "devices"
             return f"{_shown(sizes)} = {product} devices cannot be filled up to {devices} {noun}"
         known[open_name] = rest * known[open_name]
-        return Sizes(**known)
+        return Sizes(**known, dispatch=dispatch)
     if product != devices:
         return (
             f"{_shown(sizes)} = {product} devices, and resources.devices x resources.nodes is "
             f"{devices}; set one of the sizes to auto, which fills the rest"
         )
-    return Sizes(**known)
+    return Sizes(**known, dispatch=dispatch)
 
 
 def _shown(sizes: dict[str, int | None]) -> str:

@@ -45,6 +45,20 @@ def reasons(options: dict[str, Any], devices: int = 4, **work: Any) -> list[str]
             "transformers has no tensor-parallel plan for bert models; set tensor to 1",
         ),
         ({"context": 2}, 4, {}, "torch's context parallelism has kernels for CUDA alone"),
+        (
+            {"expert": 3, "dispatch": True},
+            4,
+            EXPERTS,
+            "expert 3 = 3 devices, and resources.devices x resources.nodes is 4",
+        ),
+        ({"expert": "auto", "dispatch": True}, 3, EXPERTS, "8 experts cannot be divided by"),
+        ({"expert": "auto", "dispatch": True}, 4, {}, "the model has no experts that expert"),
+        (
+            {"expert": "auto", "dispatch": True},
+            4,
+            {**EXPERTS, "train": {"precision": "bf16-master-weights"}},
+            "makes no copies of experts that tokens are sent to",
+        ),
         ({"cpu_offload": True}, 4, {}, "on a CPU the weights are on the host already"),
         (
             {"tensor": 2},
@@ -86,6 +100,21 @@ def test_sizes_give_the_batches_and_the_memory_of_a_device(
     plugin = Mesh(MeshOptions(**options), "mesh")
     assert plugin.data_parallel(scenario) == data_parallel
     assert plugin.fraction_per_device(scenario) == fraction
+
+
+@pytest.mark.parametrize(("dispatch", "data_parallel"), [(False, 1), (True, 4)])
+@pytest.mark.parametrize("expert", ["auto", 4])
+def test_devices_that_exchange_tokens_take_batches_of_their_own(
+    expert: str | int, dispatch: bool, data_parallel: int
+) -> None:
+    options = {"expert": expert, "dispatch": dispatch}
+    assert reasons(options, 4, **EXPERTS) == []
+    scenario = make_experiment({"resources": {"devices": 4}, **EXPERTS}).scenario
+    plugin = Mesh(MeshOptions(**options), "mesh")
+    assert plugin.data_parallel(scenario) == data_parallel
+    assert plugin.fraction_per_device(scenario) == 1 / 4
+    strategy = "FSDPModule" if dispatch else "DTensor"
+    assert plugin.expected_strategy(scenario) == strategy
 
 
 def test_the_plan_knows_what_a_device_keeps_and_what_a_group_takes() -> None:
@@ -162,6 +191,9 @@ def test_a_number_of_groups_that_the_mesh_does_not_make_is_refused() -> None:
         ({"shard": "auto", "tensor": "auto"}, "only one size of the mesh can be auto"),
         ({"tensor": 2, "expert": 4}, "give both the same number, or one of them"),
         ({"shard": 0}, "sizes of the mesh are 1 or more, or auto"),
+        ({"dispatch": True}, "set expert, and leave replicate, shard and tensor out"),
+        ({"dispatch": True, "expert": 2, "shard": 2}, "leave replicate, shard and tensor out"),
+        ({"dispatch": True, "expert": 2, "cpu_offload": True}, "leave cpu_offload out"),
     ],
 )
 def test_sizes_that_contradict_one_another_are_refused(

@@ -40,6 +40,11 @@ SMALL_EXPERTS = {
 }
 
 
+EXPERTS = {"model": {"id": "mixtral-8x7b", "overrides": SMALL_EXPERTS}}
+
+DISPATCHED = {"use": "mesh", "expert": 2, "dispatch": True}
+
+
 def pretended(*stacks: str) -> dict[str, list[str]]:
     """Return these stacks of `PRETENDERS`."""
     return {stack: ["cuts", "mesh"] if stack == "cut" else [stack] for stack in stacks}
@@ -71,6 +76,18 @@ def results(
             train=accumulated,
         ),
         ranks.write(folder, "pretended", 2, pretended("shards-and-replicates", "cut")),
+        ranks.write(folder, "experts-one", 1, {"alone": []}, **EXPERTS),
+        ranks.write(
+            folder,
+            "experts-two",
+            2,
+            {
+                "dispatched": [DISPATCHED],
+                "recomputed": {"set": {"train.gradient_checkpointing": True}, "use": [DISPATCHED]},
+            },
+            train=accumulated,
+            **EXPERTS,
+        ),
         ranks.write(folder, "preferring-one", 1, {"alone": []}, **DPO),
         ranks.write(folder, "preferring-two", 2, {"ddp": []}, **{**DPO, **divided}),
     )
@@ -97,6 +114,21 @@ def test_two_ranks_evaluate_what_one_process_does(
         for one in (alone, together)
     ]
     assert counts == [9, 9]
+
+
+@pytest.mark.parametrize("stack", ["dispatched", "recomputed"])
+def test_tokens_that_are_sent_to_their_experts_train_as_in_one_process(
+    results: dict[str, dict[str, Result]], stack: str, ranks: SimpleNamespace
+) -> None:
+    alone, together = results["experts-one"]["alone"], results["experts-two"][stack]
+    ranks.assert_same_training(alone, together)
+    losses = ranks.validation_losses(alone)
+    assert ranks.validation_losses(together) == pytest.approx(losses, rel=1e-5)
+    assert together.experiment.scenario.data_parallel == 2
+    found, shown = together.ranks[0].effective, together.ranks[0].evidence["mesh"]
+    assert found.strategy == "FSDPModule"
+    assert found.held_elements == sum(found.trained_dtypes.values()) / 2
+    assert (shown["dispatch"], shown["divided_layers_of_experts"]) == (True, 1)
 
 
 def test_what_joins_the_ranks_is_read_back_from_the_tensors(
@@ -171,7 +203,6 @@ def test_every_other_strategy_that_is_not_in_force_is_invalid_and_named(
 def test_every_mesh_trains_as_one_process_does(tmp_path: Path, ranks: SimpleNamespace) -> None:
     """The wide matrix: two and four ranks, adapters, experts, checkpointing, other optimizers."""
     lora = {"adapter": {"use": "lora", "r": 4}}
-    experts = {"model": {"id": "mixtral-8x7b", "overrides": SMALL_EXPERTS}}
     granite = {"model": {"id": "granite-3-1b-a400m", "overrides": SMALL_EXPERTS}}
     tensor, expert = {"use": "mesh", "tensor": 2}, {"use": "mesh", "expert": 2}
     both = {"use": "mesh", "tensor": 2, "expert": 2}
@@ -185,16 +216,16 @@ def test_every_mesh_trains_as_one_process_does(tmp_path: Path, ranks: SimpleName
         "replicate-tensor": [{**tensor, "replicate": 2}],
     }
     adapted = {"fsdp2": ["mesh"], "tensor": [tensor], "ddp": []}
-    sparse = {"ddp": [], "fsdp2": ["mesh"], "expert": [expert]}
+    sparse = {"ddp": [], "fsdp2": ["mesh"], "expert": [expert], "dispatched": [DISPATCHED]}
     found = ranks.run(
         tmp_path,
         ranks.write(tmp_path, "one", 1, {"alone": []}),
         ranks.write(tmp_path, "four", 4, options, train={"gradient_accumulation": 2}),
         ranks.write(tmp_path, "lora-one", 1, {"alone": []}, **lora),
         ranks.write(tmp_path, "lora", 2, adapted, **lora),
-        ranks.write(tmp_path, "experts-one", 1, {"alone": []}, **experts),
-        ranks.write(tmp_path, "experts", 2, {**sparse, "both": [both]}, **experts),
-        ranks.write(tmp_path, "experts-four", 4, {"shard": [{**expert, "shard": 2}]}, **experts),
+        ranks.write(tmp_path, "experts-one", 1, {"alone": []}, **EXPERTS),
+        ranks.write(tmp_path, "experts", 2, {**sparse, "both": [both]}, **EXPERTS),
+        ranks.write(tmp_path, "experts-four", 4, {"shard": [{**expert, "shard": 2}]}, **EXPERTS),
         ranks.write(tmp_path, "granite-one", 1, {"alone": []}, **granite),
         ranks.write(tmp_path, "granite", 2, sparse, **granite),
     )
@@ -203,6 +234,25 @@ def test_every_mesh_trains_as_one_process_does(tmp_path: Path, ranks: SimpleName
             base = f"{name.partition('-')[0]}-one".replace("four-one", "one")
             if not name.endswith("one"):
                 ranks.assert_same_training(found[base]["alone"], together)
+
+
+@pytest.mark.release
+def test_ranks_whose_experts_get_no_token_train_with_the_others(
+    tmp_path: Path, ranks: SimpleNamespace
+) -> None:
+    few = {"num_hidden_layers": 4, "num_experts_per_tok": 1}
+    work = {
+        "model": {"id": "mixtral-8x7b", "overrides": {**SMALL_EXPERTS, **few}},
+        "data": {"sequence_length": 4, "lengths": {"median": 3, "sigma": 0.5, "minimum": 2}},
+        "train": {"global_batch_size": 4},
+    }
+    all_four = {**DISPATCHED, "expert": 4}
+    found = ranks.run(
+        tmp_path,
+        ranks.write(tmp_path, "one", 1, {"alone": []}, **work),
+        ranks.write(tmp_path, "four", 4, {"dispatched": [all_four]}, **work),
+    )
+    ranks.assert_same_training(found["one"]["alone"], found["four"]["dispatched"])
 
 
 @pytest.mark.release

@@ -32,7 +32,8 @@ class Sharding:
         if sizes.tensor > 1:
             self._matrices = divide_matrices(self.model, self._mesh["tensor"], "tensor of mesh")
         if sizes.expert > 1:
-            self._layers_of_experts = divide_experts(self.model, self._mesh["tensor"])
+            shared = self._mesh["shard" if sizes.dispatch else "tensor"]
+            self._layers_of_experts = divide_experts(self.model, shared, sizes.dispatch)
         if sizes.shards_blocks(run.scenario.train.keeps_master_weights):
             shard_blocks(run, self._mesh, options)
 
@@ -45,6 +46,7 @@ class Sharding:
             "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.shape, strict=True)),
             "divided_matrices": self._matrices,
             "divided_layers_of_experts": self._layers_of_experts,
+            "dispatch": self._sizes.dispatch,
             "parameters": total,
             "parameters_held": held,
         }
@@ -57,7 +59,7 @@ def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
         kind = backends_for(run.device_type, run.scenario.resources.backend)
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
         run.on_close(torch.distributed.destroy_process_group)
-    shape = {"replicate": sizes.replicate, "shard": sizes.shard, "tensor": sizes.per_batch}
+    shape = {"replicate": sizes.replicate, "shard": sizes.sharded, "tensor": sizes.per_batch}
     return init_device_mesh(run.device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
 
 

@@ -37,7 +37,7 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
     settings: dict[str, Any] = {
         "mesh": mesh[names],
         "mp_policy": mixed_precision(run, options),
-        "ignored_params": replicate_scalars(run.model),
+        "ignored_params": replicate_scalars(run.model) | dispatched_experts(run.model, options),
         **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
     }
     check_weights(run.model, settings["mp_policy"])
@@ -47,6 +47,11 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
         fully_shard(block, reshard_after_forward=options.reshard_after_forward, **settings)
     # What is left is needed at the end of the forward and at the start of the backward.
     fully_shard(run.model, reshard_after_forward=False, **settings)
+
+
+def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Parameter]:
+    """Return the experts' parameters that tokens are sent to, which nothing gathers."""
+    return {one for one in model.parameters() if options.dispatch and is_sharded(one)}
 
 
 def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:

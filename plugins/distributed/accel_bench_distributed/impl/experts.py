@@ -1,22 +1,27 @@
-"""Expert parallelism over ranks that compute one batch together."""
+"""Expert parallelism: over ranks that compute one batch together, or that exchange tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import (
+    all_to_all_single,
+    all_to_all_single_autograd,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from accel_bench.errors import ScenarioError
 
 
-def divide_experts(model: nn.Module, mesh: DeviceMesh) -> int:
+def divide_experts(model: nn.Module, mesh: DeviceMesh, dispatch: bool = False) -> int:
     """Divide all layers' experts in place; return the number of layers.
 
+    With `dispatch` the ranks have tokens of their own, which are sent to where their experts are.
     Raises ScenarioError for a model without experts, or with an indivisible number.
     """
     layers = [module for module in model.modules() if is_experts(module)]
@@ -26,6 +31,7 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh) -> int:
         )
     for layer in layers:
         _divide(layer, mesh)
+        layer.forward = (DispatchedExperts if dispatch else DividedExperts)(layer, mesh)
     return len(layers)
 
 
@@ -38,7 +44,7 @@ def is_experts(module: Any) -> bool:
 
 
 def _divide(layer: Any, mesh: DeviceMesh) -> None:
-    """Keep this rank's experts of a layer; skip tokens of other ranks' experts."""
+    """Keep this rank's experts of a layer."""
     size, experts = mesh.size(), layer.num_experts
     if experts % size:
         raise ScenarioError(
@@ -48,8 +54,6 @@ def _divide(layer: Any, mesh: DeviceMesh) -> None:
         divided = distribute_tensor(parameter.detach(), mesh, [Shard(0)], src_data_rank=None)
         layer._parameters[name] = nn.Parameter(divided, requires_grad=parameter.requires_grad)
     layer.num_experts = experts // size
-    layer._is_expert_parallel = True  # By it transformers' grouped product passes rows over.
-    layer.forward = DividedExperts(layer, mesh)
 
 
 class DividedExperts:
@@ -62,6 +66,7 @@ class DividedExperts:
     def __init__(self, layer: Any, mesh: DeviceMesh) -> None:
         self._forward = layer.forward
         self._layer, self._mesh = layer, mesh
+        layer._is_expert_parallel = True  # By it transformers' grouped product passes rows over.
         self._first = mesh.get_local_rank() * layer.num_experts
 
     def __call__(
@@ -74,8 +79,7 @@ class DividedExperts:
         with _own_parts(self._layer) as parts:
             hidden, weights = map(self._to_all, (hidden_states, top_k_weights))
             added = self._forward(hidden, here, weights.masked_fill(elsewhere, 0.0))
-            if not added.requires_grad:  # No token came here: the others wait for our gradients.
-                added = added + sum(0.0 * part.flatten()[:1].sum() for part in (*parts, hidden))
+            added = _joined(added, (*parts, hidden))
         summed = DTensor.from_local(added, self._mesh, [Partial()], run_check=False)
         return summed.redistribute(placements=[Replicate()]).to_local()
 
@@ -83,6 +87,57 @@ class DividedExperts:
         """Return a tensor whose gradient is summed over the ranks."""
         spread = DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
         return spread.to_local(grad_placements=[Partial()])
+
+
+class DispatchedExperts:
+    """Forward of a layer's experts on a rank with tokens of its own.
+
+    Each token is sent to the ranks of its experts, and what they compute is sent back. Gradients of
+    the experts are of all ranks' tokens: they are divided by the number of ranks, as FSDP2 averages
+    those of everything else.
+    """
+
+    def __init__(self, layer: Any, mesh: DeviceMesh) -> None:
+        self._forward = layer.forward
+        self._layer, self._group, self._size = layer, mesh.get_group(), mesh.size()
+
+    def __call__(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        experts, order = top_k_index.flatten().sort(stable=True)
+        sent = torch.bincount(experts // self._layer.num_experts, minlength=self._size)
+        counts = all_to_all_single(sent, None, None, self._group)
+        there, back = sent.tolist(), counts.tolist()
+        choices = top_k_index.shape[-1]
+        hidden = self._exchange(hidden_states[order // choices], back, there)
+        index = all_to_all_single(experts % self._layer.num_experts, back, there, self._group)
+        with _own_parts(self._layer) as parts:
+            for part in parts:
+                if part.requires_grad:
+                    part.register_hook(self._average)
+            ones = hidden.new_ones(len(index), 1, dtype=top_k_weights.dtype)
+            computed = _joined(self._forward(hidden, index[:, None], ones), (*parts, hidden))
+        returned = self._exchange(computed, there, back)[order.argsort()]
+        weighted = returned.unflatten(0, top_k_weights.shape) * top_k_weights[..., None]
+        return weighted.sum(1).to(hidden_states.dtype)
+
+    def _exchange(self, rows: torch.Tensor, received: list[int], sent: list[int]) -> torch.Tensor:
+        """Return the rows that all ranks send to this one."""
+        exchanged: torch.Tensor = all_to_all_single_autograd(rows, received, sent, self._group)
+        return exchanged
+
+    def _average(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / self._size
+
+
+def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return what experts computed, in the graph of their inputs even if no token came.
+
+    The other ranks wait for this one's gradients.
+    """
+    if computed.requires_grad:
+        return computed
+    return computed + sum(0.0 * one.flatten()[:1].sum() for one in inputs)
 
 
 @contextmanager
