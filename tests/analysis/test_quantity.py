@@ -261,6 +261,7 @@ def test_stacks_of_two_quantities_are_not_compared():
     )
 
 
+@pytest.mark.box
 def test_a_race_and_a_gate_judge_the_same_quantity():
     """The stacks are equally fast: only their energy tells them apart."""
     twice = [

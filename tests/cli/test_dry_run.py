@@ -165,6 +165,7 @@ HUGE = ("--set", "model.id=llama-2-70b", "--set", "model.overrides.num_hidden_la
 """Seven million million parameters: no machine holds them."""
 
 
+@pytest.mark.box
 def test_what_cannot_fit_is_refused_with_2_unless_it_is_forced() -> None:
     refused = call("run", *HUGE)
     assert refused.code == 2
