@@ -131,17 +131,6 @@ def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
         yield {key: value for part in parts for key, value in part.items()}
 
 
-def swept_by(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
-    """Return whether the values are those of one sweep point of the file."""
-    if {*sweep} != {*file.sweep, *file.zip}:
-        return False
-    rows = zip(*file.zip.values(), strict=True)
-    linked = tuple(sweep[key] for key in file.zip)
-    return (not file.zip or linked in rows) and all(
-        sweep[key] in values for key, values in file.sweep.items()
-    )
-
-
 def count_points(file: ScenarioFile) -> int:
     """Return the number of sweep points times stacks, without creating them."""
     axes = [len(values) for values in file.sweep.values()]

@@ -22,7 +22,8 @@ from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.result import Provenance, Result
 from accel_bench.scenario.draft import AXES, Draft
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.sweep import Point, swept_by
+from accel_bench.scenario.models import ScenarioFile
+from accel_bench.scenario.sweep import Point
 from accel_bench_share.bundle_reader import Bundle
 from accel_bench_share.stack_reproduction import NOT_WORK, summarize_results
 
@@ -210,10 +211,21 @@ def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) 
 
 def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
     """Return the points at an experiment's swept values, by stack; empty if they are not swept."""
-    if not swept_by(file.scenario, experiment.sweep):
+    if not _is_swept(file.scenario, experiment.sweep):
         return {}
     device = experiment.scenario.resources.device
     return {point.stack.name: point for point in file.points_at(experiment.sweep, device)}
+
+
+def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
+    """Return whether the values are those of one sweep point of the file."""
+    if {*sweep} != {*file.sweep, *file.zip}:
+        return False
+    rows = zip(*file.zip.values(), strict=True)
+    linked = tuple(sweep[key] for key in file.zip)
+    return (not file.zip or linked in rows) and all(
+        sweep[key] in values for key, values in file.sweep.items()
+    )
 
 
 def _difference(point: Point | None, experiment: Experiment) -> str:
