@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def find_presets(kind: str) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for root in preset_roots():
-        for path in sorted((root / kind).glob("*.yaml")):
+        for path in sorted((root / kind).glob("*.yaml"), key=attrgetter("name")):
             found.setdefault(path.stem, path)
     return found
 
