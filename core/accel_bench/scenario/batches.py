@@ -24,13 +24,15 @@ SAME = {
 
 
 def count_devices(resources: Any) -> int | None:
-    """Return the number of devices on all nodes, devices x nodes; None for invalid numbers."""
+    """Return the number of devices on all nodes; None for invalid numbers."""
     if not isinstance(resources, dict):
         return None
     devices, nodes = (resources.get(key, 1) for key in ("devices", "nodes"))
-    if not all(isinstance(size, int) and size > 0 for size in (devices, nodes)):
+    listed = resources.get("devices_by_node")
+    sizes = listed if isinstance(listed, list | tuple) and listed else [devices]
+    if not all(isinstance(size, int) and size > 0 for size in (*sizes, nodes)):
         return None
-    return int(devices * nodes)
+    return int(sum(sizes) if listed else devices * nodes)
 
 
 def complete_batch(train: Any, data_parallel: int) -> Any:

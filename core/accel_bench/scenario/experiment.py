@@ -17,6 +17,7 @@ LATER_RESOURCES = (
     "backend",
     "data_parallel",
     "device_memory_gib",
+    "devices_by_node",
     "first_node_host_memory_gib",
     "host_memory_gib",
 )

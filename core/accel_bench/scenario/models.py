@@ -167,7 +167,7 @@ class Scenario(Work):
     @property
     def world_size(self) -> int:
         """Number of processes, one per device."""
-        return self.resources.devices * self.resources.nodes
+        return self.resources.world_size
 
     @property
     def data_parallel(self) -> int:

@@ -119,6 +119,12 @@ class Resources(Described):
     nodes: int = Field(1, ge=1, le=10_000)
     """Number of nodes (machines)."""
 
+    devices_by_node: tuple[Annotated[int, Field(ge=1, le=1024)], ...] | None = Field(
+        None, strict=False
+    )
+    """Number of devices on each node in order, where nodes differ, such as `[8, 4]`; it gives
+    `nodes`, and `devices`, the largest number. Null: `devices` on each node."""
+
     host_memory_gib: int | None = Field(None, ge=1, le=1_000_000)
     """Host memory that each node needs, in GiB; null takes any."""
 
@@ -146,6 +152,36 @@ class Resources(Described):
         if self.first_node_host_memory_gib is not None and self.host_memory_gib is None:
             raise ValueError("first_node_host_memory_gib needs host_memory_gib, of the other nodes")
         return self
+
+    @model_validator(mode="after")
+    def _nodes_differ(self) -> Resources:
+        listed = self.devices_by_node
+        if listed is not None and len({*listed}) < 2:
+            raise ValueError("devices_by_node is for nodes that differ; else set devices and nodes")
+        if listed is not None and (max(listed), len(listed)) != (self.devices, self.nodes):
+            raise ValueError(
+                f"devices_by_node {[*listed]} has {len(listed)} nodes with at most {max(listed)} "
+                "devices; leave devices and nodes out, or set them to that"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, raw: Any) -> Any:
+        """Set the number of nodes, and of devices on the largest, if nodes differ."""
+        listed = raw.get("devices_by_node") if isinstance(raw, dict) else None
+        if not (isinstance(listed, list | tuple) and listed and set(map(type, listed)) == {int}):
+            return raw
+        return {"devices": max(listed), "nodes": len(listed), **raw}
+
+    def devices_of(self, node: int) -> int:
+        """Return the number of devices on a node, by the node's number from 0."""
+        return self.devices_by_node[node] if self.devices_by_node else self.devices
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes, one per device."""
+        return sum(map(self.devices_of, range(self.nodes)))
 
     def host_memory_of(self, node: int) -> int | None:
         """Return the GiB of host memory that a node needs, by the node's number from 0."""

@@ -64,7 +64,7 @@ def _needs_of(file: ScenarioFile) -> list[str]:
 
 def _devices(file: ScenarioFile) -> Iterator[str]:
     resources = file.resources
-    number = resources.devices * resources.nodes
+    number = resources.world_size
     if resources.device in ("auto", "cpu"):
         if number > 1:
             yield f"{number} devices" if resources.device == "auto" else f"{number} processes"

@@ -9,7 +9,12 @@ import accel_bench as accel_bench
 from accel_bench_cluster.agent import end_on_signals, run_agent
 from accel_bench_cluster.agents import AgentLauncher, Ended
 from accel_bench_cluster.launched_agents import StartedAgents, agent_command, new_secret
-from accel_bench_cluster.node_resources import largest, memory_of_nodes, type_of_device
+from accel_bench_cluster.node_resources import (
+    devices_of_nodes,
+    largest,
+    memory_of_nodes,
+    type_of_device,
+)
 from accel_bench_cluster.wire import SECRET
 
 __all__ = [
@@ -18,6 +23,7 @@ __all__ = [
     "Ended",
     "StartedAgents",
     "agent_command",
+    "devices_of_nodes",
     "end_on_signals",
     "largest",
     "memory_of_nodes",

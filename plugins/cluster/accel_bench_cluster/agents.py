@@ -98,14 +98,16 @@ class Agents:
         """Add this process as an agent for ranks of its own machine, as in `ranks_of`."""
         self._add(None, ranks, describe_node("127.0.0.1"))
 
-    def gather(self, nodes: int, devices: int, seconds: float) -> None:
+    def gather(self, nodes: int, devices: int | Sequence[int], seconds: float) -> None:
         """Wait until the agents of all ranks are connected; close everything on failure.
 
-        Raises AccelBenchError with the missing ranks, and for agents of another allocation.
+        `devices` are those of each node. Raises AccelBenchError with the missing ranks, and for
+        agents of another allocation.
         """
+        sizes = [devices] * nodes if isinstance(devices, int) else devices
         try:
-            self._await(nodes * devices, seconds)
-            self.choose(nodes, devices)
+            self._await(sum(sizes), seconds)
+            self.choose(sizes)
         except BaseException:
             self.close()
             raise
@@ -140,38 +142,45 @@ class Agents:
         resources = job.experiment.scenario.resources
         if job.purpose == "prepare":
             return [self._prepare(job)]
-        places = self.choose(resources.nodes, resources.devices)
+        sizes = [resources.devices_of(node) for node in range(resources.nodes)]
+        places = self.choose(sizes)
         agents = [agent for agent, _ in places]
         for rank, agent in enumerate(agents):
             if agent.lost:
                 raise ConnectionError(f"rank {rank}: {agent.lost}")
-        for number in range(resources.nodes):
-            first = number * resources.devices
-            refuse_node(agents[first : first + resources.devices], number, resources)
+        for number, size in enumerate(sizes):
+            first = sum(sizes[:number])
+            refuse_node(agents[first : first + size], number, resources)
+        local_sizes = [size for size in sizes for _ in range(size)]
         meeting, threads = self._rendezvous(agents), threads_of(agents)
         started: list[RankProcess] = []
         with contextlib.ExitStack() as undo:
             for rank, (agent, local_rank) in enumerate(places):
                 index = device_index(agent, local_rank, self._agents)
-                place = NodePlace(index, resources.devices, threads)
+                place = NodePlace(index, local_sizes[rank], threads)
                 started.append(self._start(job, rank, agent, place, meeting))
                 undo.callback(started[-1].sweep)
             undo.pop_all()
         return started
 
-    def choose(self, nodes: int, devices: int) -> list[tuple[Agent, int]]:
-        """Return for each rank its agent and its local rank. Raises AccelBenchError."""
-        found = list(self.nodes().items())
-        short = [(key, len(places)) for key, places in found[:nodes] if len(places) < devices]
-        if len(found) < nodes or short:
-            here = ", ".join(f"{places[0][0].name}: {len(places)}" for _, places in found)
-            unequal = len({len(places) for _, places in found}) > 1
+    def choose(self, devices: Sequence[int]) -> list[tuple[Agent, int]]:
+        """Return for each rank its agent and its local rank. Raises AccelBenchError.
+
+        `devices` are those of each node: ranks are counted node by node.
+        """
+        found = list(self.nodes().values())
+        nodes = list(zip(found, devices, strict=False))
+        if len(nodes) < len(devices) or any(len(places) < size for places, size in nodes):
+            here = ", ".join(f"{places[0][0].name}: {len(places)}" for places in found)
+            alike = len({*devices}) == 1
+            each = f"{devices[0]} processes each" if alike else f"{[*devices]} processes"
+            unequal = alike and len({*map(len, found)}) > 1
             raise AccelBenchError(
-                f"resources ask for {nodes} nodes with {devices} processes each, and the launcher "
+                f"resources ask for {len(devices)} nodes with {each}, and the launcher "
                 f"has started on {len(found)} ({here}); let both be the same"
                 + (", with as many processes on each node" if unequal else "")
             )
-        return [place for _, places in found[:nodes] for place in places[:devices]]
+        return [place for places, size in nodes for place in places[:size]]
 
     def nodes(self) -> dict[str, list[tuple[Agent, int]]]:
         """Return the local ranks of each node, in the order of the ranks."""

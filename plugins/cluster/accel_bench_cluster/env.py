@@ -20,7 +20,7 @@ from accel_bench import (
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agent import end_on_signals, ranks_of, run_agent
 from accel_bench_cluster.agents import AgentLauncher, Agents, Ended
-from accel_bench_cluster.node_resources import largest, wrong_size
+from accel_bench_cluster.node_resources import devices_of_nodes, refuse_unequal, wrong_size
 from accel_bench_cluster.wire import shared_secret
 
 
@@ -47,10 +47,12 @@ class Env(AgentLauncher[EnvOptions]):
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation | None:
         """Connect the processes; all but the first return at the end of the session."""
-        nodes, devices = largest(scenarios)
+        devices = devices_of_nodes(scenarios)
         placement = read_placement(os.environ)
-        check_placement(placement, nodes, devices)
-        ranks = ranks_of(placement, devices)
+        if placement and placement.per_node:
+            refuse_unequal(scenarios, "env")
+        check_placement(placement, devices)
+        ranks = ranks_of(placement, max(devices))
         is_parent = placement is None or placement.rank == 0
         if dry_run:
             return Ended(None if is_parent else 0)
@@ -61,7 +63,7 @@ class Env(AgentLauncher[EnvOptions]):
         remote = ranks["size"] > len(ranks["ranks"])
         agents = Agents(("", address[1]) if remote else ("127.0.0.1", 0), shared_secret())
         agents.add_parent(ranks)
-        agents.gather(nodes, devices, self.options.connect_seconds)
+        agents.gather(len(devices), devices, self.options.connect_seconds)
         return agents
 
     def _address(self, placement: Placement | None) -> tuple[str, int]:
@@ -88,27 +90,30 @@ def job_port() -> int:
     return 20_000 + zlib.crc32(text.encode()) % 10_000
 
 
-def check_placement(placement: Placement | None, nodes: int, devices: int) -> None:
-    """Raise ScenarioError for a number of processes other than the scenario's."""
+def check_placement(placement: Placement | None, devices: Sequence[int]) -> None:
+    """Raise ScenarioError for a number of processes other than the scenario's on each node."""
+    nodes, size = len(devices), sum(devices)
     if placement is None:
-        if nodes * devices > 1:
+        if size > 1:
             raise ScenarioError(
                 f"launcher env: this is one process, since no launcher has set its variables, and "
-                f"the scenario asks for {nodes * devices}; start it by torchrun, mpirun or srun, "
+                f"the scenario asks for {size}; start it by torchrun, mpirun or srun, "
                 "or use the launcher local"
             )
         return
-    if not placement.per_node and placement.size != nodes * devices:
-        raise ScenarioError(wrong_size(placement.launcher, placement.size, nodes * devices))
+    if not placement.per_node and placement.size != size:
+        raise ScenarioError(wrong_size(placement.launcher, placement.size, size))
     if placement.nodes is not None and placement.nodes != nodes:
         raise ScenarioError(
             f"{placement.launcher} runs on {placement.nodes} nodes, and resources.nodes is "
             f"{nodes}; let both be the same"
         )
-    if placement.local_size is not None and placement.local_size != devices:
+    if placement.local_size is not None and placement.local_size not in devices:
+        alike = len({*devices}) == 1
         node = f"processes on this node ({socket.gethostname()})"
         what = "devices on each node" if placement.per_node else node
         raise ScenarioError(
-            f"{placement.launcher} has {placement.local_size} {what}, and resources.devices is "
-            f"{devices}; let both be the same, on every node"
+            f"{placement.launcher} has {placement.local_size} {what}, and resources.devices"
+            f"{'' if alike else '_by_node'} is {devices[0] if alike else [*devices]}; let both be "
+            "the same, on every node"
         )

@@ -16,6 +16,28 @@ def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
     return nodes, max(one.resources.devices for one in scenarios)
 
 
+def devices_of_nodes(scenarios: Sequence[Any]) -> tuple[int, ...]:
+    """Return the devices of each node of an allocation, as `largest` for nodes that may differ."""
+    nodes, devices = largest(scenarios)
+    if not any(one.resources.devices_by_node for one in scenarios):
+        return (devices,) * nodes
+    every = [one.resources for one in scenarios]
+    return tuple(
+        max(one.devices_of(node) for one in every if node < one.nodes) for node in range(nodes)
+    )
+
+
+def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
+    """Raise ScenarioError for nodes with different numbers of devices."""
+    listed = next(filter(None, (one.resources.devices_by_node for one in scenarios)), None)
+    if listed is not None:
+        raise ScenarioError(
+            f"launcher {launcher} starts as many processes on each node, and "
+            f"resources.devices_by_node is {[*listed]}; use the launcher slurm or ray, or start "
+            "the processes yourself and use the launcher env"
+        )
+
+
 def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
     """Return the type of all devices of a group of nodes. Raises ScenarioError for two of them."""
     written = [kind for one in scenarios if (kind := one.resources.device_type) is not None]
@@ -119,19 +141,19 @@ def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
     """
     if lack := resources.lacks_memory(number, int(agents[0].description["memory_bytes"])):
         raise ScenarioError(f"node {agents[0].name} {lack}; leave the node out, or ask for less")
-    refuse_devices(agents, resources)
+    refuse_devices(agents, resources, number)
 
 
-def refuse_devices(agents: Sequence[Agent], resources: Any) -> None:
+def refuse_devices(agents: Sequence[Agent], resources: Any, number: int = 0) -> None:
     """Raise ScenarioError for a node with devices of another type, or too few.
 
-    `agents` start the ranks of the node.
+    `agents` start the ranks of the node, `number` is its index.
     """
-    node = agents[0].name
-    names = list(gpus_of(agents).values())[: resources.devices]
-    if resources.device == "cuda" and len(names) < resources.devices:
+    node, devices = agents[0].name, resources.devices_of(number)
+    names = list(gpus_of(agents).values())[:devices]
+    if resources.device == "cuda" and len(names) < devices:
         raise ScenarioError(
-            f"node {node} has {len(names)} of the {resources.devices} CUDA devices that "
+            f"node {node} has {len(names)} of the {devices} CUDA devices that "
             "resources.devices asks for; leave the node out, or ask for fewer"
         )
     for name in names if resources.device_type else ():

@@ -15,7 +15,12 @@ from pydantic import Field
 from accel_bench import Allocation, Options, Redactor, Scenario, device_words, hookimpl
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agents import AgentLauncher, Ended
-from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_of_nodes
+from accel_bench_cluster.node_resources import (
+    device_of_nodes,
+    largest,
+    memory_of_nodes,
+    refuse_unequal,
+)
 from accel_bench_cluster.wire import SECRET
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")
@@ -128,6 +133,7 @@ def equal_nodes(scenarios: Sequence[Scenario], launcher: str) -> tuple[int, int,
 
     Raises ScenarioError for a larger first node: the platform has equal nodes.
     """
+    refuse_unequal(scenarios, launcher)
     nodes, devices = largest(scenarios)
     first, others = memory_of_nodes(scenarios)
     if nodes > 1 and first != others:

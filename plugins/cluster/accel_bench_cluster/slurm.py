@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -28,7 +29,7 @@ from accel_bench_cluster.launched_agents import (
     agent_command,
     new_secret,
 )
-from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_of_nodes
+from accel_bench_cluster.node_resources import device_of_nodes, devices_of_nodes, memory_of_nodes
 from accel_bench_cluster.rendering import refuse_secrets
 
 POLL_SECONDS = 1.0
@@ -97,34 +98,34 @@ class Slurm(AgentLauncher[SlurmOptions]):
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
         """Start agents by srun; outside of a job, submit the command and wait for it."""
-        nodes, devices = largest(scenarios)
+        devices = devices_of_nodes(scenarios)
         if "SLURM_JOB_ID" not in os.environ:
             script = self.script(scenarios, command)
             if dry_run:
                 print(script, end="")
                 return Ended(0)
             return Ended(run_job(script))
-        srun = srun_command(check_job(os.environ, nodes), nodes, devices)
+        srun = srun_command(check_job(os.environ, len(devices)), devices)
         if dry_run:
             print(shlex.join(srun), file=sys.stderr)
             return Ended(None)
         agents = StartedAgents(("", 0), new_secret(), "srun")
         # An agent knows the parent's address by a variable that srun sets.
         agents.start(srun, "")
-        agents.gather(nodes, devices, self.options.connect_seconds)
+        agents.gather(len(devices), devices, self.options.connect_seconds)
         return agents
 
     def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
         """Return the job script, which runs the command again on the first node.
 
-        A first node with other memory becomes a component of a heterogeneous job.
+        Successive nodes with equal memory and devices are a component of a heterogeneous job.
         """
-        nodes, devices = largest(scenarios)
         first, others = memory_of_nodes(scenarios)
-        parts = [(nodes, first)] if nodes == 1 or first == others else [(1, first)]
-        parts += [(nodes - 1, others)] if parts[0][0] < nodes else []
+        sizes = enumerate(devices_of_nodes(scenarios))
+        nodes = [(others if node else first, devices) for node, devices in sizes]
         lines = ["#!/bin/bash", "#SBATCH --requeue", "#SBATCH --open-mode=append"]
-        for number, (count, memory) in enumerate(parts):
+        for number, ((memory, devices), group) in enumerate(itertools.groupby(nodes)):
+            count = len(list(group))
             lines += ["#SBATCH hetjob"] if number else []
             asked = ["--job-name=accel-bench", f"--nodes={count}", f"--ntasks-per-node={devices}"]
             asked += [f"--mem={memory}G"] if memory else []
@@ -185,18 +186,24 @@ def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def srun_command(components: Sequence[int], nodes: int, devices: int) -> list[str]:
+def srun_command(components: Sequence[int], devices: Sequence[int]) -> list[str]:
     """Return the srun command that starts the agents of all ranks, on the first nodes.
 
-    `components` are the nodes of each component of the job.
+    `components` are the nodes of each component of the job, `devices` those of each node. Raises
+    ScenarioError for a component whose nodes differ.
     """
-    command, left = ["srun"], nodes
+    command, left = ["srun"], [*devices]
     for number, here in enumerate(components):
-        count = min(here, left)
-        left -= count
+        sizes, left = left[:here], left[here:]
+        if len({*sizes}) > 1:
+            raise ScenarioError(
+                f"launcher slurm: nodes with {sizes} devices are one component of this job; submit "
+                "nodes that differ as components of a heterogeneous job, as this launcher does"
+            )
         group = [f"--het-group={number}"] if len(components) > 1 else []
-        size = [f"--nodes={count}", f"--ntasks={count * devices}", f"--ntasks-per-node={devices}"]
-        if count:
+        if sizes:
+            count, each = len(sizes), sizes[0]
+            size = [f"--nodes={count}", f"--ntasks={count * each}", f"--ntasks-per-node={each}"]
             command += [":"] if number else []
             command += [*group, *size, "--kill-on-bad-exit=0", *agent_command()]
     return command

@@ -27,7 +27,7 @@ from accel_bench_cluster.launched_agents import (
     start_agents,
 )
 from accel_bench_cluster.node import free_port
-from accel_bench_cluster.node_resources import largest
+from accel_bench_cluster.node_resources import largest, refuse_unequal
 
 
 class TorchrunOptions(Options):
@@ -54,6 +54,7 @@ class Torchrun(AgentLauncher[TorchrunOptions]):
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
         """Start torchrun and wait for its agents; on other nodes, wait for the session's end."""
+        refuse_unequal(scenarios, "torchrun")
         nodes, devices = largest(scenarios)
         way_out = ", with a HOST among them; start the same command on each node"
         meeting = meeting_point("torchrun", nodes, self.options.endpoint, way_out)
@@ -108,6 +109,7 @@ class Accelerate(AgentLauncher[AccelerateOptions]):
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
         """Start accelerate and wait for its agents; on other nodes, wait for the session's end."""
+        refuse_unequal(scenarios, "accelerate")
         nodes, devices = largest(scenarios)
         way_out = " and launcher.machine_rank; start the command on each node"
         meeting = meeting_point("accelerate", nodes, self.options.endpoint, way_out)

@@ -109,6 +109,19 @@ def test_unequal_numbers_of_ranks_are_refused_with_the_nodes() -> None:
         agents.gather(2, 2, 1)
 
 
+def test_ranks_are_counted_node_by_node_where_nodes_differ() -> None:
+    agents = Agents(("127.0.0.1", 0), b"secret")
+    for node, ranks in (("a", [[0, 0], [1, 1], [2, 2]]), ("b", [[3, 0]])):
+        agents.add_parent({"ranks": ranks, "size": 4, "node_key": node})
+    agents.gather(2, [3, 1], 1)
+    for sizes in ([3, 1], [2, 1]):
+        chosen = [(agent.key, local_rank) for agent, local_rank in agents.choose(sizes)]
+        assert chosen == [*(("a", number) for number in range(sizes[0])), ("b", 0)]
+    with pytest.raises(AccelBenchError, match=r"2 nodes with \[1, 3\] processes, and .* the same$"):
+        agents.choose([1, 3])
+    agents.close()
+
+
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     nodes = Nodes()

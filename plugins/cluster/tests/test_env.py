@@ -101,6 +101,37 @@ def test_processes_that_the_scenario_does_not_ask_for_are_refused(
     assert program.results() == []
 
 
+def test_ranks_on_nodes_that_differ_give_the_losses_of_local_ones(program: Launched) -> None:
+    work = {"device": "cpu", "threads": 1}
+    program.write_training(resources={**work, "devices": 3})
+    more = ("scenario.yaml", "-q", "--oversubscribe")
+    alone = program.call_command([*PROGRAM, "run", *more])
+    assert alone.code == 0, alone.err
+    program.write_training(resources={**work, "devices_by_node": [2, 1]})
+    port, command = free_port(), [*PROGRAM, "run", *more, *ENV[:2]]
+
+    def on_node(rank: int) -> dict[str, str]:
+        """The variables of a rank: two are on the first node, and one on the second."""
+        node, local_rank = divmod(rank, 2)
+        place = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(2 - node)}
+        group = {"GROUP_RANK": str(node), "GROUP_WORLD_SIZE": "2"}
+        return {**by_hand(rank, port, size=3), **place, **group}
+
+    agents = [program.start_command(command, on_node(rank)) for rank in (1, 2)]
+    done = program.call_command(command, on_node(0))
+    assert done.code == 0, done.err
+    assert [program.finish(agent).code for agent in agents] == [0, 0]
+    local, several = done.results
+    assert several.status.completed, several.reasons
+    assert [node.rank for node in several.nodes] == [0, 1, 2]
+    assert several.experiment.scenario.resources.devices_of(1) == 1
+    for one, other in zip(local.ranks, several.ranks, strict=True):
+        assert one.window and other.window
+        losses = [[step.loss for step in rank.window.samples] for rank in (one, other)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert program.left_behind() == []
+
+
 PREPARING = """
 import os
 from accel_bench import Plugin, hookimpl

@@ -220,6 +220,18 @@ def test_skypilot_reads_the_task(program: Launched) -> None:
             {**ON_TWO_NODES, "host_memory_gib": 64, "first_node_host_memory_gib": 256},
             ["the first one needs 256 GiB", "launcher slurm"],
         ),
+        *(
+            (
+                launcher,
+                {"device": "cpu", "devices_by_node": [2, 1]},
+                [
+                    f"launcher {launcher} starts as many",
+                    "devices_by_node is [2, 1]",
+                    "slurm or ray",
+                ],
+            )
+            for launcher in ("skypilot", "kubeflow", "torchrun", "accelerate")
+        ),
     ],
 )
 def test_what_a_platform_cannot_say_is_refused(

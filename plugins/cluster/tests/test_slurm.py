@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accel_bench_cluster import node_resources, slurm
@@ -134,8 +135,11 @@ def test_rank_0_gets_a_node_with_more_memory(program: Launched, cluster: Cluster
 def test_the_first_node_is_asked_for_separately(
     program: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def components(**resources: int) -> list[set[str]]:
-        name = program.write(resources={**ROOMY, **resources})
+    def components(**resources: Any) -> list[set[str]]:
+        every = {**ROOMY, **resources}
+        if "devices_by_node" in every:
+            del every["devices"], every["nodes"]
+        name = program.write(resources=every)
         extra = ("--set", "launcher.extra=['--exclusive']", "--set", "launcher.partition=big")
         done = call("run", name, *SLURM, *extra, "--dry-run")
         assert done.code == 0, done.err
@@ -149,6 +153,12 @@ def test_the_first_node_is_asked_for_separately(
     assert others >= {"--nodes=2", "--mem=1G", *shared}
     (alike,) = components(nodes=3, devices=4, first_node_host_memory_gib=1)
     assert alike >= {"--nodes=3", "--mem=1G", *shared}
+    large, small = components(nodes=3, devices_by_node=[8, 8, 4], first_node_host_memory_gib=1)
+    assert large >= {"--nodes=2", "--ntasks-per-node=8", "--mem=1G"}
+    assert small >= {"--nodes=1", "--ntasks-per-node=4", "--mem=1G"}
+    first, *others = components(nodes=3, devices_by_node=[8, 8, 4], first_node_host_memory_gib=2)
+    assert first >= {"--nodes=1", "--ntasks-per-node=8", "--mem=2G"}
+    assert [len(others), others[1] >= {"--nodes=1", "--ntasks-per-node=4"}] == [2, True]
     (alone,) = components(nodes=1)
     assert alone >= {"--nodes=1", "--mem=2G"}
 
@@ -161,11 +171,16 @@ def test_one_step_starts_the_agents_of_all_components() -> None:
         ScenarioError, match="job 7 has 3 of the 4 nodes that the scenario asks for"
     ):
         slurm.check_job({**sizes, **groups}, 4)
-    text = " ".join(slurm.srun_command([1, 2], 2, 4))
+    text = " ".join(slurm.srun_command([1, 2], [4, 4]))
     first, second = text.split(" : ")
     assert first.startswith("srun --het-group=0 --nodes=1 --ntasks=4 --ntasks-per-node=4 ")
     assert second.startswith("--het-group=1 --nodes=1 --ntasks=4 --ntasks-per-node=4 ")
-    assert " : " not in " ".join(slurm.srun_command([1, 2], 1, 4))
+    assert " : " not in " ".join(slurm.srun_command([1, 2], [4]))
+    first, second = " ".join(slurm.srun_command([1, 2], [8, 4, 4])).split(" : ")
+    assert first.startswith("srun --het-group=0 --nodes=1 --ntasks=8 --ntasks-per-node=8 ")
+    assert second.startswith("--het-group=1 --nodes=2 --ntasks=8 --ntasks-per-node=4 ")
+    with pytest.raises(ScenarioError, match=r"nodes with \[8, 4\] devices are one component"):
+        slurm.srun_command([2], [8, 4])
 
 
 @pytest.mark.release
@@ -177,6 +192,18 @@ def test_ranks_on_two_nodes_train_by_gloo(program: Launched, cluster: Cluster) -
     assert result.status.completed, result.reasons
     assert [rank.effective.world_size for rank in result.ranks] == [2, 2]
     assert [rank.effective.strategy for rank in result.ranks] == ["DistributedDataParallel"] * 2
+
+
+@pytest.mark.release
+def test_ranks_on_nodes_that_differ_train_by_gloo(program: Launched, cluster: Cluster) -> None:
+    program.write_training(resources={"device": "cpu", "devices_by_node": [1, 2], "threads": 1})
+    done = program.finish(submit(program, cluster))
+    assert done.code == 0, done.err + done.out
+    (result,) = done.results
+    assert result.status.completed, result.reasons
+    assert [rank.effective.world_size for rank in result.ranks] == [3, 3, 3]
+    first, second, third = (node.name for node in result.nodes)
+    assert first != second == third
 
 
 @pytest.mark.release

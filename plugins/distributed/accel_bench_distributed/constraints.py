@@ -27,6 +27,12 @@ def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]
         )
     if train.keeps_master_weights and sizes.dispatch:
         yield f"{train.precision} makes no copies of experts that tokens are sent to; use autocast"
+    for node, devices in enumerate(scenario.resources.devices_by_node or ()):
+        if (group := sizes.within_a_node) > 1 and devices % group:
+            yield (
+                f"node {node} has {devices} devices, and {sizes} would spread groups of {group} "
+                "over nodes that differ; use shard alone, or sizes that divide every node's devices"
+            )
     if sizes.per_batch > 1:
         yield from _optimizer_problems(scenario)
     if "tensor" in asked:

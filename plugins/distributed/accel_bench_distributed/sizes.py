@@ -33,6 +33,12 @@ class Sizes:
         """Number of ranks that compute one batch together; experts share the tensor dimension."""
         return self.tensor if self.dispatch else max(self.tensor, self.expert)
 
+    @property
+    def within_a_node(self) -> int:
+        """Number of ranks of the groups that are made for one node: all dimensions but the
+        outermost."""
+        return self.per_batch * (self.sharded if self.replicate > 1 else 1)
+
     def shards_blocks(self, copies: bool) -> bool:
         """Return whether FSDP2 shards blocks, to partition or to replicate them."""
         return self.data_parallel > 1 or self.per_batch == 1 or copies

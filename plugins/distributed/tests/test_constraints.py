@@ -20,9 +20,10 @@ from accel_bench.testing import make_experiment, make_machine
 EXPERTS = {"model": {"id": "mixtral-8x7b"}}
 
 
-def reasons(options: dict[str, Any], devices: int = 4, **work: Any) -> list[str]:
-    """Return why a mesh does not fit so many devices."""
-    scenario = {"resources": {"devices": devices}, **work}
+def reasons(options: dict[str, Any], devices: int | list[int] = 4, **work: Any) -> list[str]:
+    """Return why a mesh does not fit so many devices, of one node or of each node."""
+    key = "devices_by_node" if isinstance(devices, list) else "devices"
+    scenario = {"resources": {key: devices}, **work}
     plugin = Mesh(MeshOptions(**options), "mesh")
     return list(plugin.check_scenario(make_experiment(scenario), make_machine()))
 
@@ -100,6 +101,23 @@ def test_sizes_give_the_batches_and_the_memory_of_a_device(
     plugin = Mesh(MeshOptions(**options), "mesh")
     assert plugin.data_parallel(scenario) == data_parallel
     assert plugin.fraction_per_device(scenario) == fraction
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "fits"),
+    [
+        ({}, [3, 1], True),
+        ({"replicate": 3}, [4, 2], True),
+        ({"replicate": 2}, [3, 1], False),
+        ({"tensor": 2}, [4, 2], True),
+        ({"tensor": 2}, [3, 1], False),
+    ],
+)
+def test_groups_of_a_mesh_lie_within_a_node_where_nodes_differ(
+    options: dict[str, Any], nodes: list[int], fits: bool
+) -> None:
+    found = reasons(options, nodes)
+    assert found == [] if fits else "node 0 has 3 devices, and " in found[0]
 
 
 @pytest.mark.parametrize(("dispatch", "data_parallel"), [(False, 1), (True, 4)])

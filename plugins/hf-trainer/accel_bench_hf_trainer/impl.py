@@ -191,7 +191,7 @@ def _processes_as_they_are(run: Run) -> Iterator[None]:
     before = dict(os.environ)
     described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}
     if run.world_size > 1:
-        local_size = run.scenario.resources.devices
+        local_size = int(before.get("LOCAL_WORLD_SIZE", run.scenario.resources.devices))
         described |= {"LOCAL_RANK": run.local_rank, "LOCAL_WORLD_SIZE": local_size}
     described["OMP_NUM_THREADS"] = torch.get_num_threads()
     for name in filter(lambda name: name.startswith(LAUNCHER_VARIABLES), before):

@@ -14,6 +14,7 @@ from accel_bench_cluster import (
     AgentLauncher,
     Ended,
     StartedAgents,
+    devices_of_nodes,
     largest,
     memory_of_nodes,
     new_secret,
@@ -74,7 +75,9 @@ class Ray(AgentLauncher[RayOptions]):
         seconds = self.options.connect_seconds
         groups = RayGroups(self.options.at_once, seconds)
         try:
-            groups.start(self.command(self.request(scenarios, groups.ports)), largest(scenarios))
+            groups.start(
+                self.command(self.request(scenarios, groups.ports)), devices_of_nodes(scenarios)
+            )
         except BaseException:
             groups.close()
             raise
@@ -95,6 +98,7 @@ class Ray(AgentLauncher[RayOptions]):
             address=address,
             nodes=nodes,
             devices=devices,
+            devices_of_nodes=devices_of_nodes(scenarios),
             device=kind_of_device(scenarios, device_type),
             device_type=device_type,
             cpus=options.cpus,
@@ -129,7 +133,10 @@ class Request:
     nodes: int
 
     devices: int
-    """Number of ranks on each node."""
+    """Largest number of ranks on a node."""
+
+    devices_of_nodes: tuple[int, ...]
+    """Number of ranks on each node of a group, in order."""
 
     device: str
     """Device type: `cuda`, `cpu`, or `auto` if neither parent nor scenario determines it."""
@@ -222,11 +229,11 @@ class RayGroups:
         """Return the cores that a node's ranks may use, on the smallest node."""
         return min(place.cores for place in self.places)
 
-    def start(self, command: Sequence[str], shape: tuple[int, int]) -> None:
-        """Start the program, and wait for the agents of so many nodes and devices."""
+    def start(self, command: Sequence[str], devices: Sequence[int]) -> None:
+        """Start the program, and wait for the agents of so many devices on each node."""
         self._first.start(command, "")
         for place in self.places:
-            place.gather(*shape, self._seconds + SLACK_SECONDS)
+            place.gather(len(devices), devices, self._seconds + SLACK_SECONDS)
 
     def interrupt(self) -> None:
         """Stop waiting for agents."""

@@ -7,6 +7,7 @@ It ends with its agents, or with the parent, which therefore never imports Ray.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from accel_bench_cluster import SECRET
@@ -124,11 +126,11 @@ def bundles_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> list[d
 
     Raises AccelBenchError if the user must decide.
     """
-    bundle = bundle_of(request, nodes)
-    first, others = (
-        {**bundle, **({MEMORY: gib * 2.0**30} if gib else {})} for gib in request.memory_gib
-    )
-    return [first, *[others] * (request.nodes - 1)]
+    first, others = ({MEMORY: gib * 2.0**30} if gib else {} for gib in request.memory_gib)
+    return [
+        {**bundle_of(replace(request, devices=size), nodes), **(others if node else first)}
+        for node, size in enumerate(request.devices_of_nodes)
+    ]
 
 
 def check_fit(
@@ -138,11 +140,12 @@ def check_fit(
 ) -> None:
     """Refuse a reservation larger than the cluster. Raises AccelBenchError.
 
-    Bundles of a group differ in memory only: a node for one of them is a node for each smaller one.
+    A node for one bundle is a node for each smaller one. Where neither of two is the smaller one,
+    only Ray finds out that there is no room.
     """
     groups = len(request.ports)
     for bundle in bundles:
-        needed = groups * sum(one.get(MEMORY, 0) >= bundle.get(MEMORY, 0) for one in bundles)
+        needed = groups * sum(fits(bundle, one) for one in bundles)
         if sum(fits(bundle, has) for _, has in nodes) < needed:
             listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
             times = f"{groups} times " if groups > 1 else ""
@@ -163,10 +166,11 @@ def fits(bundle: Mapping[str, float], has: Mapping[str, float]) -> bool:
 
 def shown_nodes(bundles: Sequence[Mapping[str, float]]) -> str:
     """Return the nodes of a group as text: `2 nodes with CPU 4 each`."""
-    first, number = bundles[0], len(bundles)
-    if all(bundle == first for bundle in bundles):
-        return f"{number} nodes with {shown(first)} each"
-    return f"a first node with {shown(first)}, and {number - 1} with {shown(bundles[1])} each,"
+    kinds = [(shown(one), len(list(same))) for one, same in itertools.groupby(bundles)]
+    if len(kinds) == 1:
+        return f"{len(bundles)} nodes with {kinds[0][0]} each"
+    first, *others = (f"{number} with {text}" for text, number in kinds)
+    return f"{len(bundles)} nodes, {first}, then {', '.join(others)},"
 
 
 def shown(resources: Mapping[str, float]) -> str:
@@ -252,10 +256,11 @@ class Hosts:
     def _start(self, group: int, node: int) -> None:
         """Start the actor of a group's node; a lost bundle is placed on another node."""
         actor = self._new_actor(group, node)
-        devices, size = self._request.devices, self._request.nodes * self._request.devices
+        sizes = self._request.devices_of_nodes
+        first = sum(sizes[:node])
         ranks = {
-            "ranks": [[node * devices + number, number] for number in range(devices)],
-            "size": size,
+            "ranks": [[first + number, number] for number in range(sizes[node])],
+            "size": sum(sizes),
             "node_key": str(node),
             "launcher": "Ray",
         }

@@ -120,6 +120,28 @@ def test_rank_0_starts_on_the_worker_with_the_memory_of_the_first_node(
     assert cluster.left_behind() == []
 
 
+def test_ranks_on_workers_that_differ_are_counted_node_by_node(
+    program: Launched, cluster: Cluster
+) -> None:
+    process = start(
+        program,
+        cluster,
+        resources={"device": "cpu", "devices_by_node": [2, 1]},
+        stacks={"baseline": []},
+        engine={"use": "null", "step_seconds": 0.1},
+        measure={"warmup": 1, "steps": 20, "rounds": 1},
+    )
+    assert wait_for(lambda: sum(len(ranks_of(host)) for host in cluster.hosts()) == 3)
+    assert sorted(
+        sorted(one.environ()["RANK"] for one in ranks_of(host)) for host in cluster.hosts()
+    ) == [["0", "1"], ["2"]]
+    done = program.finish(process)
+    assert done.code == 0, done.err + done.out
+    (result,) = done.results
+    assert [node.rank for node in result.nodes] == [0, 1, 2]
+    assert cluster.left_behind() == []
+
+
 def starts_rank_0(host: psutil.Process) -> bool:
     """Return whether an actor has started rank 0."""
     return any(one.environ().get("RANK") == "0" for one in ranks_of(host))
@@ -129,7 +151,7 @@ def test_more_memory_than_a_worker_states_is_refused(program: Launched, cluster:
     memory = {"first_node_host_memory_gib": 5, "host_memory_gib": 1}
     done = program.finish(start(program, cluster, resources={**ON_ONE_NODE, "nodes": 2, **memory}))
     assert done.code == 2
-    assert "a first node with CPU 1, memory 5 GiB, and 1 with CPU 1, memory 1 GiB" in done.err
+    assert "2 nodes, 1 with CPU 1, memory 5 GiB, then 1 with CPU 1, memory 1 GiB" in done.err
     assert "memory 4 GiB" in done.err
 
 

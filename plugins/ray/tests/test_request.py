@@ -26,18 +26,21 @@ NODES = [
 
 def request(**changes: Any) -> Request:
     """Return a request for one node with two GPUs."""
-    fields = {"address": "auto", "nodes": 1, "devices": 2, "device": "cuda", "device_type": None}
-    return Request(
-        **{
-            **fields,
-            "cpus": None,
-            "memory_gib": (None, None),
-            "seconds": 1.0,
-            "parent": 1,
-            "ports": (1,),
-            **changes,
-        }
-    )
+    nodes, devices = changes.get("nodes", 1), changes.get("devices", 2)
+    fields = {
+        "address": "auto",
+        "nodes": nodes,
+        "devices": devices,
+        "devices_of_nodes": (devices,) * nodes,
+        "device": "cuda",
+        "device_type": None,
+        "cpus": None,
+        "memory_gib": (None, None),
+        "seconds": 1.0,
+        "parent": 1,
+        "ports": (1,),
+    }
+    return Request(**{**fields, **changes})
 
 
 def test_a_node_reserves_its_devices() -> None:
@@ -88,6 +91,17 @@ def test_the_first_node_of_a_group_reserves_memory_of_its_own() -> None:
     ]
 
 
+def test_each_node_of_a_group_reserves_its_own_devices() -> None:
+    asked = request(nodes=2, devices=4, devices_of_nodes=(4, 2))
+    bundles = bundles_of(asked, NODES)
+    assert bundles == [{"CPU": 4, "GPU": 4}, {"CPU": 2, "GPU": 2}]
+    named = [(f"10.0.0.{number}", node) for number, node in enumerate(NODES, 1)]
+    check_fit(bundles, asked, named)
+    larger = request(nodes=2, devices=4, devices_of_nodes=(4, 3))
+    with pytest.raises(AccelBenchError, match="2 nodes, 1 with CPU 4, GPU 4, then 1 with CPU 3"):
+        check_fit(bundles_of(larger, NODES), larger, named)
+
+
 @pytest.mark.parametrize(
     ("memory", "groups", "fit"),
     [
@@ -118,7 +132,7 @@ def test_a_refusal_states_the_memory_of_both_kinds_of_nodes() -> None:
     asked = request(device="cpu", nodes=2, memory_gib=(9, 2))
     nodes = [("10.0.0.1", {"CPU": 4.0, "memory": 8 * 2.0**30})] * 2
     said = (
-        r"a first node with CPU 4, memory 9 GiB, and 1 with CPU 4, memory 2 GiB each, are asked "
+        r"2 nodes, 1 with CPU 4, memory 9 GiB, then 1 with CPU 4, memory 2 GiB, are asked "
         r"for.*\(10.0.0.1: CPU 4, memory 8 GiB; .*`ray start --memory`"
     )
     with pytest.raises(AccelBenchError, match=said):

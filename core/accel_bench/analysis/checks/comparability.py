@@ -94,6 +94,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     ),
     "resources.device_type": ("environment.devices",),
     "resources.devices": WORLD,
+    "resources.devices_by_node": WORLD,
     "resources.environment": (
         *("environment.distributions", "environment.plugins", "environment.python"),
         *("environment.versions", "effective.python", "effective.torch"),
