@@ -63,7 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     kinds = {"forger": "Forger", "clocks": "Clocks", "own-clocks": "OwnClocks"}
     install(site, "bench-forger", kinds, SOURCE)
     engine = {"use": "null", "step_seconds": 0.1}
-    scenario = null_scenario(STACKS, engine=engine, measure={"warmup": 2, "steps": 30, "rounds": 1})
+    scenario = null_scenario(STACKS, engine=engine, measure={"warmup": 6, "steps": 30, "rounds": 1})
     done = Program(folder, site).run(scenario, "--format", "json")
     assert done.code == 1, done.err
     return done
@@ -74,7 +74,7 @@ def test_a_result_that_a_plugin_wrote_is_invalid(finished: Finished) -> None:
     assert result.status is Status.INVALID
     assert result.reasons == (
         "forged: rank0.json says that its rank completed, and the heartbeat ended in "
-        "finish_metrics after 32 steps",
+        "finish_metrics after 36 steps",
     )
 
 

@@ -79,7 +79,9 @@ def plan_with_sizes(
         for point in rough.open_sizes
         if point in runnable
     }
-    return make_plan(draft, machine, replace(request, choices=choices, stand_ins=not work_out))
+    # What is skipped with its stand-in is not worked out.
+    stand_ins = not work_out or len(choices) < len(rough.open_sizes)
+    return make_plan(draft, machine, replace(request, choices=choices, stand_ins=stand_ins))
 
 
 def _choices(sizing: Sizing) -> Mapping[str, Choice]:

@@ -19,7 +19,6 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.metrics.offered_load import (
     OfferedLoad,
     load_obstacle,
-    newly_saturated,
     offered_load,
 )
 from accel_bench.analysis.quantity import Quantity
@@ -258,7 +257,7 @@ def _state(before: Sequence[Result], after: Sequence[Result], loads: Loads) -> S
         return "newly failing" if _passes(before) else "failing"
     if not _passes(before):
         return "newly passing"
-    return "newly saturated" if newly_saturated(*loads) else "compared"
+    return "newly saturated" if _newly_saturated(*loads) else "compared"
 
 
 def _statuses(runs: Sequence[Result]) -> str:
@@ -274,7 +273,7 @@ def _figures(
     compared = (compared_figure(one, rate) for one in rule.figures)
     asked = {one.name: one for one in compared}.values()
     found = [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
-    if not newly_saturated(*loads):
+    if not _newly_saturated(*loads):
         return found
     worse = {"verdict": "worse"}
     return [one.model_copy(update=worse) if one.name == REQUEST_LATENCY.name else one
@@ -375,3 +374,9 @@ def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]
     if len(differing) < 2:
         return ()
     return tuple(one for one in differing[0] if all(one in row for row in differing))
+
+
+def _newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
+    """Return whether requests pile up in `row` only, at the same rate."""
+    same = row.rate is not None and row.rate == base.rate
+    return same and row.saturated and not base.saturated

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import SelectionOptions, takes
+from accel_bench.cli.options import takes
 from accel_bench.cli.output import AnyFormat
 from accel_bench_report.rates import PriceOptions, hourly_rate
+from accel_bench_report.selection import SelectionOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from accel_bench.cli.options import ExperimentOptions, takes
+from accel_bench.cli.options import takes
 from accel_bench_report.rates import PriceOptions, hourly_rate
+from accel_bench_report.selection import ExperimentOptions
 
 
 @dataclass(frozen=True, kw_only=True)

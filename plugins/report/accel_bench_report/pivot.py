@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.options import Names, SelectionOptions, split_names, takes
+from accel_bench.cli.options import Names, split_names, takes
 from accel_bench.cli.output import AnyFormat
 from accel_bench_report.rates import PriceOptions, hourly_rate
+from accel_bench_report.selection import SelectionOptions
 
 if TYPE_CHECKING:
     from accel_bench.documents.base import JsonValue

@@ -17,7 +17,7 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     settings,
 )
-from accel_bench.cli.options import Names, SelectionOptions, split_names, takes
+from accel_bench.cli.options import Names, split_names, takes
 from accel_bench.cli.output import AnyFormat
 from accel_bench.report.table import (
     Column,
@@ -31,6 +31,7 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.scenario.uses import TOKENS
+from accel_bench_report.selection import SelectionOptions
 from accel_bench_report.tables.grouping import Group, GroupedSummary, KeySummary, summarize_by
 
 EQUAL = (

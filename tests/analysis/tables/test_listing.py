@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from accel_bench_stored_runs.view import listing_report
 from sqlalchemy import update
 from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.job import Job
 from accel_bench.report.formats import render_report
-from accel_bench.report.views.results import listing_report
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.schema import RUNS

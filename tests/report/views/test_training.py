@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from accel_bench_stored_runs.view import results_report
 from analysis_factory import FAST, LORA, STEADY, UPDATE, make_rank, make_result, make_summary
 
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.statistics.verdict import ALIKE, Training
 from accel_bench.analysis.wording import TONES
 from accel_bench.report.views import compare, stack_comparison
-from accel_bench.report.views.results import results_report
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.report.views.training import verdict_parts
 from accel_bench.result import Result, TensorUpdate

@@ -118,12 +118,6 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
     return saturation(*full) if full else ""
 
 
-def newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
-    """Return whether requests pile up in `row` only, at the same rate."""
-    same = row.rate is not None and row.rate == base.rate
-    return same and row.saturated and not base.saturated
-
-
 def saturation(*loads: OfferedLoad) -> str:
     """Return in a sentence that requests pile up, with the consequence."""
     names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])

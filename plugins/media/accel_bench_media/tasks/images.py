@@ -65,7 +65,10 @@ class ImageText(Task[Options]):
         """Refuse micro-batches of one pair, whose loss is always 0."""
         if experiment.scenario.train.micro_batch_size > 1:
             return []
-        return ["a pair that is alone in its micro-batch has no other to be told from"]
+        return [
+            "a pair that is alone in its micro-batch has no other to be told from: give "
+            "train.micro_batch_size, 2 or more"
+        ]
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:

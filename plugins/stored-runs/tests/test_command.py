@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from accel_bench_stored_runs.command import app
+from accel_bench_stored_runs.view import MORE
 from store.store_factory import (
     change_payload,
     make_experiment,
@@ -17,10 +19,8 @@ from store.store_factory import (
 )
 from typer.testing import CliRunner
 
-from accel_bench.cli.results import app
 from accel_bench.errors import StoreError
 from accel_bench.machine.process_memory import Stage
-from accel_bench.report.views.results import MORE
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.store.database import open_store
 

@@ -63,10 +63,10 @@ def list_results(asked: ListOptions) -> None:
     Groups are by columns, separated by commas; means are over completed runs, and damaged ones are
     left out and named.
     """
-    from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.interrupted import open_results, unfinished_attempts
     from accel_bench.store.listing import MOST_CORRUPT, list_runs
     from accel_bench.store.queries import condition_of, field_of, group_runs, leave_out_damaged
+    from accel_bench_stored_runs.view import groups_report, listing_report
 
     tag = asked.tag
     with open_results(asked.results) as store:
@@ -137,9 +137,9 @@ def show_results(
     output: OutputFormat = "table",
 ) -> None:
     """Show a run, or all runs of an experiment or a session."""
-    from accel_bench.report.views.results import results_report
     from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import labels_of
+    from accel_bench_stored_runs.view import results_report
 
     with open_results(results) as store:
         found = store.find(identifier)

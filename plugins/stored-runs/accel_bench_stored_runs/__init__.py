@@ -1,0 +1,1 @@
+"""The command `results`: stored runs listed, shown, labelled and explained."""
