@@ -7,13 +7,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from accel_bench_stored_runs.view import listing_report
+from accel_bench_stored_runs.view import listing_report, results_report
+from analysis_factory import LORA, UPDATE, make_rank
+from analysis_factory import make_result as make_run
 from sqlalchemy import update
 from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.job import Job
 from accel_bench.report.formats import render_report
+from accel_bench.result import TensorUpdate
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.schema import RUNS
@@ -99,3 +102,12 @@ def test_differences_are_dotted_keys_with_both_values() -> None:
 
 def test_a_number_and_a_truth_value_differ() -> None:
     assert differing_keys({"a": 1}, {"a": True}) == [("a", 1, True)]
+
+
+def test_seconds_and_bytes_of_the_update_stand_with_each_run(tmp_path: Path) -> None:
+    tensor = TensorUpdate(elements=100, sketch=(1.0,) * 31, norm=5.0)
+    changes = {"tensors": {"head": tensor}, "kept_bytes": 400, "steps": 3}
+    rank = make_rank().model_copy(update={"update": UPDATE.model_copy(update=changes)})
+    report = results_report([make_run(LORA, ranks=[rank])], tmp_path, whole=True)
+    shown = "".join(section.text or "" for section in report.sections)
+    assert "seconds: 0.01\n    kept_bytes: 400" in shown
