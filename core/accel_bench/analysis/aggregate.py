@@ -52,7 +52,7 @@ ModelT = TypeVar("ModelT", bound=Frozen)
 
 
 class PlannedSummary(Frozen):
-    """An experiment of the plan, and why it is not run, where it is not."""
+    """Planned experiment, with the reasons for skipping it."""
 
     experiment: Experiment
     """The experiment as it was planned."""

@@ -96,8 +96,8 @@ def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[s
 def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
     """Raise PluginError if any plugin does not support the model's architecture.
 
-    For the worker, once the model's configuration is read: the plan does not know that of a hub id.
-    The error names every such plugin.
+    The worker calls it when the model's configuration is read, since a plan does not know the
+    architecture of a hub's model. The error names every such plugin.
     """
     reasons = [
         f"{plugin.name}: {reason}"

@@ -154,7 +154,7 @@ class Rank:
 
 
 def pursue(job: Job, rank: Rank) -> None:
-    """Write the value that a distribution's purpose returns; nothing is timed."""
+    """Call the purpose's function and write its answer as JSON for the parent; nothing is timed."""
     rank.heartbeat.phase = "purpose"
     purpose = find_entry(PURPOSES, "purpose", job.purpose)
     found = purpose.load()(rank)

@@ -47,7 +47,7 @@ class LossRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules of one architecture; a field that is None or empty stands for a missing part."""
+    """Parts of an architecture that fused kernels can replace; an empty field is a missing part."""
 
     norms: NormRule | None = None
     """Rule for the architecture's RMS norms."""

@@ -131,5 +131,5 @@ class NVML(Plugin[NVMLOptions]):
 
     @hookimpl
     def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> Watcher | None:
-        """Start to sample, unless the process only fills caches."""
+        """Start to sample the devices of a measured run; other processes are not sampled."""
         return Watcher(job, ranks, self.options) if job.purpose == "measure" else None

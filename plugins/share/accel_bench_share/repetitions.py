@@ -79,7 +79,7 @@ def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list
 
 
 def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
-    """Return how many machines reproduced a row, and what the newest of each found."""
+    """Return the badge of a row, and the verdicts of each machine's newest repetition."""
     machines = count(len(repetitions), "machine")
     counts = Counter(one.verdict for one in repetitions)
     verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])

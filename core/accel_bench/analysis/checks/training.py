@@ -159,7 +159,7 @@ def _off(changes: Changes, limit: float, pair: Pair) -> str:
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
-    """Return what differs, what names most first."""
+    """Return the difference between the two updates in words."""
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:

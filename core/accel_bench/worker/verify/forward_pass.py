@@ -135,7 +135,7 @@ class ForwardPass:
             self.products[id(module)] = Product(dtype, operations)
 
     def _see_dropout(self, module: Any, inputs: Any, output: Any) -> None:
-        """Note whether a module dropped elements, which an in-place module does not show."""
+        """Record whether a dropout module dropped elements; in-place modules are left out."""
         if id(module) in self.dropped or not (inputs and isinstance(inputs[0], torch.Tensor)):
             return
         given = inputs[0]

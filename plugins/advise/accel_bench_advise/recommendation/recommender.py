@@ -233,7 +233,7 @@ class Recommender:
         return fields
 
     def _rejected_best(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
-        """Return the row of the best stack, which exceeds the request's limits."""
+        """Return the row of the fastest stack, over the request's limits or without a price."""
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
         ]

@@ -55,7 +55,7 @@ class LearningGroup:
 
     @property
     def tag(self) -> str:
-        """Name of the sweep point; empty where several seeds are swept."""
+        """Name of the sweep point; empty if seeds are swept."""
         first = self.seeds[0].row.planned.experiment
         return first.tag if first.sweep == self.sweep else ""
 

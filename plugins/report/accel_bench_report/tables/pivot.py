@@ -203,7 +203,10 @@ def _reference(
 
 
 def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue:
-    """Return the known value that equals a given one. Raises StoreError where none does."""
+    """Return the value of the table that `--against` names; a number is no boolean.
+
+    Raises StoreError for a value that the table lacks.
+    """
     for one in known:
         if one == value and isinstance(one, bool) == isinstance(value, bool):
             return one

@@ -88,7 +88,8 @@ class Embedding(Task[EmbeddingOptions]):
                 module.pooler = None
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens in both texts of all pairs; each pair is supervised once."""
+        """Return the tokens of both texts, and one supervised element for each pair; None without
+        token ids."""
         found, ids = held_tokens(batch), batch.inputs.get("input_ids")
         if found is None or ids is None:
             return None
