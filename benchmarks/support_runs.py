@@ -285,7 +285,7 @@ def _compared(compared: TrainingComparison) -> tuple[Outcome, str]:
     obstacle = training_obstacle(compared)
     if not obstacle:
         return "equivalent", ""
-    return ("different by design" if compared.declared_by else "undecided"), obstacle
+    return ("different by design" if compared.differs_by_design else "undecided"), obstacle
 
 
 def _line(text: str) -> str:

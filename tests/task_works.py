@@ -88,4 +88,4 @@ def assert_trains_as_said(results: Mapping[str, Result]) -> None:
         compared = compare_training({("", 0): results["baseline"]}, {("", 0): result})
         assert not compared.training_difference, (name, compared.training_difference)
         obstacle = training_obstacle(compared)
-        assert not obstacle or compared.declared_by, (name, obstacle)
+        assert not obstacle or compared.differs_by_design, (name, obstacle)

@@ -440,7 +440,7 @@ def test_an_expert_that_got_no_tokens_need_not_move():
 def test_other_training_is_never_equivalent():
     experiment = make_experiment("slow", scenario={"train": {"learning_rate": 1e-5}})
     found = verdict(make_update({"norm": 0.0}), experiment=experiment)
-    assert found.update_verdict == "different by design" and found.declared_by
+    assert found.update_verdict == "different by design" and found.differs_by_design
     assert "train.learning_rate is 1e-05" in found.update_reason
 
 

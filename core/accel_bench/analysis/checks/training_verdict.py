@@ -110,6 +110,11 @@ class TrainingComparison(OutputComparison, LossComparison):
         }
 
     @property
+    def differs_by_design(self) -> bool:
+        """True if a verdict is that it differs, and no more than a plugin or a setting declares."""
+        return any(one.verdict == "different by design" for one in self.judged)
+
+    @property
     def declared_by(self) -> tuple[str, ...]:
         """Plugins that declare how far it differs by design; empty where it does not."""
         by_design = (one for one in self.judged if one.verdict == "different by design")
