@@ -245,13 +245,14 @@ def test_a_broken_file_is_named_with_its_key(
 @pytest.mark.parametrize(
     ("written", "devices"),
     [
-        ("H100", ["h100-pcie", "h100-sxm"]),
+        ("H100", ["h100-nvl", "h100-pcie", "h100-sxm"]),
         ("h100 nvl", ["h100-nvl"]),
         ("A100-80G", ["a100-pcie-80gb", "a100-sxm-80gb"]),
         ("a100 80gb", ["a100-pcie-80gb", "a100-sxm-80gb"]),
         ("A100-40G", ["a100-pcie-40gb", "a100-sxm-40gb"]),
-        ("gh200", ["gh200-96gb"]),
+        ("gh200", ["gh200-144gb", "gh200-96gb"]),
         ("rtx 4090", ["rtx-4090"]),
+        ("A100", ["a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb"]),
         ("A10", ["a10"]),
         ("mi250x", ["mi250x"]),
     ],

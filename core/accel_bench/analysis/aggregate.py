@@ -237,7 +237,8 @@ def collect_runs(
     counted = {key: marked_degraded(run, broken[key]) for key, run in rows.items()}
     end = ending(planned, list(counted.values()), rounds, stopped)
     if not counted and not planned.skipped:
-        failed = (run.experiment for run in results if run.status is Status.OOM)
+        last = {(run.experiment.id, run.session, run.round): run for run in results}
+        failed = (run.experiment for run in last.values() if run.status is Status.OOM)
         if reason := too_large(experiment, failed):
             end = StopReason(Status.SKIPPED, (reason,))
     valid = end.status is not Status.INVALID

@@ -61,8 +61,9 @@ def compared_by_sections(summary: Summary) -> str:
     for name, document in summary.sections.items():
         with suppress(AccelBenchError):  # Notices name what fails.
             entry = find_entry(GROUP, KIND, name)
-            if hasattr(entry.load(), "compared"):
-                return str(call_section(entry, "compared", summary, document))
+            known = hasattr(entry.load(), "compared")
+            if known and (text := call_section(entry, "compared", summary, document)):
+                return str(text)
     return ""
 
 

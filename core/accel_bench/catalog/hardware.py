@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Literal, NamedTuple
@@ -155,34 +155,40 @@ def named_hardware(name: str) -> NamedHardware:
 
     Raises HardwareError for a name of none, and of several.
     """
-    found = devices_called(name)
+    found = next(filter(None, _meanings(name)), None) or devices_called(name)
     if len(found) > 1:
         raise HardwareError(f"{name!r} is a name of several devices: {', '.join(sorted(found))}")
     return NamedHardware(*found.popitem())
 
 
 def devices_called(name: str) -> dict[str, Hardware]:
-    """Return the devices of a short name, torch's name or a catalog's name, else all whose short
-    name has the words of `name`, such as the family of `H100`.
+    """Return the device of a short name or of torch's name, else the family of a name: all that
+    price catalogs call so, or whose short name has its words.
 
     Raises HardwareError for a name of none.
     """
-    table = list_hardware()
-    words = {*device_words(name)}
-    for known in (
-        [short for short in table if short == name.lower()],
-        [short for short, hardware in table.items() if hardware.fits(name)],
-        [short for short, hardware in table.items() if hardware.is_called(name)],
-        [short for short in table if words and words <= {*device_words(short)}],
-    ):
-        if known:
-            return {short: table[short] for short in known}
-    near = did_you_mean(name.lower(), _relatives(name, table))
+    short, torch, catalog, words = _meanings(name)
+    if found := short or torch or {**catalog, **words}:
+        return dict(sorted(found.items()))
+    near = did_you_mean(name.lower(), _relatives(name, list_hardware()))
     raise HardwareError(
         f"{name!r} fits no device of the table (`accel-bench catalog devices`), so that its peak "
         f"FLOP/s and MFU are unknown{near}; a plugin can bring sample_configurations/hardware/"
         "NAME.yaml"
     )
+
+
+def _meanings(name: str) -> list[dict[str, Hardware]]:
+    """Return the devices with a short name, torch's name, a catalog's name, and a name's words."""
+    words = {*device_words(name)}
+    tests: tuple[Callable[[str, Hardware], bool], ...] = (
+        lambda short, _: short == name.lower(),
+        lambda _, hardware: hardware.fits(name),
+        lambda _, hardware: hardware.is_called(name),
+        lambda short, _: bool(words) and words <= {*device_words(short)},
+    )
+    table = list_hardware().items()
+    return [{short: one for short, one in table if test(short, one)} for test in tests]
 
 
 def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:

@@ -6,16 +6,13 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
 from accel_bench.cli.output import AnyFormat
 from accel_bench.documents.program import DEFAULT_RESULTS, RESULTS
 from accel_bench.errors import ScenarioError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "DEFAULT_RESULTS",

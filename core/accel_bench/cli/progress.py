@@ -18,6 +18,7 @@ from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.session import Reporter
+from accel_bench.scenario.sweep import at
 
 
 class LineReporter(Reporter):
@@ -64,7 +65,8 @@ class LineReporter(Reporter):
     def on_drop(self, planned: Planned, reason: str) -> None:
         """Print the reason why a stack runs no more rounds."""
         with self._lock:
-            self._print(f"{planned.experiment.stack.name}: {reason}")
+            experiment = planned.experiment
+            self._print(f"{experiment.stack.name}{at(experiment.sweep)}: {reason}")
 
     def on_warning(self, text: str) -> None:
         """Print a warning among the runs."""

@@ -200,9 +200,9 @@ def refuse_too_many(
     if runs <= max_runs:
         return
     several = sorted((len(values), key) for key, values in sweep.items() if len(values) > 1)
-    within = [key for number, key in several if runs / number <= max_runs]
+    within = (key for number, key in several if runs / number <= max_runs)
     how = "sweep over less"
-    if key := next(iter(within), several[-1][1] if several else ""):
+    if key := next(within, ""):
         part = json.dumps([sweep[key][0]])
         how = f"run a part of it, such as --set 'sweep.{key}={part}' ({runs // len(sweep[key]):,})"
     raise ScenarioError(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,6 +42,9 @@ MICRO_BATCH = frozenset(
 )
 """Settings that determine the micro-batch's size."""
 
+
+ASK_SECONDS = 120.0
+"""Seconds within which an interpreter must have imported torch."""
 
 # Torch's backend `fake` sends nothing.
 ASK_BACKENDS = """
@@ -167,14 +171,22 @@ def _backend(scenario: Scenario, python: tuple[str, ...]) -> Iterable[str]:
 def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """Return the backends of an interpreter's torch, each with the device types it communicates.
 
-    A process of its own imports torch. Empty if torch cannot be imported there.
+    A process of its own imports torch. Empty if it does not say.
     """
     command = [*python, "-c", ASK_BACKENDS] if python else python_command("-c", ASK_BACKENDS)
-    done = subprocess.run(
-        command, cwd=Path(sys.executable).anchor, capture_output=True, text=True, check=False
-    )
-    known: Mapping[str, Sequence[str]] = {} if done.returncode else json.loads(done.stdout)
-    return known
+    with suppress(subprocess.SubprocessError, ValueError, IndexError):
+        done = subprocess.run(
+            command,
+            cwd=Path(sys.executable).anchor,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=ASK_SECONDS,
+        )
+        # Whatever torch prints while it is imported stands above.
+        known: Mapping[str, Sequence[str]] = json.loads(done.stdout.splitlines()[-1])
+        return known
+    return {}
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:

@@ -96,12 +96,14 @@ def find_entries(group: str, kind: str) -> Mapping[str, DoorEntry]:
 def find_entry(group: str, kind: str, name: str) -> DoorEntry:
     """Return one entry of a group. Raises PluginError with the nearest name if there is none."""
     known = find_entries(group, kind)
+    if not known:
+        raise PluginError(f"nothing that is installed brings the {kind} {name!r}")
     if name not in known:
         raise PluginError(f"no {kind} is called {name!r}{did_you_mean(name, known)}")
     return known[name]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, DoorEntry]:
     """Return the entries on this `sys.path`."""
     points = entry_points(group)

@@ -78,7 +78,7 @@ def _named(name: str) -> list[Draft]:
         return read_drafts(path)
     known = find_presets("scenarios")
     if name in known:
-        return [read_draft(known[name])]
+        return read_drafts(known[name])
     how = how_to_get("scenarios", name, known)
     raise ScenarioError(f"{name!r} is neither a file nor a shipped scenario{how}")
 

@@ -49,4 +49,4 @@ def test_another_name_of_a_device_finds_it_and_one_of_several_shows_them() -> No
     )
     assert call("catalog", "devices", "show", "a100-80gb-sxm").code == 0
     shown = json.loads(call("catalog", "devices", "show", "H100", "--format", "json").out)
-    assert [row["name"] for row in shown] == ["h100-pcie", "h100-sxm"]
+    assert [row["name"] for row in shown] == ["h100-nvl", "h100-pcie", "h100-sxm"]

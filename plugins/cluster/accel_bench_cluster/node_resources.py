@@ -80,7 +80,7 @@ def wrong_size(launcher: str, started: int, size: int) -> str:
     processes = f"{started} process" + ("es" if started != 1 else "")
     return (
         f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
-        f"(resources.nodes x resources.devices); have it start {size}, or set resources"
+        f"(of all nodes); have it start {size}, or set resources"
     )
 
 

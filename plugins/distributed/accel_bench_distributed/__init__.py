@@ -59,8 +59,9 @@ class MeshOptions(Options):
     @model_validator(mode="before")
     @classmethod
     def _shard_gives_way(cls, raw: Any) -> Any:
-        names = (*DIMENSIONS, "dispatch")
-        filled = isinstance(raw, dict) and any(raw.get(name) in ("auto", True) for name in names)
+        if not isinstance(raw, dict):
+            return raw
+        filled = any(raw.get(name) == "auto" for name in DIMENSIONS) or raw.get("dispatch") is True
         return {"shard": 1, **raw} if filled else raw
 
     @model_validator(mode="after")

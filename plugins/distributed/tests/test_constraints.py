@@ -88,6 +88,7 @@ def test_what_does_not_fit_is_a_reason(
         ({}, 4, 4, 1 / 4),
         ({"replicate": 2}, 4, 4, 1 / 2),
         ({"tensor": "auto"}, 2, 1, 1 / 2),
+        ({"tensor": 1}, 2, 2, 1 / 2),
         ({"tensor": 2}, 4, 2, 1 / 4),
         ({"tensor": 2, "replicate": "auto"}, 4, 2, 1 / 2),
         ({}, 1, 1, 1),

@@ -70,7 +70,8 @@ class ExportedRun:
         """Figures by importers' names."""
         if self.result.imported:
             return {one.name: one.value for one in self.result.metrics}
-        found = {name: self._mean(*of) for name, of in MEMORY.items()}
+        known = {name: self._peaks(*of) for name, of in MEMORY.items()}
+        found = {name: fmean(values) if values else None for name, values in known.items()}
         if self.speed is None or self.seconds is None:
             return found
         windows = [rank.window for rank in self.result.data_ranks if rank.window]
@@ -87,12 +88,19 @@ class ExportedRun:
             "mean_loss": fmean(losses) if losses else None,
         }
 
-    def _mean(self, figures: Sequence[Figure], kind: str) -> float | None:
-        """Return the mean over devices of the first known figure."""
+    @property
+    def largest_peak(self) -> float | None:
+        """Peak of memory in bytes, of the device with the most; None if it is not known."""
+        if self.result.imported:
+            return self.figures.get("peak_memory_bytes")
+        return max(self._peaks(*MEMORY["peak_memory_bytes"]), default=None)
+
+    def _peaks(self, figures: Sequence[Figure], kind: str) -> list[float]:
+        """Return the first known figure of each device; empty without any."""
         ranks = (one for rank in self.result.ranks for one in rank.metrics)
         metrics = [*self.result.metrics, *ranks]
         for wanted in figures:
             values = [one.value for one in metrics if one.figure == wanted and kind in one.kind]
             if known := [value for value in values if value is not None]:
-                return fmean(known)
-        return None
+                return known
+        return []

@@ -45,13 +45,19 @@ def write(results: Iterable[Result]) -> Iterator[str]:
         family = FAMILIES.get(scenario.task.use, scenario.task.use)
         place = tree[family][str(run.setting("model.id"))]
         branch = place.setdefault(_hardware(run), {"status": "completed", "training_results": {}})
-        branch["training_results"][_tag(run)] = _leaf(run)
+        leaves = branch["training_results"]
+        tag = _tag(run)
+        # Another session, dtype or number of devices has the same tag.
+        leaves[tag if tag not in leaves else f"{tag}_run_{run.result.run_id}"] = _leaf(run)
         if (loaded := _load_seconds(run)) is not None:
             branch["model_load_time"] = loaded
     for models in tree.values():
         for places in models.values():
             for branch in places.values():
-                branch["performance_summary"] = _summary(branch["training_results"])
+                leaves = branch["training_results"]
+                ended = {leaf["status"] for leaf in leaves.values()}
+                branch["status"] = "completed" if "completed" in ended else "failed"
+                branch["performance_summary"] = _summary(leaves)
     document = {"timestamp": newest, "system_info": {"processor": system}, "benchmarks": tree}
     yield json.dumps(document, indent=2) + "\n"
 
@@ -90,7 +96,7 @@ def _leaf(run: ExportedRun) -> Leaf:
     if not result.status.completed:
         return {**leaf, "error": "; ".join(result.reasons) or result.status.value}
     leaf["throughput"] = run.figures.get("samples_per_second")
-    if (peak := run.figures.get("peak_memory_bytes")) is not None:
+    if (peak := run.largest_peak) is not None:
         leaf["memory_usage"] = {"max": peak / MIB, "unit": "MiB"}
     if run.speed is None:
         return leaf

@@ -179,12 +179,22 @@ def test_the_tree_of_the_guide_has_a_leaf_for_each_run_and_its_summary() -> None
     ran, lost = sorted(leaves.values(), key=lambda leaf: leaf["status"])
     assert (ran["throughput"], ran["effective_batch_size"], ran["distributed"]) == (4, 2, True)
     assert ran["training_time"] == {"min": 0.5, "max": 0.5, "mean": 0.5, "std": 0.0}
-    assert ran["memory_usage"] == {"max": 3000.5 / 2**20, "unit": "MiB"}
+    assert ran["memory_usage"] == {"max": 3001 / 2**20, "unit": "MiB"}
     assert (lost["status"], lost["error"]) == ("failed", "too large")
     summary = model["cuda"]["performance_summary"]
     assert summary["training_time"]["by_batch_size"] == {"1": 0.5}
     assert summary["training_time"]["by_mixed_precision"] == {"mixed_precision": 0.5}
     assert summary["throughput"]["mean"] == 4
+
+
+def test_no_run_of_the_tree_takes_another_one_s_place() -> None:
+    again = measured().model_copy(update={"run_id": "run-z", "session": "later"})
+    document = json.loads(written([measured(), again], "ipfs-json"))
+    (model,) = document["benchmarks"]["text_generation"].values()
+    assert len(model["cuda"]["training_results"]) == 2
+    failed = make_result("run-b", experiment=TWO, status=Status.OOM, reasons=("too large",))
+    (model,) = json.loads(written([failed], "ipfs-json"))["benchmarks"]["text_generation"].values()
+    assert [branch["status"] for branch in model.values()] == ["failed"]
 
 
 def test_the_tree_of_the_guide_is_read_back_equal(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def notes(summary: Summary, found: Sequence[StackRanks]) -> list[str]:
 
 def details(summary: Summary, found: Sequence[StackRanks], row: ExperimentSummary) -> list[str]:
     """Return the time of a stack's collectives in a step, and the spread over ranks."""
-    own = (one for one in found if one.experiment_id == row.experiment_id)
+    same = (row.experiment_id, row.stack)  # Two stacks that do the same have one id.
+    own = (one for one in found if (one.experiment_id, one.stack) == same)
     return [_communication(one) for one in own if one.communication_share is not None]
 
 

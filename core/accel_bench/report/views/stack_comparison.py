@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import shorten
@@ -38,7 +38,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError, PluginError
-from accel_bench.plugins.doors import find_entries, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 from accel_bench.report.table import (
     Column,
     Line,
@@ -155,7 +155,8 @@ def _made(
     if not hasattr(entry.load(), what):
         return None
     found = call_section(entry, what, summary, summary.sections[name], *row)
-    if isinstance(found, Sequence) and all(isinstance(one, kind) for one in found):
+    # A text is a sequence of texts, and no list of them.
+    if isinstance(found, list | tuple) and all(isinstance(one, kind) for one in found):
         return found
     raise entry.broken(f"its function {what!r} returned no {what}")
 
@@ -168,13 +169,23 @@ def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
             yield from _declared(name, "CSV_COLUMNS")
 
 
-def _declared(name: str, what: str) -> Iterable[Any]:
-    """Return what a section declares under a name; nothing if it cannot be loaded."""
+def _declared(name: str, what: str) -> Sequence[Any]:
+    """Return what a section declares under a name; nothing if it cannot be loaded.
+
+    A column whose cell fails is an error that names the section.
+    """
+    entry = find_entry(GROUP, KIND, name)
     try:
-        found: Iterable[Any] = getattr(find_entry(GROUP, KIND, name).load(), what, ())
+        found: Sequence[Any] = tuple(getattr(entry.load(), what, ()))
     except PluginError:  # A notice names it already.
         return ()
-    return found
+    columns = [one for one in found if isinstance(one, Column)]
+    return [replace(one, cell=partial(_cell, entry, one.cell)) for one in columns] or found
+
+
+def _cell(entry: DoorEntry, cell: Callable[[Any], Any], row: Any) -> Any:
+    with entry.blamed():
+        return cell(row)
 
 
 def stack_columns(summary: Summary) -> list[Column]:
