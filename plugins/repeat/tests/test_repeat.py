@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cli.program import call
 
 from accel_bench import Status
 from accel_bench.analysis.checks.audit import audit
@@ -112,3 +113,20 @@ def test_a_twin_runs_here(name: str, tmp_path: Path) -> None:
     (found,) = run_scenario(path, only=[scenario.baseline], settings=settings).values()
     assert found.status is Status.OK, found.reasons
     assert not audit(found)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("cost-cookbook-cpu", "model,sequence_length,batch_size"),
+        ("litgpt-compilers-cpu", "stack"),
+        ("training-guide-cpu", "stack"),
+    ],
+)
+def test_a_whole_twin_prints_its_table(name: str, rows: str, tmp_path: Path) -> None:
+    results = ("--results", str(tmp_path / "results"))
+    assert call("run", name, *results).code == 0
+    values = "tokens_per_hour,mean_step_seconds,dollars_per_million_tokens"
+    table = call("results", "pivot", "--rows", rows, "--values", values, "--price", "1", *results)
+    assert table.code == 0 and "0 experiments" not in table.out
