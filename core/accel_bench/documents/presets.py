@@ -11,7 +11,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, did_you_mean, install_command
 
 PRESETS_GROUP = "accel_bench.samples"
@@ -76,6 +75,8 @@ def preset_path(kind: str, name: str) -> Path:
 def how_to_get(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the end of an error for an unknown preset: the command that installs it with an extra,
     else the nearest name."""
+    from accel_bench.documents.load import load_file  # The program's help reads no file.
+
     for plugin in load_file(presets_root() / "shipped.yaml").data.values():
         if name in plugin.get(kind, ()):
             return f"; it is not installed: {install_command(plugin['extra'])}"
