@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
+from accel_bench.analysis.statistics.estimators import log_interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.machine.info import read_machine
@@ -162,6 +164,15 @@ def interleave(
         for name in list(sides)[:: -1 if number % 2 else 1]:
             samples[name].append(sides[name]())
     return {name: tuple(values) for name, values in samples.items()}
+
+
+def ratio_of_pairs(over: Iterable[float], under: Iterable[float]) -> dict[str, Any]:
+    """Return value, interval and unit of an entry: the geometric mean of pairs' ratios, with its
+    95 % t interval."""
+    ratio = log_interval([math.log(a / b) for a, b in zip(over, under, strict=True)])
+    assert ratio is not None, "there is at least one round"
+    ends = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
+    return {"value": ratio.median, "interval": ends, "unit": "ratio"}
 
 
 def median_ratio(samples: Mapping[str, tuple[float, ...]], over: str, under: str) -> float:

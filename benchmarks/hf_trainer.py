@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from accel_bench.analysis.statistics.estimators import log_interval
 from benchmarks.built_run import BuiltRun, build_run
 from benchmarks.engine import LARGE, TINY
-from benchmarks.entry import Counts, Entry, interleave, this_machine
+from benchmarks.entry import Counts, Entry, interleave, ratio_of_pairs, this_machine
 
 
 def measure_hf_trainer(counts: Counts, device: str = "cpu") -> Entry:
@@ -34,14 +32,9 @@ def measure_hf_trainer(counts: Counts, device: str = "cpu") -> Entry:
             },
             counts.windows,
         )
-    steps = zip(samples["hf_trainer_step_seconds"], samples["torch_step_seconds"], strict=True)
-    ratio = log_interval([math.log(theirs / ours) for theirs, ours in steps])
-    assert ratio is not None, "there is at least one round"
     return Entry(
         name="hf-trainer",
-        value=ratio.median,
-        interval=None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high),
-        unit="ratio",
+        **ratio_of_pairs(samples["hf_trainer_step_seconds"], samples["torch_step_seconds"]),
         goal=None,
         goal_is="at most",
         samples=samples,

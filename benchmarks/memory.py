@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from accel_bench.analysis.statistics.estimators import log_interval
-from benchmarks.entry import Counts, Entry, this_machine
+from benchmarks.entry import Counts, Entry, ratio_of_pairs, this_machine
 from benchmarks.identical import Compared, entry_of, run_comparison, shortened
 
 PROBES = Path(__file__).with_name("memory-probes.yaml")
@@ -26,14 +24,9 @@ def measure_memory(counts: Counts) -> Iterator[Entry]:
     steps = entry_of("memory-steps", compared, STACK, ("same", "inconclusive"), machine)
     yield steps
     samples = run_seconds(compared)
-    pairs = zip(samples["memory_run_seconds"], samples["baseline_run_seconds"], strict=True)
-    ratio = log_interval([math.log(probed / bare) for probed, bare in pairs])
-    assert ratio is not None, "there is at least one round"
     yield Entry(
         name="memory-run",
-        value=ratio.median,
-        interval=None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high),
-        unit="ratio",
+        **ratio_of_pairs(samples["memory_run_seconds"], samples["baseline_run_seconds"]),
         goal=None,
         goal_is="at most",
         notes=steps.notes,

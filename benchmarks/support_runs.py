@@ -64,7 +64,7 @@ Outcome: TypeAlias = Literal[
     "refused",
     "failed",
 ]
-"""What became of a run; where both trained, the training's verdict, told from the obstacle alone.
+"""Outcome of a run; if both trained, the training's verdict, told from the obstacle alone.
 
 `undecided` is also what the core calls not tested, and `equivalent` what it calls bitwise equal.
 """

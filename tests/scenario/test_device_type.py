@@ -1,4 +1,4 @@
-"""What nodes need: devices by the words of their names; devices and host memory of each node."""
+"""Needs of nodes: devices by the words of their names; devices and host memory of each node."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from accel_bench.result import Metric, PluginVersion, RankResult, Result, Sample
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
-from accel_bench.store.database import SessionRecord
+from accel_bench.store.database import SessionRecord, open_store
 
 MACHINE = Machine(
     host="bench-1",
@@ -119,3 +119,33 @@ def change_payload(folder: Path, run_id: str, old: str, new: str) -> None:
             update = f"UPDATE {table} SET content = ? WHERE run_id = ?"
             changed += old in before and connection.execute(update, (content, run_id)).rowcount
         assert changed == 1
+
+
+LORA = make_experiment("lora")
+LONG = make_experiment("long", {"model.id": "[/red]"}, train={"seed": 7})
+
+
+def three_runs() -> list[Result]:
+    """Two runs of one experiment and a failed one of another."""
+    return [
+        make_result("run-a", experiment=LORA, ranks=(make_rank(0), make_rank(1, seconds=1.0))),
+        make_result("run-b", experiment=LORA, round=1),
+        make_result(
+            "run-c",
+            experiment=LONG,
+            round=2,
+            ranks=(),
+            status=Status.OOM,
+            reasons=("asked for 2 GiB, 1 GiB free",),
+            log_tail="first line\nlast line \x1b[31m",
+            command=("accel-bench", "run", "my file.yaml", "--set", "a=$(b)"),
+        ),
+    ]
+
+
+def store_three_runs(folder: Path) -> None:
+    """Store them in a results folder."""
+    with open_store(folder, write=True) as store:
+        store.add_session(make_session())
+        for result in three_runs():
+            store.add(result)

@@ -1,4 +1,4 @@
-"""What the command line asks of a plan, and the scenario with its changes."""
+"""Request of the command line to a plan, and the scenario with its changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the class of a plugin declares: its hooks, the slots that it fills, its options."""
+"""Declarations of a plugin's class: its hooks, the slots that it fills, its options."""
 
 from __future__ import annotations
 

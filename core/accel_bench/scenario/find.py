@@ -104,7 +104,7 @@ def read_drafts(path: Path) -> list[Draft]:
     """
     document = load_file(path)
     if SEVERAL not in document.data:
-        return [read_draft(path)]
+        return [_whole_file(document, path)]
     entries, defaults = document.data[SEVERAL], document.data.get(DEFAULTS, {})
     for key in document.data.keys() - {SEVERAL, DEFAULTS}:
         raise ScenarioError(
@@ -137,7 +137,12 @@ def _part(document: ParsedFile, location: Location, data: dict[str, Any]) -> Par
 
 def read_draft(path: Path) -> Draft:
     """Read a scenario file and the files that it extends. Raises ScenarioError."""
-    layer = _read_merged(path, ())
+    return _whole_file(load_file(path), path)
+
+
+def _whole_file(document: ParsedFile, path: Path) -> Draft:
+    """Return the draft of a file that is one scenario. Raises ScenarioError for an empty one."""
+    layer = _merged(document, path.parent, (path.resolve(),))
     if not layer.data:
         raise ScenarioError(
             f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"

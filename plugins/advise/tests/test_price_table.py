@@ -11,20 +11,12 @@ from accel_bench_advise.price_table import Price, user_prices
 
 from accel_bench.errors import PriceError
 
+from .price_fields import FIELDS
+
 
 def price(**changes: Any) -> Price:
     """A row of a table."""
-    fields = {
-        "provider": "aws",
-        "instance": "p4d.24xlarge",
-        "region": "us-east-1",
-        "device": "a100-sxm-40gb",
-        "devices": 8,
-        "usd_per_hour": 20.0,
-        "source": "my contract",
-        "date": "2026-01-02",
-    }
-    return Price(**{**fields, **changes})
+    return Price(**{**FIELDS, **changes})
 
 
 def test_a_user_without_a_home_is_told_how_to_have_a_table(homeless: Path) -> None:

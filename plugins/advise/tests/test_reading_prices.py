@@ -24,20 +24,12 @@ from accel_bench_advise.price_table import (
 from accel_bench.catalog.hardware import list_hardware
 from accel_bench.errors import PriceError
 
+from .price_fields import FIELDS
+
 
 def row(**changes: Any) -> dict[str, Any]:
     """A row as a file holds it."""
-    fields = {
-        "provider": "aws",
-        "instance": "p4d.24xlarge",
-        "region": "us-east-1",
-        "device": "a100-sxm-40gb",
-        "devices": 8,
-        "usd_per_hour": 20.0,
-        "source": "my contract",
-        "date": "2026-01-02",
-    }
-    return {**fields, **changes}
+    return {**FIELDS, **changes}
 
 
 def price(**changes: Any) -> Price:

@@ -14,7 +14,7 @@ from accel_bench.documents.presets import find_presets
 
 
 def schema() -> dict[str, Any]:
-    """What `scenarios schema` prints."""
+    """The schema that `scenarios schema` prints."""
     done = call("scenarios", "schema")
     assert (done.code, done.err) == (0, "")
     found: dict[str, Any] = json.loads(done.out)
@@ -30,7 +30,7 @@ def test_the_schema_describes_every_key_and_refuses_others() -> None:
 
 
 def description(found: dict[str, Any], key: str) -> str:
-    """What a property says of itself, or what the model that it refers to says."""
+    """Description of a property, its own or of the model that it refers to."""
     value = found["properties"][key]
     model = found["$defs"].get(value.get("$ref", "").rpartition("/")[2], {})
     return str(value.get("description") or model.get("description") or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
@@ -30,36 +31,55 @@ MIB = 2**20
 Leaf = dict[str, Any]
 """One run of the tree."""
 
-Leaves = dict[str, Leaf]
-"""Runs of one model on one kind of hardware, by tag."""
+
+@dataclass
+class Branch:
+    """Runs of one model on one kind of hardware."""
+
+    leaves: dict[str, Leaf] = field(default_factory=dict)
+    """Runs by tag."""
+
+    settings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of each run that its tag names, by tag."""
+
+    load_seconds: float | None = None
+    """Seconds of loading the model, of the last run that knows them."""
+
+    def add(self, run: ExportedRun) -> None:
+        """Add a run; another session, dtype or number of devices has the same tag."""
+        known = _settings(run)
+        tag = "_".join(f"{name}_{value}" for name, value in known.items())
+        tag = tag if tag not in self.leaves else f"{tag}_run_{run.result.run_id}"
+        self.leaves[tag], self.settings[tag] = _leaf(run), known
+        if (loaded := _load_seconds(run)) is not None:
+            self.load_seconds = loaded
+
+    def document(self) -> dict[str, Any]:
+        """Return the branch as the guide has it; it is completed if any run is."""
+        ended = {leaf["status"] for leaf in self.leaves.values()}
+        loaded = {} if self.load_seconds is None else {"model_load_time": self.load_seconds}
+        return {
+            "status": "completed" if "completed" in ended else "failed",
+            "training_results": self.leaves,
+            **loaded,
+            "performance_summary": _summary(self),
+        }
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
     """Yield the whole tree at once; a run that did not complete has its error."""
-    tree: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    tree: dict[str, dict[str, dict[str, Branch]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(Branch))
+    )
     newest, system = "", ""
     for run in map(ExportedRun, results):
         newest = max(newest, run.result.started_at)
         system = system or run.result.provenance.machine or run.device
         scenario = run.result.experiment.scenario
         family = FAMILIES.get(scenario.task.use, scenario.task.use)
-        place = tree[family][str(run.setting("model.id"))]
-        branch = place.setdefault(_hardware(run), {"status": "completed", "training_results": {}})
-        leaves = branch["training_results"]
-        tag = _tag(run)
-        # Another session, dtype or number of devices has the same tag.
-        leaves[tag if tag not in leaves else f"{tag}_run_{run.result.run_id}"] = _leaf(run)
-        if (loaded := _load_seconds(run)) is not None:
-            branch["model_load_time"] = loaded
-    for models in tree.values():
-        for places in models.values():
-            for branch in places.values():
-                leaves = branch["training_results"]
-                ended = {leaf["status"] for leaf in leaves.values()}
-                branch["status"] = "completed" if "completed" in ended else "failed"
-                branch["performance_summary"] = _summary(leaves)
+        tree[family][str(run.setting("model.id"))][_hardware(run)].add(run)
     document = {"timestamp": newest, "system_info": {"processor": system}, "benchmarks": tree}
-    yield json.dumps(document, indent=2) + "\n"
+    yield json.dumps(document, indent=2, default=Branch.document) + "\n"
 
 
 def _hardware(run: ExportedRun) -> str:
@@ -68,8 +88,8 @@ def _hardware(run: ExportedRun) -> str:
     return first.type if first else str(run.setting("resources.device"))
 
 
-def _tag(run: ExportedRun) -> str:
-    """Return the guide's name of a configuration, with the stack and the round behind it."""
+def _settings(run: ExportedRun) -> dict[str, Any]:
+    """Return the settings in the guide's name of a configuration, the stack and the round."""
     known = {
         "batch": run.setting("train.micro_batch_size"),
         "seq": run.setting("data.sequence_length"),
@@ -79,7 +99,7 @@ def _tag(run: ExportedRun) -> str:
         "stack": run.result.experiment.stack.name,
         "round": run.result.round,
     }
-    return "_".join(f"{name}_{value}" for name, value in known.items() if value is not None)
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _leaf(run: ExportedRun) -> Leaf:
@@ -121,20 +141,18 @@ def _statistics(values: Sequence[float]) -> dict[str, float] | None:
     return {"min": min(values), "max": max(values), "mean": fmean(values), "std": deviation}
 
 
-def _summary(leaves: Leaves) -> dict[str, Any]:
+def _summary(branch: Branch) -> dict[str, Any]:
     """Return the guide's summary of completed runs, with the mean step by each setting."""
-    seconds = {tag: leaf["training_time"]["mean"] for tag, leaf in leaves.items() if _timed(leaf)}
-    rates = [leaves[tag]["throughput"] for tag in seconds]
+    timed = {tag: leaf for tag, leaf in branch.leaves.items() if leaf.get("training_time")}
+    seconds = {tag: leaf["training_time"]["mean"] for tag, leaf in timed.items()}
     found: dict[str, Any] = {"training_time": _statistics(list(seconds.values()))}
     if found["training_time"] is None:
         return {}
     groups: Mapping[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for tag, mean in seconds.items():
-        parts = tag.split("_")
-        named = dict(zip(parts[::2], parts[1::2], strict=False))
-        precision = "mixed_precision" if leaves[tag]["mixed_precision"] else "full_precision"
-        for key, value in {**named, "mixed_precision": precision}.items():
-            groups[key][value].append(mean)
+    for tag, leaf in timed.items():
+        precision = "mixed_precision" if leaf["mixed_precision"] else "full_precision"
+        for key, value in {**branch.settings[tag], "mixed_precision": precision}.items():
+            groups[key][str(value)].append(seconds[tag])
     for name, key in (
         ("by_batch_size", "batch"),
         ("by_sequence_length", "seq"),
@@ -143,8 +161,5 @@ def _summary(leaves: Leaves) -> dict[str, Any]:
         ("by_mixed_precision", "mixed_precision"),
     ):
         found["training_time"][name] = {k: fmean(v) for k, v in groups[key].items()}
-    return {**found, "throughput": _statistics([rate for rate in rates if rate is not None])}
-
-
-def _timed(leaf: Leaf) -> bool:
-    return bool(leaf.get("training_time"))
+    rates = [leaf["throughput"] for leaf in timed.values() if leaf["throughput"] is not None]
+    return {**found, "throughput": _statistics(rates)}

@@ -10,47 +10,19 @@ from pathlib import Path
 import pytest
 from store.store_factory import (
     change_payload,
-    make_experiment,
-    make_rank,
-    make_result,
-    make_session,
+    store_three_runs,
+    three_runs,
 )
 from typer.testing import CliRunner
 
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
-from accel_bench.result import Result, Status
-from accel_bench.store.database import open_store
-
-LORA = make_experiment("lora")
-LONG = make_experiment("long", {"model.id": "[/red]"}, train={"seed": 7})
-
-
-def runs() -> list[Result]:
-    """Two runs of one experiment and a failed one of another."""
-    return [
-        make_result("run-a", experiment=LORA, ranks=(make_rank(0), make_rank(1, seconds=1.0))),
-        make_result("run-b", experiment=LORA, round=1),
-        make_result(
-            "run-c",
-            experiment=LONG,
-            round=2,
-            ranks=(),
-            status=Status.OOM,
-            reasons=("asked for 2 GiB, 1 GiB free",),
-            log_tail="first line\nlast line \x1b[31m",
-            command=("accel-bench", "run", "my file.yaml", "--set", "a=$(b)"),
-        ),
-    ]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder that the environment names."""
-    with open_store(tmp_path, write=True) as store:
-        store.add_session(make_session())
-        for result in runs():
-            store.add(result)
+    store_three_runs(tmp_path)
     monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(tmp_path))
     return tmp_path
 
@@ -73,7 +45,7 @@ def test_an_export_to_a_folder_is_refused_in_words(form: str) -> None:
 @pytest.mark.usefixtures("folder")
 def test_exported_json_reads_back_as_the_results() -> None:
     exported = json.loads(call("export", "--format", "json"))
-    assert exported == [result.model_dump(mode="json") for result in runs()]
+    assert exported == [result.model_dump(mode="json") for result in three_runs()]
 
 
 @pytest.mark.usefixtures("folder")

@@ -11,48 +11,26 @@ import yaml
 from accel_bench_stored_runs.command import app
 from accel_bench_stored_runs.view import MORE
 from store.store_factory import (
+    LONG,
+    LORA,
     change_payload,
-    make_experiment,
-    make_rank,
     make_result,
     make_session,
+    store_three_runs,
+    three_runs,
 )
 from typer.testing import CliRunner
 
 from accel_bench.errors import StoreError
 from accel_bench.machine.process_memory import Stage
-from accel_bench.result import RankResult, Result, Status
+from accel_bench.result import RankResult, Status
 from accel_bench.store.database import open_store
-
-LORA = make_experiment("lora")
-LONG = make_experiment("long", {"model.id": "[/red]"}, train={"seed": 7})
-
-
-def runs() -> list[Result]:
-    """Two runs of one experiment and a failed one of another."""
-    return [
-        make_result("run-a", experiment=LORA, ranks=(make_rank(0), make_rank(1, seconds=1.0))),
-        make_result("run-b", experiment=LORA, round=1),
-        make_result(
-            "run-c",
-            experiment=LONG,
-            round=2,
-            ranks=(),
-            status=Status.OOM,
-            reasons=("asked for 2 GiB, 1 GiB free",),
-            log_tail="first line\nlast line \x1b[31m",
-            command=("accel-bench", "run", "my file.yaml", "--set", "a=$(b)"),
-        ),
-    ]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder that the environment names."""
-    with open_store(tmp_path, write=True) as store:
-        store.add_session(make_session())
-        for result in runs():
-            store.add(result)
+    store_three_runs(tmp_path)
     monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(tmp_path))
     return tmp_path
 
@@ -126,7 +104,7 @@ def test_a_shown_run_says_what_was_run_how_it_ended_and_how_to_repeat_it(folder:
     assert "last line" in printed
     assert "\x1b" not in printed
     (repeat,) = (line for line in printed.splitlines() if line.startswith("repeat with: "))
-    assert tuple(shlex.split(repeat.removeprefix("repeat with: "))) == runs()[2].command
+    assert tuple(shlex.split(repeat.removeprefix("repeat with: "))) == three_runs()[2].command
 
 
 @pytest.mark.usefixtures("folder")
@@ -187,7 +165,7 @@ def test_a_shown_experiment_prints_all_its_runs() -> None:
 @pytest.mark.usefixtures("folder")
 def test_shown_json_is_the_stored_results() -> None:
     shown = json.loads(call("show", "monday", "--format", "json"))
-    assert shown == [result.model_dump(mode="json") for result in runs()]
+    assert shown == [result.model_dump(mode="json") for result in three_runs()]
 
 
 @pytest.mark.usefixtures("folder")
