@@ -32,14 +32,15 @@ def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) 
 def verdict_parts(
     word: str, difference: float | None, tolerance: float | None, estimated: bool = False
 ) -> tuple[str, ...]:
-    """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the word alone if nothing was compared.
+    """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the word alone if nothing adds to it.
 
     A distance estimated by sketches is `~0.02 %,`.
     """
     _, within, who = word.partition(WITHIN)
     # `by design` fits a narrow page, and so do two lines.
     words = (within, who.strip()) if within else (word.removeprefix("different "),)
-    if difference is None or tolerance is None or word == "bitwise equal":
+    exact = word == "bitwise equal" or difference == tolerance == 0
+    if exact or difference is None or tolerance is None:
         return words
     apart, allowed = (_short(100 * one) for one in (difference, tolerance))
     about = "~" if estimated and difference else ""

@@ -35,6 +35,7 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
     "train.micro_batch_size": ("train.global_batch_size",),
     "train.gradient_accumulation": ("train.global_batch_size",),
     **dict.fromkeys(("world_size", "resources.devices", "resources.nodes"), _SIZES),
+    "resources.devices_by_node": _SIZES,
     **dict.fromkeys(_DTYPES, _DTYPES),
     "task.use": ("task.counts",),
     "model.id": ("model",),

@@ -23,7 +23,7 @@ from accel_bench_report.tables.points import PointFigure, against
 
 Law: TypeAlias = Literal["Amdahl", "Gustafson"]
 
-SIZES = frozenset({"resources.devices", "resources.nodes"})
+SIZES = frozenset({"resources.devices", "resources.nodes", "resources.devices_by_node"})
 """Swept keys that change the number of devices."""
 
 BATCH = frozenset(
@@ -46,10 +46,13 @@ class ScalingPoint(Frozen):
     """Its speed, and its speed-up over the smallest point."""
 
     devices: int
-    """Devices on each node."""
+    """Devices on each node; on the largest, if nodes differ."""
 
     nodes: int
     """Machines."""
+
+    devices_by_node: tuple[int, ...] | None = None
+    """Devices on each node in order, if nodes differ."""
 
     micro_batch_size: int
     """Samples in one forward pass, per device."""
@@ -238,6 +241,7 @@ def _point(row: ExperimentRuns, base: ExperimentRuns) -> ScalingPoint:
         figure=figure,
         devices=scenario.resources.devices,
         nodes=scenario.resources.nodes,
+        devices_by_node=scenario.resources.devices_by_node,
         micro_batch_size=scenario.train.micro_batch_size,
         gradient_accumulation=scenario.train.gradient_accumulation,
         global_batch_size=scenario.train.global_batch_size,

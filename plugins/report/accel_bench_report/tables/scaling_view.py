@@ -118,6 +118,8 @@ def _share(scaling: Scaling) -> str:
 
 
 def _devices(point: ScalingPoint) -> str:
+    if point.devices_by_node:
+        return f"{sum(point.devices_by_node)} ({' + '.join(map(str, point.devices_by_node))})"
     total = point.devices * point.nodes
     return f"{total} ({point.nodes} x {point.devices})" if point.nodes > 1 else str(total)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from accel_bench_report.sweep import scaling_of
 from accel_bench_report.tables.scaling import Scaling, project
+from accel_bench_report.tables.scaling_view import scaling_tables
 from analysis_factory import make_experiment, make_ranks, make_result, make_rounds, make_summary
 
 from accel_bench.result import Result, Status
@@ -69,6 +70,24 @@ def test_weak_scaling_keeps_each_device_s_batch_and_fits_gustafson(share: float)
     assert last.step_seconds is not None
     assert last.step_seconds.median == pytest.approx(0.1 * 4 / (4 - 3 * share), rel=0.01)
     assert last.figure.paired
+
+
+def test_nodes_that_differ_are_sizes_too() -> None:
+    listed = [[2, 1], [4, 2], [8, 4]]
+    points = [
+        make_experiment(
+            sweep={"resources.devices_by_node": nodes},
+            scenario={"resources": {"devices_by_node": nodes}, "train": {"micro_batch_size": 4}},
+        )
+        for nodes in listed
+    ]
+    scaling = scale(*((one, runs(one, 0.1)) for one in points))
+    assert scaling.kind == "weak"
+    assert [one.devices_by_node for one in scaling.points] == [*map(tuple, listed)]
+    assert [one.efficiency and one.efficiency.median for one in scaling.points] == [1.0] * 3
+    (table,) = scaling_tables([scaling])
+    devices, *_ = table.columns
+    assert [devices.cell(one) for one in scaling.points] == ["3 (2 + 1)", "6 (4 + 2)", "12 (8 + 4)"]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3])
