@@ -33,6 +33,7 @@ POINTS = {
     "fms-moe": (4, 2),
     "training-guide-text": (720, 2),
     "training-guide-embedding": (720, 2),
+    "training-guide-precision": (2, 4),
     "litgpt-compilers": (1, 6),
 }
 """Number of sweep points and of stacks of each scenario."""
@@ -85,6 +86,14 @@ def test_what_can_only_be_invalid_is_left_out_with_its_reason() -> None:
     assert "alone in its micro-batch" in reason
     # One of five micro-batches is of one pair.
     assert reasons[reason] == len(plan.planned) / 5
+
+
+def test_a_precision_that_a_device_lacks_is_left_out_with_its_reason() -> None:
+    assert {one.skipped for one in planned("training-guide-precision").planned} == {()}
+    on_cpu = planned("training-guide-precision", ("resources.device", "cpu")).planned
+    skipped = {one.experiment.stack.name: one.skipped for one in on_cpu if one.skipped}
+    assert [*skipped] == ["mixed-precision-fp16"]
+    assert "bf16-autocast" in skipped["mixed-precision-fp16"][0]
 
 
 @pytest.mark.parametrize("name", ["lora-70b", "full-70b", "fms-moe"])
