@@ -1,1 +1,1 @@
-"""Numbers from results: pure functions, computed when read."""
+"""Analysis of stored results: pure functions that compute figures, verdicts and tables."""

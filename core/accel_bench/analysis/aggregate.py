@@ -1,4 +1,4 @@
-"""How an experiment ended, which of its runs count, and the numbers of the completed ones."""
+"""Aggregation of an experiment's stored runs: valid runs, their figures and the final status."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
 """Fields of a run and of its ranks from which tables of experiments are made."""
 
 SEED_KEYS = ("train.seed", "data.seed")
-"""Swept keys that make repetitions of the same experiment, not others."""
+"""Keys of seeds: experiments that differ in these alone are repetitions of one another."""
 
 ALIKE = ("experiment", "machine", "nodes", "provenance")
-"""Fields that most runs of an experiment share."""
+"""Fields of a result that most runs of an experiment share."""
 
 NOTHING_KNOWN: Mapping[str, RunThroughput] = {}
 
@@ -62,72 +62,72 @@ class PlannedSummary(Frozen):
 
 
 class StopReason(NamedTuple):
-    """How an experiment ended, or what ended a session before its time."""
+    """Final status of an experiment or of an interrupted session, with its reasons."""
 
     status: Status
     reasons: tuple[str, ...] = ()
-    """Why it is not `ok`; each once."""
+    """Reasons for a status other than `ok`, without duplicates."""
 
 
 BY_THE_USER = StopReason(Status.INTERRUPTED, ("it was planned and never run",))
-"""What ends a session early when nothing else has."""
+"""Default status of an experiment that was planned and never run."""
 
 
 @dataclass(frozen=True)
 class ExperimentRuns:
-    """An experiment with the runs that count."""
+    """An experiment with its valid runs, their figures and its final status."""
 
     planned: PlannedSummary
     ending: StopReason
     counted: Mapping[RoundKey, Result]
-    """Runs that count, however they ended."""
+    """Runs by session and round: the last attempt of each, with any status."""
 
     completed: Mapping[RoundKey, Result]
-    """Runs of `counted` whose numbers may be used: none when any is invalid."""
+    """Completed runs of `counted`; empty if any run is invalid."""
 
     speeds: Mapping[RoundKey, RunThroughput]
-    """What the completed ones measured."""
+    """Throughput of each completed run that has one."""
 
     quantity: Quantity = field(default_factory=Quantity)
     """Compared quantity, with its values by round."""
 
     disowned: tuple[str, ...] = ()
-    """Invariants that completed runs break: no verdict rests on figures that contradict them."""
+    """Violated invariants of the self-audit in completed runs, which forbid a verdict on them."""
 
     imported: str = ""
-    """Why no figure of it is used, where its runs were imported; empty where they were measured."""
+    """Reason why imported runs are ignored; empty for measured runs."""
 
     repeated: frozenset[int] = frozenset()
-    """Rounds that were measured again, whatever became of that."""
+    """Rounds that a later session has measured again."""
 
     gradient_reasons: tuple[str, ...] = ()
-    """Differences of the gradients of its first step from the baseline's."""
+    """Differences between the experiment's first gradients and the baseline's."""
 
     dropped: str = ""
-    """Why it ran no more rounds in a race; empty where it ran all of them."""
+    """Reason why a race dropped the stack before its last round; empty if it did not."""
 
     apart: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Settings that tell it apart from others whose stack and sweep point are called the same."""
+    """Settings that distinguish the experiment from others with the same stack and sweep point."""
 
     @property
     def name(self) -> str:
-        """The stack's name, with its sweep point and the settings that tell it apart."""
+        """Label of the experiment: stack, sweep point, and the settings in `apart`."""
         return label_of(self.planned.experiment, self.apart)
 
     @property
     def usable(self) -> bool:
-        """True if it may be compared with others."""
+        """True if the experiment completed with figures that passed the self-audit."""
         return self.ending.status.completed and bool(self.speeds) and not self.disowned
 
     @property
     def other_work(self) -> tuple[str, ...]:
-        """Reasons for `degraded` of completed runs that concern what was computed, each once."""
+        """Reasons for `degraded` that concern the computed work, without duplicates."""
         stored = (reason for run in self.completed.values() for reason in run.reasons)
         return tuple(dict.fromkeys([*filter(concerns_work, stored), *self.gradient_reasons]))
 
     @property
     def how_it_ended(self) -> str:
-        """The ending as a verb, for the reason why there is no figure."""
+        """Status as a verb phrase, for the message that there is no figure."""
         if self.imported:
             return self.imported
         status = self.ending.status
@@ -137,22 +137,20 @@ class ExperimentRuns:
 
     @property
     def compared_seconds(self) -> dict[RoundKey, float]:
-        """Seconds per real token of every completed run or, where requests arrive at a rate, the
-        latency of the median request."""
+        """Seconds per real token of each completed run; at an arrival rate, the median latency."""
         found = (
             (key, compared_seconds(self.completed[key], one)) for key, one in self.speeds.items()
         )
         return {key: seconds for key, seconds in found if seconds is not None}
 
     def not_comparable_with(self, other: ExperimentRuns) -> str:
-        """Return why the two quantities, or loads of requests, are not compared; empty if they
-        are."""
+        """Return why two experiments' quantities or request loads differ too much; empty if not."""
         by_load = load_obstacle(other.load, self.load)
         return by_load or quantity_obstacle(other.quantity, self.quantity)
 
     @property
     def rate(self) -> float | None:
-        """Requests that arrived per second; None where they arrived at no rate."""
+        """Requests that arrive per second; None without an arrival rate."""
         return offered_rate(self.planned.experiment.scenario)
 
     @property
@@ -162,34 +160,34 @@ class ExperimentRuns:
 
     @property
     def load(self) -> OfferedLoad:
-        """What decides whether its latencies may be compared."""
+        """Offered load of the experiment, which decides whether latencies are comparable."""
         return OfferedLoad(self.name, self.rate, self.saturated)
 
     def largest(self, metric: str) -> float | None:
-        """Return the largest value over runs of a metric of the engine; None where one lacks it."""
+        """Return the largest value of an engine's metric over the runs; None if a run lacks it."""
         found = [largest_metric(run, metric) for run in self.completed.values()]
         known = [value for value in found if value is not None]
         return max(known) if known and len(known) == len(found) else None
 
     @cached_property
     def tokens_per_second(self) -> Interval | None:
-        """Real tokens per second, global, over runs."""
+        """Real tokens per second of all devices, with a 95 % interval over runs."""
         return geometric_interval([speed.tokens_per_second for speed in self.speeds.values()])
 
     @property
     def middle(self) -> Result | None:
-        """The completed run of median speed, the slower of two."""
+        """Completed run of median speed; the slower of the two middle ones for an even number."""
         keys = sorted(self.speeds, key=lambda key: self.speeds[key].tokens_per_second)
         return self.completed[keys[(len(keys) - 1) // 2]] if keys else None
 
     @property
     def last(self) -> Result | None:
-        """The last completed run."""
+        """Last completed run."""
         return list(self.completed.values())[-1] if self.completed else None
 
     def for_tables(self, whole: Callable[[Result], Result] = lambda run: run) -> ExperimentRuns:
-        """Return the same with a tenth of the memory: tables need nothing but RUN_FACTS and the
-        speeds of runs, and all that is stored of `middle` and `last`, which `whole` returns."""
+        """Return a copy with a tenth of the memory, for tables. Only RUN_FACTS and speeds of its
+        runs remain; `middle` and `last` become complete results, which `whole` returns."""
         kept = {id(run) for run in (self.middle, self.last)}
         first = next(iter(self.counted.values()), None)
         runs = {
@@ -214,12 +212,12 @@ def collect_runs(
     stopped: StopReason = BY_THE_USER,
     known: Mapping[str, RunThroughput] = NOTHING_KNOWN,
 ) -> ExperimentRuns:
-    """Select the experiment's runs from all results and return how it ended.
+    """Select an experiment's runs from all results, and return them with its final status.
 
-    Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
-    experiment has no runs, whatever an earlier session left. Runs whose figures disagree with one
-    another are degraded, also those that were stored long ago; `known` are the speeds of runs that
-    have passed the self-audit, by id: these are not audited again, and may lack their samples.
+    Runs match by the experiment's id and by the stack's name, since equal stacks share an id. A
+    skipped experiment has no runs. Runs that violate an invariant of the self-audit are marked
+    degraded. `known` are speeds by the ids of runs that have passed the audit: these are not
+    audited again, and may lack their samples.
     """
     experiment = planned.experiment
     later = (run for run in results if run.replaces)
@@ -272,7 +270,7 @@ def collect_runs(
 
 
 def collect_experiments(results: Sequence[Result]) -> list[ExperimentRuns]:
-    """Return every experiment among results, in their order; all of its stored rounds count."""
+    """Return all experiments among results, in order of appearance, with all stored rounds."""
     again = [result for result in results if result.replaces]
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
@@ -288,8 +286,7 @@ def collect_experiment(
 ) -> ExperimentRuns:
     """Return an experiment with all of its stored rounds.
 
-    `again` are runs of any experiment that measured a round a second time, `known` as for
-    `collect_runs`.
+    `again` are runs of any experiment that replace a round; `known` is as in `collect_runs`.
     """
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
@@ -297,7 +294,7 @@ def collect_experiment(
 
 
 def _of_tables(run: Result, first: Result) -> Result:
-    """Return what tables show of a run beside its speed; parts like those of the first are its."""
+    """Return a run with the fields that tables use; values equal to the first run's are shared."""
     ranks = tuple(_with_fields(RankResult, rank, RANK_FACTS) for rank in run.ranks)
     known, own = vars(first), vars(run)
     alike = {name: known[name] for name in ALIKE if own[name] == known[name]}
@@ -305,7 +302,7 @@ def _of_tables(run: Result, first: Result) -> Result:
 
 
 def _with_fields(model: type[ModelT], one: ModelT, names: Sequence[str], **others: Any) -> ModelT:
-    """Return a model with these fields of another one; all further ones have their defaults."""
+    """Return a model with the named fields of `one`, and defaults for the others."""
     made: Any = copy(_blank(model))
     vars(made).update({name: getattr(one, name) for name in names}, **others)
     return cast(ModelT, made)
@@ -313,12 +310,12 @@ def _with_fields(model: type[ModelT], one: ModelT, names: Sequence[str], **other
 
 @cache
 def _blank(model: type[Frozen]) -> Frozen:
-    """Return a model of defaults: to copy one is faster than to make one."""
+    """Return an instance with default values, which is faster to copy than to construct."""
     return model.model_construct(set())
 
 
 def _imported(runs: Iterable[Result]) -> str:
-    """Return that runs were imported, from where and with which speed; empty where none was."""
+    """Return a clause with the file and the stated speed of imported runs; empty without any."""
     run = next((run for run in runs if run.imported), None)
     if run is None:
         return ""
@@ -329,22 +326,22 @@ def _imported(runs: Iterable[Result]) -> str:
 
 
 def _exported(runs: Iterable[Result]) -> str:
-    """Return that runs came with an export of another store; empty where none did."""
+    """Return a clause that names the export that the runs came with; empty without one."""
     files = (run.provenance.file for run in runs if run.provenance.origin == "exported")
     file = next(files, None)
     return "" if file is None else f"it came with the export {file}: it was not measured here"
 
 
 def replaced_rounds(results: Iterable[Result]) -> set[RoundKey]:
-    """Return the rounds of one sweep point that a later session has measured again."""
+    """Return the rounds of a sweep point that a later session has measured again."""
     return {(run.replaces, run.round) for run in results if run.replaces}
 
 
 def counted_runs(results: Iterable[Result]) -> dict[RoundKey, Result]:
-    """Return the runs of one experiment that count, by session and round, oldest session first.
+    """Return the valid runs of an experiment by session and round, oldest session first.
 
-    Of the attempts of a run only the last counts. A run that failed does not count either when a
-    later session ran its round again, since that is how a run is resumed.
+    Only the last attempt of a run is valid. A failed run is left out if a later session ran its
+    round again, as `--resume` does.
     """
     last: dict[RoundKey, Result] = {}
     for result in sorted(results, key=lambda result: (result.started_at, result.attempt)):
@@ -367,9 +364,10 @@ def ending(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> StopReason:
-    """Apply the rule: all ok is ok, half completed is degraded, one invalid run spoils all.
+    """Return the final status of an experiment from the statuses of its runs.
 
-    `stopped` is how an experiment ended whose runs were never made, or not to the end.
+    One invalid run makes it `invalid`; completed runs alone make it `ok`, at least half of them
+    `degraded`. `stopped` is the status if runs are missing.
     """
     if not counted:
         return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
@@ -392,7 +390,7 @@ def ending(
 
 
 def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns:
-    """Return the row, degraded where its first step did not have the baseline's gradients."""
+    """Return an experiment, degraded if its first gradients differ from the baseline's."""
     reasons = gradient_reasons(base.completed, row.completed)
     if not reasons:
         return row
@@ -401,7 +399,7 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
 
 
 def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
-    """Return the rows of each sweep point together, in their order."""
+    """Group experiments by sweep point, in order of appearance."""
     points: dict[str, list[ExperimentRuns]] = {}
     for row in rows:
         points.setdefault(row.planned.experiment.point, []).append(row)
@@ -409,7 +407,7 @@ def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
 
 
 def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
-    """Return why a row is not compared with another one, `called` so; empty where it may be."""
+    """Return why `row` is not compared with `base`, `called` so in messages; empty if it is."""
     if not row.usable:
         return row.how_it_ended
     if row is base:
@@ -418,6 +416,6 @@ def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
 
 
 def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
-    """Return how many steps every completed run of these rows took, warm-up included."""
+    """Return the number of steps, warm-up included, that every completed run has taken."""
     counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]
     return min(counts, default=0)

@@ -1,4 +1,4 @@
-"""Two stored experiments side by side: a verdict where they are pairs, else history."""
+"""Comparison of two stored experiments: with a verdict if their runs are paired."""
 
 from __future__ import annotations
 
@@ -40,55 +40,55 @@ from accel_bench.result import Result
 Value = TypeVar("Value")
 
 HISTORY = "no round of one session holds both: a stored reference is history, not a gate"
-"""Why there is no verdict on runs that are no pairs."""
+"""Reason for no verdict on unpaired runs."""
 
 
 class Operand(ExperimentFigures):
-    """One of the two."""
+    """Figures of one of the two compared experiments."""
 
     scenario: str
     """Name of the scenario."""
 
     sessions: tuple[str, ...]
-    """Sessions in which it ran, oldest first."""
+    """Sessions in which the experiment ran, oldest first."""
 
     hosts: tuple[str, ...]
-    """Machines on which it ran."""
+    """Names of the machines on which the experiment ran."""
 
 
 class ExperimentComparison(StackComparison, Document):
-    """The document of `accel-bench compare`: B against A."""
+    """Document of `accel-bench compare`: experiment B compared with A."""
 
     a: Operand
-    """What is compared with."""
+    """Experiment that B is compared with."""
 
     b: Operand
-    """What is compared."""
+    """Experiment that is compared with A."""
 
     comparable: bool
-    """True if nothing that matters differs, except what the stacks declare."""
+    """True if all differences that matter are declared by the stacks."""
 
     declared: tuple[Difference, ...]
-    """What the two stacks declare as their difference."""
+    """Differences that the two stacks declare."""
 
     differing: tuple[Difference, ...]
-    """What else differs."""
+    """Differences that no stack declares."""
 
     paired: bool
-    """True if rounds of one session hold both."""
+    """True if some round of one session has runs of both."""
 
     @property
     def quantity(self) -> Quantity:
-        """Compared quantity, as B has it."""
+        """Compared quantity of experiment B."""
         return self.b.quantity
 
 
 def compare_stored(
     a: Sequence[Result], b: Sequence[Result], quantity: str | None = None
 ) -> ExperimentComparison:
-    """Compare the runs of one experiment with those of another; at least one run each.
+    """Compare the runs of experiment B with those of A, at least one each.
 
-    `quantity` names what is compared; by default the scenarios do.
+    `quantity` names the compared figure; by default the scenarios do.
     """
     if quantity is not None:
         a, b = ([compared_by(run, quantity) for run in runs] for runs in (a, b))
@@ -117,8 +117,8 @@ def judged_rows(
     training: TrainingComparison,
     allowed: Comparability,
 ) -> Comparison:
-    """Return the comparison of the second row with the first, after all that stands in the way of a
-    verdict: quantities, training, load of the host, conditions."""
+    """Return a comparison without its verdict, with the reason, if quantities, training, load of
+    the host or other conditions of the two experiments forbid one."""
     base, row = rows
     if reason := row.not_comparable_with(base):
         found = Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
@@ -129,7 +129,7 @@ def judged_rows(
 
 
 def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Comparison:
-    """Return the comparison of pairs, else the ratio and why there is no more."""
+    """Return the comparison of paired speeds; for unpaired ones the ratio without a verdict."""
     before, after = left.quantity.costs, right.quantity.costs
     if unused := _disowned(left, right):
         return Comparison(verdict_reason=unused)
@@ -146,7 +146,7 @@ def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Compari
 def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> TrainingComparison:
-    """Compare curves of pairs; seeds and data being equal, those of other comparable runs too."""
+    """Compare the training of pairs, or of unpaired but comparable runs in their order."""
     if disowned := _disowned(left, right):
         return training_not_compared(disowned)
     if not allowed.comparable:
@@ -157,19 +157,19 @@ def _training(
 
 
 def _disowned(left: ExperimentRuns, right: ExperimentRuns) -> str:
-    """Return which of the two was imported or is disowned by its self-audit; empty for neither."""
+    """Return which experiment was imported or failed its self-audit; empty for neither."""
     sides = (("A", left), ("B", right))
     unused = [(name, side) for name, side in sides if side.disowned or side.imported]
     return ", ".join(f"{name} {side.how_it_ended}" for name, side in unused)
 
 
 def numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
-    """Return runs by their number alone, so that the first is compared with the first."""
+    """Return runs by their index instead of their round, to pair them in order."""
     return {("", number): run for number, run in enumerate(runs.values())}
 
 
 def _operand(side: ExperimentRuns, steps: int) -> Operand:
-    """Describe one of the two; `steps` is how many all runs of both took."""
+    """Return the figures of one experiment; `steps` is the number of steps that all runs share."""
     runs = list(side.counted.values())
     hosts = (run.machine.host for run in runs if run.machine)
     return Operand(

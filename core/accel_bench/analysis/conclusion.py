@@ -1,4 +1,4 @@
-"""The answer to a comparison, in one sentence: what is known, what is not, what would settle it."""
+"""Conclusion of a comparison in one sentence: verdicts, open questions, and how to settle them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
 SPELT_OUT = 3
-"""Rows of one kind that get a clause of their own; the others are counted."""
+"""Number of stacks of one kind with a clause each; more are counted."""
 
 SPELT_OUT_KINDS = {
     "better, different": "{words.better} with another {what}",
@@ -32,20 +32,20 @@ SPELT_OUT_KINDS = {
     "worse": "{words.worse}",
     "same": "{words.same}",
 }
-"""Names of the kinds of rows in the order of the clauses, in the words of what is compared."""
+"""Kinds of verdicts in the order of their clauses, with words for counted stacks."""
 
 
 def conclusion(summary: Summary) -> str:
-    """Return the answer that the rows allow, in one sentence.
+    """Return the conclusion of a comparison, in one sentence.
 
-    A faster stack with a different training comes before everything else, then a baseline that
-    failed, then the verdicts; what failed or was skipped comes last.
+    Faster stacks with a different training come first, then a failed baseline and the other
+    verdicts; failed and skipped stacks come last.
     """
     return "; ".join(conclusions(summary)) + "."
 
 
 def conclusions(summary: Summary) -> list[str]:
-    """Return the clauses of that sentence."""
+    """Return the clauses of the conclusion."""
     if all(row.status is Status.SKIPPED for row in summary.experiments):
         return ["nothing was run", *_ended(summary.experiments)]
     if not any(row.status.completed for row in summary.experiments):
@@ -56,7 +56,7 @@ def conclusions(summary: Summary) -> list[str]:
 
 
 def _compared(summary: Summary) -> list[str]:
-    """Return one clause or more for each kind of row that there is, the fastest first."""
+    """Return clauses for each kind of verdict, the fastest stacks first."""
     kinds: dict[str, list[ExperimentSummary]] = {}
     for row in sorted(_others(summary), key=lambda row: -row.ratio.median if row.ratio else 0.0):
         if row.ratio:
@@ -97,7 +97,7 @@ def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> l
 
 
 def _clause(row: ExperimentSummary, baseline: str) -> str:
-    """Return speed and loss of a row; a speed that comes with another loss is called that."""
+    """Return a clause on the speed and the training of a stack."""
     name, as_fast = label(row), _as_fast(row, baseline)
     if row.training_difference:
         sure = row.verdict in ("better", "worse")
@@ -113,7 +113,7 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
 
 
 def _trained(row: ExperimentSummary) -> str:
-    """Return `with an equivalent loss and update`, or what else is known of them."""
+    """Return words on the training, such as `with an equivalent loss and update`."""
     if row.generated:
         if row.output_verdict == "bitwise equal":
             return "with the same output, token for token"
@@ -132,12 +132,12 @@ def _trained(row: ExperimentSummary) -> str:
 
 
 OPEN = "cannot be distinguished from"
-"""What is said of an open stack: the interval of its ratio holds 1."""
+"""Words for a stack whose ratio's interval contains 1."""
 
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return rows that are open: those that more rounds would settle, the hopeless, and those that
-    other work has left open."""
+    """Return clauses on inconclusive stacks: those that more rounds would settle, the hopeless, and
+    those that other load on the host disturbed."""
     disturbed = [row for row in rows if row.verdict_reason]
     rows = [row for row in rows if not row.verdict_reason]
     rounds = max((row.rounds_needed or 0 for row in rows), default=0)
@@ -159,7 +159,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
 
 
 def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return the runs that keep rows open, and how to measure their rounds again."""
+    """Return a clause on slow runs behind an open verdict, with the command to repeat them."""
     named = {
         (label(StackAtPoint(run.stack, row.sweep, row.tag)), run.round): run.factor
         for row in rows
@@ -176,7 +176,7 @@ def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _leaning(row: ExperimentSummary) -> str:
-    """Return which way the interval points, where something else keeps the verdict open."""
+    """Return the direction of an interval whose verdict is open for another reason."""
     if row.ratio and row.ratio.low is not None and row.ratio.low > 1:
         return f"may be {row.words.better} than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
@@ -185,19 +185,19 @@ def _leaning(row: ExperimentSummary) -> str:
 
 
 def _range(row: ExperimentSummary) -> str:
-    """Return `compiled (0.95 to 1.35 times as fast)`."""
+    """Return a label and its interval: `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
     return f"{label(row)} ({' to '.join(ends or [median])} {_times(row)})"
 
 
 def _times(row: ExperimentSummary) -> str:
-    """Return `times as fast`, and by what unless that is usual."""
+    """Return the unit of a ratio, such as `times as fast`, with the quantity unless it is usual."""
     return row.words.times + ("" if row.quantity.usual else row.quantity.by)
 
 
 def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return rows without a verdict, all in one clause."""
+    """Return a clause on stacks with too few rounds for a verdict; empty without any."""
     if not rows:
         return []
     names = [
@@ -211,7 +211,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 
 def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return rows that ran under other conditions than the baseline, each with what differs."""
+    """Return a clause for each stack that is not comparable, with its differences."""
     return [
         f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} "
         f"{_times(row)}), which is {row.verdict_reason}"
@@ -221,7 +221,7 @@ def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 
 def _uncompared(summary: Summary) -> list[str]:
-    """Return speeds alone, with the reason why they stand alone."""
+    """Return clauses on speeds without comparison, with the reason."""
     sound = [row for row in summary.experiments if row.status.completed and not row.disowned]
     speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
@@ -236,7 +236,7 @@ def _uncompared(summary: Summary) -> list[str]:
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
-    """Return that the baseline leaves nothing to compare with, where it does."""
+    """Return a clause on a failed baseline; empty if it completed."""
     ends = [
         f"{label(row)} {_how([row])}"
         for row in summary.experiments
@@ -246,7 +246,7 @@ def _failed_baseline(summary: Summary) -> list[str]:
 
 
 def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return rows whose own figures contradict one another, with the first of these."""
+    """Return a clause for each stack that failed its self-audit, with the first contradiction."""
     return [
         f"no verdict rests on {label(row)}, which its self-audit disowns "
         f"({join_names(row.disowned, 1)}; `accel-bench results check` names the runs)"
@@ -256,7 +256,7 @@ def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return rows that did not compute quite what was asked, each with the first reasons."""
+    """Return a clause for each stack that is degraded by other work, with the first reasons."""
     return [
         f"{label(row)} is degraded: {join_names(row.other_work, 2)}"
         for row in rows
@@ -265,7 +265,7 @@ def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return rows that failed or were skipped, by how they ended."""
+    """Return a clause on the stacks of each final status other than completed ones."""
     ends: dict[Status, list[ExperimentSummary]] = {}
     for row in rows:
         if not row.status.completed:
@@ -274,7 +274,7 @@ def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _failed_rounds(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return how many rounds failed of stacks whose others completed, and how."""
+    """Return a clause on the failed rounds of each completed stack, by status."""
     return [
         f"{failed} of {count(row.runs + sum(row.failed_rounds.values()), 'round')} of {label(row)} "
         f"ended as {status.value}"
@@ -295,7 +295,7 @@ def _how(rows: Sequence[ExperimentSummary]) -> str:
 
 
 def _as_fast(row: ExperimentSummary, baseline: str) -> str:
-    """Return `1.32 times as fast as lora [1.30, 1.34]`."""
+    """Return a ratio in words: `1.32 times as fast as lora [1.30, 1.34]`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
     interval = f" [{', '.join(ends)}]" if ends else ""
@@ -303,7 +303,7 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
 
 
 def _speed(row: ExperimentSummary) -> str:
-    """Return `lora trains at 12,345 tokens/s [12,300, 12,400]`; empty without a speed."""
+    """Return a speed in words: `lora trains at 12,345 tokens/s [12,300, 12,400]`, if measured."""
     if row.request_seconds is not None and row.offered_rate is not None:
         latency = milliseconds(row.request_seconds.median)
         text = f"{label(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"

@@ -1,4 +1,4 @@
-"""Devices that runs used, and on which kinds of them runs may be compared."""
+"""Devices used by runs, and kinds of devices within which runs are comparable."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from accel_bench.result import RankResult, Result
 
 
 def device_models(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return the models of the devices that completed runs used, sorted; of a CPU its processor."""
+    """Return the sorted models of the devices that completed runs used; a CPU's processor."""
     completed = [run for run in results if run.status.completed]
     return tuple(sorted({_model(rank, run) for run in completed for rank in run.ranks} - {""}))
 
 
 def device_model(run: Result) -> str:
-    """Return the model of the first device that a run used, of an imported one as its file says.
+    """Return the model of a run's first device, from the file for an imported run.
 
-    Empty where it reached none.
+    Empty if the run used none.
     """
     used = (model for rank in run.ranks if (model := _model(rank, run)))
     return run.provenance.machine or next(used, "")
@@ -35,19 +35,19 @@ def _model(rank: RankResult, run: Result) -> str:
 
 
 class DeviceKind(NamedTuple):
-    """Devices on which runs may be compared with one another."""
+    """Kind of device within which runs are comparable."""
 
     name: str
-    """Short name of the table, or what the device calls itself."""
+    """Short name in the table of devices, or the device's own name."""
 
     kind: str
-    """`cpu` for the host, else what torch calls such devices."""
+    """Type of the device: `cpu`, or torch's type such as `cuda`."""
 
     devices: int
     nodes: int
 
     host: str
-    """Of a CPU, whose speed its machine decides; empty for another device."""
+    """Name of the machine for a CPU, whose speed depends on it; else empty."""
 
     @property
     def label(self) -> str:
@@ -58,7 +58,7 @@ class DeviceKind(NamedTuple):
 
 
 def device_of(result: Result) -> DeviceKind | None:
-    """Return the devices of a run; None where no rank reached its device."""
+    """Return the device kind of a run; None if no rank reached its device."""
     device = next((rank.device for rank in result.ranks if rank.device), None)
     if device is None:
         return None
@@ -72,7 +72,7 @@ def device_of(result: Result) -> DeviceKind | None:
 
 
 def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
-    """Return the devices of each run: where no rank reached its own, those of its session."""
+    """Return the device kind of each run; a run that reached no device gets its session's."""
     found = [device_of(result) for result in results]
     known = {r.session: one for r, one in zip(results, found, strict=True) if one}
     return [
@@ -82,7 +82,7 @@ def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
 
 
 def _unseen(result: Result, other: DeviceKind | None) -> DeviceKind:
-    """Return the devices of a run that did not reach them; `other` are those of its session."""
+    """Return the device kind of a run that reached no device; `other` is its session's."""
     scenario = result.experiment.scenario
     known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")
     return known._replace(devices=scenario.world_size, nodes=scenario.resources.nodes)

@@ -1,4 +1,4 @@
-"""What an experiment measured: its figures over the runs that count."""
+"""Figures of an experiment over its valid runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.analysis.wording import differs
 
 
 def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
-    """Return what an experiment measured; `steps` is how many all runs of its table took."""
+    """Return the figures of an experiment; `steps` is the number of steps that all runs share."""
     experiment = row.planned.experiment
     peak, kind = peak_memory(list(row.completed.values()))
     trained = row.speeds if experiment.scenario.trains else {}
@@ -58,7 +58,7 @@ def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:
 
 
 def _step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None:
-    """Return quantiles of each run, then medians over runs: steps of runs are never pooled."""
+    """Return medians over runs of each run's quantiles, so that steps of runs are never pooled."""
     if not speeds:
         return None
     p50, p90, p95, p99 = (

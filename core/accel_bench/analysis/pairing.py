@@ -1,8 +1,7 @@
-"""Pairs of rounds of two experiments, such as one stack at two sweep points.
+"""Pairing of the runs of two experiments, such as one stack at two sweep points.
 
-Points of a session are run one after another, unless it interleaves them, or at once on nodes of
-their own. So runs of two points are pairs only where each round of both was over before the next
-began, on the same nodes; else they are unpaired.
+A session runs sweep points one after another, interleaved, or concurrently on separate nodes. Runs
+of two points are pairs only if each round of both ended before the next began, on the same nodes.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from accel_bench.result import Result
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
-    """Return whether all rounds that both ran are pairs."""
+    """Return whether all rounds that both experiments completed are pairs."""
     shared = set(a.speeds) & set(b.speeds)
     return bool(shared) and paired_rounds(a, b) == shared
 
 
 def paired_rounds(a: ExperimentRuns, b: ExperimentRuns) -> set[RoundKey]:
-    """Return the rounds whose runs of both are pairs, of sessions in which all are.
+    """Return the paired rounds of two experiments, of sessions in which all rounds are paired.
 
-    Each round of both began before the next one of either, on the same nodes. Runs that overlap in
-    time disturb one another, as those of points that run at once do.
+    Rounds are paired if both runs began before either's next one, on the same nodes, without
+    overlapping in time.
     """
     shared = sorted(set(a.speeds) & set(b.speeds))
     sessions = {session: list(keys) for session, keys in groupby(shared, lambda key: key[0])}
@@ -34,7 +33,7 @@ def paired_rounds(a: ExperimentRuns, b: ExperimentRuns) -> set[RoundKey]:
 
 
 def _are_pairs(a: ExperimentRuns, b: ExperimentRuns, keys: Sequence[RoundKey]) -> bool:
-    """Return whether these rounds of one session are pairs."""
+    """Return whether the rounds `keys` of one session are pairs."""
     runs = [(a.completed[key], b.completed[key]) for key in keys]
     if any(_ran_apart(*both) or _overlap(*both) for both in runs):
         return False
@@ -44,14 +43,14 @@ def _are_pairs(a: ExperimentRuns, b: ExperimentRuns, keys: Sequence[RoundKey]) -
 
 
 def _ran_apart(one: Result, other: Result) -> bool:
-    """Return whether two runs were on other nodes; more ranks may need more of them."""
+    """Return whether two runs of equal world size used different nodes."""
     sizes = {run.experiment.scenario.world_size for run in (one, other)}
     nodes = {frozenset(node.name for node in run.nodes) for run in (one, other)}
     return len(sizes) == 1 and len(nodes) > 1
 
 
 def _overlap(*runs: Result) -> bool:
-    """Return whether the later one of two runs began before the other had ended."""
+    """Return whether two runs overlap in time."""
     first, second = sorted(runs, key=lambda run: run.started_at)
     began, next_began = (datetime.fromisoformat(run.started_at) for run in (first, second))
     return began < next_began < began + timedelta(seconds=first.seconds)

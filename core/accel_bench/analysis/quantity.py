@@ -1,8 +1,8 @@
-"""Compared quantity of an experiment: its name, unit and better direction, and its values by round.
+"""Compared quantity of an experiment: name, unit, better direction, and values by round.
 
-It is the speed; for requests that arrive at a rate, the latency of the median request; or what
-`measure.compare` names: a figure of a run, or a metric of a plugin that states which value is the
-better one.
+By default it is the speed, or at an arrival rate the latency of the median request.
+`measure.compare` names another one: a figure of a run, or a plugin's metric with a better
+direction.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
-"""The better one of two values of a figure."""
+"""Better direction of a figure."""
 
 SPEED = "tokens_per_second"
-"""Name of the quantity that is compared unless another is named."""
+"""Name of the default quantity, the speed."""
 
 QUANTITIES: Mapping[str, tuple[str, Better]] = {
     SPEED: ("tokens/s", "higher"),
@@ -50,23 +50,23 @@ QUANTITIES: Mapping[str, tuple[str, Better]] = {
     "last_loss": ("nats/token", "lower"),
     MEDIAN_LATENCY: ("ms", "lower"),
 }
-"""Unit and better direction of the figures of one run, by name."""
+"""Unit and better direction of a run's figures, by name."""
 
 SHORT_NAMES = {
     "step_seconds": "median_step_seconds",
     "peak_memory": "peak_memory_bytes",
     "peak_nvml": "peak_nvml_bytes",
 }
-"""Other names that are accepted."""
+"""Accepted aliases of figures' names."""
 
 OF_BUSY_TIME = frozenset(
     {"mfu", "median_step_seconds", *(name for name in QUANTITIES if "_per_" in name)}
 )
-"""Figures of busy time, which do not describe the latency of requests that arrive at a rate."""
+"""Figures of busy time, which do not describe the latency at an arrival rate."""
 
 
 class Quantity(Frozen):
-    """Quantity by which an experiment is compared."""
+    """Quantity by which experiments are compared."""
 
     name: str = SPEED
     """Name of the figure or metric."""
@@ -74,46 +74,45 @@ class Quantity(Frozen):
     unit: str = "tokens/s"
 
     better: Better = "higher"
-    """The better one of two values."""
+    """Better direction of its values."""
 
     value: Interval | None = None
     """Median over runs with its 95 % interval; null without a positive value."""
 
     obstacle: str = ""
-    """Why it forbids every comparison; empty where it does not."""
+    """Reason why the quantity cannot be compared at all; empty if it can."""
 
     costs: dict[RoundKey, float] = Field(default_factory=dict, exclude=True)
-    """Costs of completed runs, by round: the value if less is better, else its inverse."""
+    """Costs of completed runs by round: the value if less is better, else its inverse."""
 
     @property
     def without_costs(self) -> Quantity:
-        """The same for a document."""
+        """Return a copy without the costs, for a document."""
         return self.model_copy(update={"costs": {}})
 
     @property
     def usual(self) -> bool:
-        """True for what is compared unless something else is named: the speed, or the latency."""
+        """True for a default quantity: the speed, or the latency at an arrival rate."""
         return self.name in (SPEED, MEDIAN_LATENCY)
 
     @property
     def of_speed(self) -> bool:
-        """True for a speed or a latency, of which one is faster than another."""
+        """True for a speed or a latency, for which verdicts are `faster` and `slower`."""
         return self.name in OF_BUSY_TIME - {"mfu"} or self.usual
 
     @property
     def moved_by_load(self) -> bool:
-        """False for bytes and losses, which other programs on the host leave as they are."""
+        """True if other programs on the host can change the quantity, unlike bytes and losses."""
         return not self.unit.startswith(("bytes", "nats"))
 
     @property
     def words(self) -> QuantityWords:
-        """How its ratio and verdicts are worded."""
+        """Words for its ratio and verdicts."""
         return OF_SPEED if self.of_speed else OF_ANY
 
     @property
     def by(self) -> str:
-        """Words that name it behind a ratio, such as `, by NAME (less is better)`; empty for the
-        usual speed."""
+        """Name behind a ratio, as `, by NAME (less is better)`; empty for a default quantity."""
         if self.name == MEDIAN_LATENCY:
             return ", by the latency of the median request"
         more = "less" if self.better == "lower" else "more"
@@ -121,14 +120,14 @@ class Quantity(Frozen):
 
 
 def compared_name(name: str, rate: float | None) -> str:
-    """Return the figure to compare: at a rate, latency replaces figures of busy time."""
+    """Return the name of the quantity to compare: latency instead of busy time at a rate."""
     return MEDIAN_LATENCY if rate is not None and name in OF_BUSY_TIME else name
 
 
 def compared_quantity(
     scenario: Scenario, runs: Mapping[RoundKey, Result], speeds: Mapping[RoundKey, RunThroughput]
 ) -> Quantity:
-    """Return the quantity that an experiment is compared by, of its completed runs."""
+    """Return the compared quantity of an experiment, from its completed runs by round."""
     name = compared_name(scenario.measure.compare or SPEED, offered_rate(scenario))
     if name not in QUANTITIES:
         return _of_metric(name, runs)
@@ -142,7 +141,7 @@ def compared_quantity(
 
 
 def compared_by(run: Result, name: str | None) -> Result:
-    """Return a run whose scenario names another quantity; None for the usual one."""
+    """Return a run whose scenario compares the named quantity; None names the default one."""
     scenario = run.experiment.scenario
     if scenario.measure.compare == name:
         return run
@@ -153,9 +152,9 @@ def compared_by(run: Result, name: str | None) -> Result:
 
 
 def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, float | None]:
-    """Return the figures of a completed run, by name; None for one that was not measured.
+    """Return the figures of a completed run by name; None for an unmeasured one.
 
-    A run that is read for tables lacks its window: its `speed` is known all the same.
+    `speed` is needed for a run without its window, as tables have it.
     """
     known = flat_figures(run) | flat_speed(speed)
     known["peak_memory_bytes"] = peak_memory([run])[0]
@@ -164,7 +163,7 @@ def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, fl
 
 
 def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
-    """Return the quantity of a plugin's metric, of the worst rank."""
+    """Return the quantity of a plugin's metric, from the worst rank."""
     known = {f"{one.plugin}.{one.name}": one for one in every_metric(list(runs.values()))}
     found = {full: one for full, one in known.items() if name in (full, one.name)}
     if not found:  # Of one kind of measurement, which need not be named.
@@ -183,14 +182,14 @@ def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
 
 
 def _kindless(metric: str) -> str:
-    """Return the name of a metric without the kind of measurement."""
+    """Return a metric's name without its kind of measurement."""
     return metric.partition(" ")[0]
 
 
 def _quantity(
     name: str, unit: str, better: Better, values: Mapping[RoundKey, float], reason: str = ""
 ) -> Quantity:
-    """Return a quantity, with what stands in the way of a ratio: it needs positive values."""
+    """Return a quantity with its costs and median, or its obstacle: ratios need positive values."""
     positive = {k: v for k, v in values.items() if v > 0 and math.isfinite(v)}
     whole = len(positive) == len(values)
     missing = NO_LATENCY if name == MEDIAN_LATENCY else f"no completed run has {name}"
@@ -210,7 +209,7 @@ def _quantity(
 
 
 def quantity_obstacle(base: Quantity, row: Quantity) -> str:
-    """Return why two quantities are not compared; empty where they may be."""
+    """Return why two quantities cannot be compared; empty if they can."""
     if base.name != row.name:
         return f"one is compared by {base.name}, the other one by {row.name} (measure.compare)"
     if obstacle := base.obstacle or row.obstacle:

@@ -1,8 +1,8 @@
-"""The door for a race, which drops stacks that are surely not the best; their record.
+"""Entry point for races, which stop running stacks that are surely not the best, and their records.
 
-A distribution brings it by the entry point `sequential` of the group `accel_bench.races`: a
-function of the runs of a sweep point's stacks, the baseline's name and the number of rounds, which
-returns those that are dropped by the runs so far.
+A distribution provides the entry point `sequential` of the group `accel_bench.races`: a function of
+the runs of a sweep point's stacks, the baseline's name and the number of rounds, which returns the
+stacks to drop.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ GROUP = "accel_bench.races"
 ENDS_A_STACK = frozenset(
     {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
 )
-"""Statuses after which a stack is not run again in its session: it would likely fail again."""
+"""Statuses after which a session does not run a stack again."""
 
 
 class RaceDrop(Comparison):
-    """A stack that ran no more rounds, compared with its rival in the rounds that decided."""
+    """A dropped stack, compared with a better one in the rounds so far."""
 
     stack: str
-    """Its name."""
+    """Name of the dropped stack."""
 
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
     """Values of the swept keys."""
 
     rival: str
-    """The stack that is surely better."""
+    """Name of the surely better stack."""
 
     quantity: Quantity = Field(default_factory=Quantity)
     """Compared quantity."""
 
     runs_saved: int = 0
-    """Runs that it was spared."""
+    """Number of runs that were not needed."""
 
     seconds_saved: float = 0.0
-    """What they would have taken, each as long as its runs on average."""
+    """Estimated seconds of these runs, by the mean of the stack's runs."""
 
     @property
     def reason(self) -> str:
-        """Why, in a sentence."""
+        """Reason for dropping the stack, in a sentence."""
         assert self.ratio is not None
         return (
             f"dropped by --race after {count(self.rounds, 'round')}: surely {self.words.worse} "
@@ -62,20 +62,20 @@ class RaceDrop(Comparison):
 
 
 class RaceSummary(Frozen):
-    """What a race has saved."""
+    """Dropped stacks of a race, and the runs saved."""
 
     looks: tuple[int, ...]
-    """Rounds after which stacks could be dropped."""
+    """Numbers of rounds after which stacks could be dropped."""
 
     drops: tuple[RaceDrop, ...]
-    """Stacks that were, in order."""
+    """Dropped stacks, in order."""
 
     runs_planned: int
-    """Runs of all stacks in all rounds."""
+    """Number of planned runs of all stacks."""
 
     @property
     def text(self) -> str:
-        """What was saved, in a sentence."""
+        """Savings of the race, in a sentence."""
         looks = join_names([str(size) for size in self.looks], most=10)
         if not self.drops:
             return f"race: no stack was surely not the best after {looks} rounds: nothing was saved"
@@ -94,9 +94,9 @@ def race_looks(rounds: int) -> tuple[int, ...]:
 
 
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks of a sweep point that are dropped, by the runs so far.
+    """Return the stacks of a sweep point to drop after the rounds so far.
 
-    Raises PluginError if nothing that is installed races.
+    Raises PluginError if no installed distribution provides races.
     """
     entry = find_entry(GROUP, "race", "sequential")
     with entry.blamed():

@@ -1,4 +1,4 @@
-"""The document that `run --format json` prints: one `Summary` for each scenario."""
+"""Document of `run --format json`: one `Summary` for each scenario."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from accel_bench.scenario.uses import TOKENS
 
 
 class Document(Frozen):
-    """What a command prints as JSON."""
+    """Base of the documents that commands print as JSON."""
 
     schema_version: int = SCHEMA_VERSION
-    """Version of the document's form."""
+    """Version of the document's schema."""
 
 
 class StepSeconds(Frozen):
-    """Seconds of one optimizer step, the slowest rank's: medians over runs."""
+    """Seconds of one optimizer step on the slowest rank, as medians over runs."""
 
     p50: float
     """Median over runs of each run's median."""
@@ -44,137 +44,133 @@ class StepSeconds(Frozen):
     """Median over runs of each run's 95th percentile."""
 
     p99: float
-    """Median over runs of each run's 99th percentile; of few steps nearly their maximum."""
+    """Median over runs of each run's 99th percentile, which for few steps is nearly the maximum."""
 
     spread: float | None
-    """Spread across processes: standard deviation of the runs' medians over their mean.
-
-    0.01 is 1 %; null with one run.
-    """
+    """Standard deviation of the runs' medians over their mean; 0.01 is 1 %, null with one run."""
 
 
 class Rates(Frozen):
-    """Speeds of all devices together, with 95 % intervals over runs."""
+    """Speeds of all devices together, as medians with 95 % intervals over runs."""
 
     tokens_per_hour: Interval | None
-    """Real tokens in an hour."""
+    """Real tokens per hour."""
 
     samples_per_second: Interval | None
-    """Samples of the data."""
+    """Samples of the data per second."""
 
     steps_per_second: Interval | None
-    """Optimizer steps."""
+    """Optimizer steps per second."""
 
 
 class LossEnds(Frozen):
-    """Both ends of the loss curve, in the first completed run; all runs share their seeds.
+    """First and last loss of the first completed run; all runs share their seeds.
 
-    The last step is one that all stacks of the sweep point took, so that losses that stand below
-    one another are of the same step, also where warm-ups had different lengths.
+    The last step is the last one that all stacks of the sweep point took, whatever the lengths of
+    their warm-ups, so that losses of different stacks are comparable.
     """
 
     last_step: int
-    """Number of the step of `last`, from 0, warm-up included."""
+    """Number of the last step, from 0, warm-up included."""
 
     first: float | None
-    """Loss of step 0; null when it was not finite."""
+    """Loss of step 0; null if it is not finite."""
 
     last: float | None
-    """Loss of that step; null when it was not finite."""
+    """Loss of step `last_step`; null if it is not finite."""
 
 
 class StackRow(Frozen):
-    """Base of a row of a document about a stack at a sweep point: what it is called."""
+    """Base of a document's rows about one stack at a sweep point."""
 
     stack: str
     """Name of the stack."""
 
     sweep: dict[str, JsonValue]
-    """Values of the swept keys; seeds are left out where a row is of several."""
+    """Values of the swept keys, without seeds in a row over several seeds."""
 
     tag: str = ""
-    """Name of the sweep point; empty if nothing is swept, or the row is of several points."""
+    """Name of the sweep point; empty without a sweep, or for a row over several points."""
 
     apart: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings that tell it apart from others whose stack and sweep point are called the same."""
+    """Settings that distinguish the row from others with the same stack and sweep point."""
 
 
 class ExperimentRow(StackRow):
-    """An experiment in a document. Null where there is no completed run, never 0."""
+    """Row of a document about one experiment; its figures are null without a completed run."""
 
     experiment_id: str
-    """Identity of the experiment."""
+    """Id of the experiment."""
 
     status: Status
-    """How the experiment ended."""
+    """Final status of the experiment."""
 
     runs: int
-    """Completed runs: those that the numbers come from."""
+    """Number of completed runs, which the figures come from."""
 
     mode: Literal["train", "inference"] = "train"
-    """What was measured: training, or answers to requests."""
+    """Kind of the measured work: training, or answers to requests."""
 
     counts: str = TOKENS
-    """What is counted as tokens, such as `images`; `calls` where nothing is trained."""
+    """Plural noun for the elements counted as tokens, such as `images`; `calls` for operations."""
 
     tokens_per_second: Interval | None
-    """Real tokens per second, global, with a 95 % interval over runs."""
+    """Real tokens per second of all devices, with a 95 % interval over runs."""
 
 
 class ExperimentFigures(ExperimentRow):
-    """What one experiment measured over all its rounds, whatever it is compared with."""
+    """Figures of one experiment over its valid runs, without any comparison."""
 
     reasons: tuple[str, ...]
-    """Why the status is not `ok`."""
+    """Reasons for a status other than `ok`."""
 
     disowned: tuple[str, ...] = ()
-    """Broken invariants of the self-audit for which no verdict rests on the figures."""
+    """Violated invariants of the self-audit that forbid a verdict."""
 
     quantity: Quantity = Field(default_factory=Quantity)
-    """Compared quantity: the speed, unless `measure.compare` names another one, or requests arrive
-    at a rate."""
+    """Compared quantity: the speed or, at an arrival rate, the latency, unless `measure.compare`
+    names another one."""
 
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""
 
     rates: Rates | None = None
-    """The speed in other units."""
+    """Speed in other units."""
 
     peak_memory_bytes: int | None
-    """Largest of all ranks, per device; median over runs."""
+    """Peak bytes per device of the rank that needed most, a median over runs."""
 
     peak_memory_kind: str | None
-    """How the peak was measured, in the words of the metric."""
+    """Kind of measurement of the peak, such as `allocated` or `rss`."""
 
     offered_rate: float | None = None
-    """Requests that arrived per second on each device; null where the next ones are asked for when
-    the last are answered."""
+    """Requests that arrive per second on each device; null for batches without an arrival rate."""
 
     saturated: bool = False
-    """True if requests piled up in a run, so that latencies say how long was measured."""
+    """True if requests piled up in a run, so that latencies grow with its duration."""
 
     loss: LossEnds | None
-    """Loss at both ends of the run."""
+    """First and last loss of a run."""
 
     losses: LossStatistics | None = None
-    """Losses of all steps of the first completed run; null where one of them is not known."""
+    """Statistics of all steps' losses in the first completed run; null if one is unknown."""
 
     differs: str
-    """What the stack adds and changes, in one line."""
+    """Plugins and settings that the stack adds or changes, in one line."""
 
     metrics: tuple[MetricFigure, ...] = ()
     """Metrics of the plugins that the scenario names."""
 
     @property
     def request_seconds(self) -> Interval | None:
-        """Latency of the median request, from its arrival to its last token, if it is compared."""
+        """Median latency of requests from arrival to last token, if it is the compared quantity."""
         if self.quantity.name != MEDIAN_LATENCY or self.quantity.value is None:
             return None
         return self.quantity.value.mapped(lambda milliseconds: milliseconds / 1000)
 
     @property
     def metric_values(self) -> list[str]:
-        """Name and value of each metric, for one cell; with the plugin where two share a name."""
+        """Name and value of each metric as text, with the plugin if two share a name."""
         names = Counter(one.name for one in self.metrics)
         return [
             f"{one.plugin}.{one.name}={one.value}"
@@ -185,102 +181,102 @@ class ExperimentFigures(ExperimentRow):
 
 
 class SlowRun(Frozen):
-    """A run that took far longer than its stack's others, so that a comparison stays open."""
+    """A run much slower than its stack's others, which keeps a verdict open."""
 
     stack: str
-    """Name of the stack, or of the baseline."""
+    """Name of the run's stack."""
 
     session: str
-    """Session in which it ran."""
+    """Session of the run."""
 
     round: int
-    """Its round, from 0; on the screen and in `--repeat-round` it counts from 1."""
+    """Round of the run, from 0; tables and `--repeat-round` count from 1."""
 
     factor: float
-    """Its seconds per token over the median of its stack's runs."""
+    """Ratio of the run's seconds per token to the median of its stack's runs."""
 
 
 class ExperimentSummary(StackComparison, ExperimentFigures):
-    """One row: an experiment, and its comparison with the baseline of the same sweep point."""
+    """Row of a summary: an experiment, and its comparison with the baseline of its sweep point."""
 
     # Fields stand in the document in the order of the bases, the last one first.
 
     tokens_per_second_per_device: float | None
-    """Real tokens per second, per device."""
+    """Real tokens per second of one device."""
 
     memory: MemoryFigures | None = None
-    """Every way in which memory was measured, with the rank that needed most, and its stages."""
+    """Peaks of all kinds of memory, with the rank that needed most, and changes by stage."""
 
     devices_used: int | None
-    """Distinct devices that ranks really used; on a CPU the number of ranks."""
+    """Number of distinct devices that ranks used; on a CPU the number of ranks."""
 
     plugins: tuple[PluginVersion, ...]
-    """Plugins that were active, in order."""
+    """Active plugins, in the order of their hooks."""
 
     evidence: dict[str, JsonValue]
-    """What each plugin shows for having acted: rank 0 of the last completed run."""
+    """Evidence of each plugin on rank 0 of the last completed run."""
 
     effective: EffectiveConfiguration
-    """What really held when the clock started: rank 0 of the last completed run."""
+    """Effective configuration at the window's start, on rank 0 of the last completed run."""
 
     tokens: TokenSummary | None = None
-    """Tokens of the window, counted in three ways: of the last completed run."""
+    """Token counts of the window in the last completed run."""
 
     start_up: StartUp | None = None
-    """What a run pays once, in seconds: medians over runs."""
+    """Start-up in seconds, as medians over runs."""
 
     phases: Phases | None = None
-    """Time of a step by phase; null where the engine marks no phases."""
+    """Seconds of a step by phase; null if the engine marks no phases."""
 
     update_cost: UpdateCost | None = None
-    """What the update verdict cost; null without torch."""
+    """Cost of reading updates for the verdict; null without torch."""
 
     utilization: Utilization | None = None
-    """How much of its devices it used: the run of median speed."""
+    """Utilization of the devices in the run of median speed."""
 
     other_work: tuple[str, ...] = ()
-    """Reasons for `degraded` that concern what was computed, and that the baseline does not share:
-    such a row is not recommended."""
+    """Reasons for `degraded` that concern the computed work and do not apply to the baseline; such
+    a row is not recommended."""
 
     utilization_reason: str = ""
-    """Why FLOPs are not known, or why they are those that a plugin declares."""
+    """Reason why FLOPs are unknown, or the plugin that declares them."""
 
     slow_runs: tuple[SlowRun, ...] = ()
-    """Runs that keep an open verdict open; each round of them may be measured again, once."""
+    """Runs that keep the verdict open and whose rounds may each be repeated once."""
 
     dropped: str = ""
-    """Why it ran no more rounds with `--race`; empty where it ran all of them."""
+    """Reason why `--race` dropped the stack before its last round; empty if it did not."""
 
     repeated_rounds: tuple[int, ...] = ()
-    """Rounds, from 0, that were measured again; what they measured before does not count."""
+    """Rounds, from 0, whose first measurement was replaced by a later one."""
 
     failed_rounds: dict[Status, int] = Field(default_factory=dict)
-    """Number of rounds by how they ended; without those that completed."""
+    """Number of rounds that did not complete, by status."""
 
 
 class Summary(Document):
-    """One scenario: every planned experiment, in the order of the plan."""
+    """Summary of one scenario, with all planned experiments in order."""
 
     scenario: str
     """Name of the scenario."""
 
     baseline: str
-    """Stack that the others are compared with."""
+    """Name of the baseline's stack."""
 
     experiments: tuple[ExperimentSummary, ...] = ()
-    """Rows."""
+    """Rows, one for each experiment."""
 
     reference: str = ""
-    """Tag of the sweep point that the others are compared with; empty for the first."""
+    """Tag of the sweep point that other points are compared with; empty for the first."""
 
     sections: dict[str, Any] = Field(default_factory=dict)
-    """Documents of further tables, by the names of the entry points that make them."""
+    """Documents of sections, which are further tables, by name."""
 
     race: RaceSummary | None = None
-    """What `--race` has dropped and saved; null without it."""
+    """Stacks dropped by `--race` and the runs saved; null without it."""
 
     notices: tuple[str, ...] = ()
-    """What planning added to every stack, and what it could not know."""
+    """Messages of planning: plugins added to every stack, and unknown properties."""
 
     noise: tuple[str, ...] = ()
-    """Load of the host that disturbed some runs more than the others of their session."""
+    """Messages about load of the host that disturbed some of a session's runs."""

@@ -1,20 +1,20 @@
-"""The door for sections: further tables of a comparison, and keys of its JSON document.
+"""Entry points for sections: further tables of a comparison, and keys of its JSON document.
 
 A distribution adds a section by an entry point of the group `accel_bench.sections` whose value is
 a module. Its function `document(summary, rows)` gets the comparison of the stacks, and the runs of
 each planned experiment. It returns a list of mappings, which stands under the section's name in the
-JSON document and is printed as a table with their keys as columns; or None if there is nothing to
-say. More names of the module, each of which it may have:
+JSON document and is printed as a table with their keys as columns; or None for no section.
+The module may also have:
 
-- `tables(summary, document)` returns the tables in place of that one;
-- `notes(summary, document)` returns notes on the stacks, `details(summary, document, row)` what
-  `--verbose` tells of one of them;
-- `compared(summary, document)` returns what it compares, for the headline where no stack is
-  compared with another: `sweep points`; or an empty text;
-- `STACK_COLUMNS` stand in the table of the stacks, and `CSV_COLUMNS` in the CSV;
-- `SHOWN_METRICS` are names of metrics that its tables show: the table of metrics leaves them out.
+- `tables(summary, document)`, which returns tables in place of the default one;
+- `notes(summary, document)`, which returns notes on the stacks, and
+  `details(summary, document, row)`, the lines of `--verbose` on one of them;
+- `compared(summary, document)`, which returns the noun for what the section compares, such as
+  `sweep points`, for the headline if no stacks are compared; else an empty text;
+- `STACK_COLUMNS`, columns of the table of stacks, and `CSV_COLUMNS`, columns of the CSV;
+- `SHOWN_METRICS`, names of metrics in its tables, which the table of metrics leaves out.
 
-Sections of the box are made for every comparison, others if they are named.
+Sections of accel-bench itself are made for every comparison, others if they are named.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ GROUP = "accel_bench.sections"
 """Group of the entry points."""
 
 KIND = "section"
-"""Kind of its entries, as errors name it."""
+"""Word for an entry of the group in error messages."""
 
 
 def with_sections(
     summary: Summary, rows: Sequence[ExperimentRuns], names: Sequence[str]
 ) -> Summary:
-    """Return a comparison with its sections; one that fails is named in a notice."""
+    """Return a summary with its sections' documents, and a notice for each failed section."""
     ours = [one.name for one in find_entries(GROUP, KIND).values() if one.is_ours]
     found: dict[str, Any] = {}
     notices = []
@@ -57,7 +57,7 @@ def with_sections(
 
 
 def compared_by_sections(summary: Summary) -> str:
-    """Return what sections compare with one another, which is no stack; empty for nothing."""
+    """Return the plural noun of what a section compares other than stacks; empty without any."""
     for name, document in summary.sections.items():
         with suppress(AccelBenchError):  # Notices name what fails.
             entry = find_entry(GROUP, KIND, name)
@@ -68,7 +68,7 @@ def compared_by_sections(summary: Summary) -> str:
 
 
 def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:
-    """Return what a function of a section returns. Raises PluginError that names the section."""
+    """Return the value of a section's function. Raises PluginError that names the section."""
     function = getattr(entry.load(), name, None)
     if function is None:
         raise entry.broken(f"{entry.point.value} has no function {name!r}")
@@ -77,7 +77,7 @@ def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:
 
 
 def _check(entry: DoorEntry, document: Any) -> None:
-    """Raise PluginError for a document that nothing can print."""
+    """Raise PluginError for a document that is no table, in a section without `tables`."""
     rows = isinstance(document, Sequence) and all(isinstance(row, Mapping) for row in document)
     if not rows and not hasattr(entry.load(), "tables"):
         raise entry.broken("its document is no list of mappings, and it has no function 'tables'")

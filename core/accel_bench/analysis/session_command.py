@@ -1,4 +1,4 @@
-"""The command of a session, for a part of what it ran."""
+"""Command line of a session, reduced to a part of its runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CHOICES = {"--resume": 0, "--only": 1, "--tag": 1, "--dry-run": 0}
-"""Options of a command that choose what is run, and how many values each takes."""
+"""Options of a command that select runs, with the number of values of each."""
 
 
 def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
-    """Return the words of a command without these options and their values."""
+    """Return a command's words without the given options and their values."""
     kept, skip = [], 0
     for word in words:
         name = word.partition("=")[0]
@@ -25,7 +25,7 @@ def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[st
 
 
 def command_for_stack(words: Sequence[str], stack: str, tag: str) -> str:
-    """Return a session's own command for one stack; empty where it is not known."""
+    """Return a session's command for one stack; empty for other commands than run, scaling."""
     if len(words) < 2 or words[1] not in ("run", "scaling"):
         return ""
     kept = without_options(words[2:], CHOICES)

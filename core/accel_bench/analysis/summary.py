@@ -1,4 +1,4 @@
-"""Everything that a comparison of stacks shows of one scenario, as one document."""
+"""Summary of a scenario's results: the comparison of its stacks as one document."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
 
 DEVIATIONS = 6.0
-"""Robust standard deviations by which a round must stand out."""
+"""Robust standard deviations from the median beyond which a round is an outlier."""
 
 SMALLEST_FACTOR = 1.5
-"""How many times as long as usual a slow run takes at least."""
+"""Minimum ratio of a slow run's time to the usual time."""
 
 
 def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended them
@@ -67,14 +67,13 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     race: bool = False,
     sections: Sequence[str] = (),
 ) -> Summary:
-    """Summarize the results of a scenario, one row for each planned experiment.
+    """Return the summary of a scenario's results, with a row for each planned experiment.
 
-    `results` may hold several attempts of a run and several sessions; stacks are compared with the
-    stack called `baseline` at the same sweep point. `rounds` is the number of planned rounds;
-    `stopped` is what ended the session, where it was ended before all of them. `reference` is the
-    tag of the sweep point with which the others are compared; else it is the first. With `race`,
-    stacks that surely were not the best have run fewer rounds. `sections` are names of sections of
-    other distributions that are made beside those of the box.
+    `results` may hold several attempts and sessions; stacks are compared with the stack called
+    `baseline` at the same sweep point. `rounds` is the number of planned rounds, `stopped` the
+    reason for missing ones. `reference` is the tag of the sweep point that others are compared
+    with, by default the first. With `race`, dropped stacks have fewer rounds. `sections` are names
+    of further sections, from other distributions.
     """
     if race:
         measured, raced = collect_raced(planned, results, baseline, rounds, stopped)
@@ -92,7 +91,7 @@ def collect_raced(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> tuple[list[ExperimentRuns], RaceSummary]:
-    """Return the runs of a race, of which dropped stacks lack none, and what it saved."""
+    """Return the runs of a race, none missing after a stack's drop, and the race's savings."""
     # Rounds that a dropped stack was spared are not missing.
     points = by_point(collect_runs(plan, results, 0) for plan in planned)
     drops = tuple(drop for point in points for drop in race_point(point, baseline, rounds))
@@ -109,7 +108,7 @@ def summarize_runs(
     reference: str = "",
     sections: Sequence[str] = (),
 ) -> Summary:
-    """Summarize the runs of each planned experiment, as `summarize` does."""
+    """Return the summary of collected runs, with arguments as for `summarize`."""
     summaries = {
         id(row): summary
         for rows in by_point(measured)
@@ -132,7 +131,7 @@ def summarize_runs(
 def _as_dropped(
     row: ExperimentRuns, race: RaceSummary, results: Sequence[Result], stopped: StopReason
 ) -> ExperimentRuns:
-    """Return a row whose later rounds are not missing, where it was dropped."""
+    """Return an experiment; a dropped stack's with the rounds before its drop as planned."""
     experiment = row.planned.experiment
     for drop in race.drops:
         if (drop.stack, drop.sweep) == (experiment.stack.name, experiment.sweep):
@@ -142,10 +141,10 @@ def _as_dropped(
 
 
 def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) -> int:
-    """Return 0 if all is ok, degraded or partly skipped, 1 if a round failed or what is to be
-    compared was not measured, 3 if none ran.
+    """Return the exit code: 0 if all completed or were partly skipped, 1 if a round failed or the
+    compared quantity is missing, 3 if nothing ran.
 
-    `answers` are further endings that are no failures.
+    `answers` are further statuses that are no failures.
     """
     rows = [row for summary in summaries for row in summary.experiments]
     ran = [row for row in rows if row.status is not Status.SKIPPED]
@@ -158,7 +157,7 @@ def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) ->
 
 
 def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outcome, str]:
-    """Return whether a stack is no slower than its baseline by more than a floor, and why."""
+    """Return the outcome, and its reason, of a test that a stack is slower by `floor` at most."""
     name, allowed = label(row), percent(floor)
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
@@ -178,7 +177,7 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outc
 
 
 def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[ExperimentSummary]:
-    """Compare the stacks of one sweep point, all of them together, with their baseline."""
+    """Return the rows of one sweep point, whose stacks are compared together with the baseline."""
     base = next((row for row in rows if row.planned.experiment.stack.name == baseline), None)
     steps = shared_steps(rows)
     obstacles = [_obstacle(row, base) for row in rows]
@@ -215,12 +214,11 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
 def slow_runs(
     baseline: Mapping[RoundKey, float], stack: Mapping[RoundKey, float], names: tuple[str, str]
 ) -> list[SlowRun]:
-    """Return the runs that make a round stand out, of seconds per token in five rounds or more.
+    """Return the slow runs behind outliers among at least five rounds, by seconds per token.
 
-    `names` are those of the baseline and of the stack. The round's ratio lies far from the median
-    of all: by more than six robust standard deviations (1.4826 times the median absolute deviation,
-    which the round itself hardly moves), and by half the time and more. Which of its two runs was
-    slow, their own medians say.
+    `names` are the names of the baseline and of the stack. An outlier's ratio is farther from the
+    median than six robust standard deviations (1.4826 times the median absolute deviation), and
+    than a factor of 1.5. The slow one of its two runs is farther from its stack's median.
     """
     keys = sorted(set(baseline) & set(stack))
     if len(keys) < MINIMUM_ROUNDS:
@@ -242,7 +240,7 @@ def slow_runs(
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
-    """Return why a row is not compared; empty when it is."""
+    """Return why an experiment is not compared with the baseline; empty if it is."""
     if base is None:
         return "the baseline was not run" if row.usable else row.how_it_ended
     shared = set(base.speeds) & set(row.speeds)
@@ -251,7 +249,7 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:
-    """Compare quantities; code identical to the baseline's shows the noise, if it ran too."""
+    """Return comparisons by key; experiments with the baseline's id determine the noise floor."""
     costs = {key: row.quantity.costs for key, row in open_rows.items()}
     identical = [
         math.expm1(abs(fmean(logs)))
@@ -266,7 +264,7 @@ def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict
 def _row(
     row: ExperimentRuns, comparison: Comparison, training: TrainingComparison, steps: int
 ) -> ExperimentSummary:
-    """Fill in one row; `steps` is how many all runs of its sweep point took."""
+    """Return the row of an experiment; `steps` is the number of steps that all runs share."""
     speed, last, middle = row.tokens_per_second, row.last, row.middle
     devices = row.planned.experiment.scenario.world_size
     rank = last.ranks[0] if last and last.ranks else None

@@ -1,4 +1,4 @@
-"""Sweep points that are not run, since a smaller point of the same stack ran out of memory."""
+"""Pruning of sweep points larger than a point at which the same stack ran out of memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from accel_bench.analysis.wording import settings
 from accel_bench.scenario.experiment import Experiment
 
 GROWING = frozenset({"data.sequence_length", "inference.batch_size", "train.micro_batch_size"})
-"""Swept keys of which a larger number needs more memory, all else being equal."""
+"""Swept keys whose larger values need more memory, all else being equal."""
 
 
 def too_large(experiment: Experiment, out_of_memory: Iterable[Experiment]) -> str:
-    """Return why an experiment is not run: the smaller one that ran out of memory; empty if none
-    did, or if `measure.prune` is off."""
+    """Return the reason to skip an experiment, a smaller one that ran out of memory; empty without
+    one, or if `measure.prune` is off."""
     if not experiment.scenario.measure.prune:
         return ""
     smaller = next((one for one in out_of_memory if _is_smaller(one, experiment)), None)
@@ -27,7 +27,7 @@ def too_large(experiment: Experiment, out_of_memory: Iterable[Experiment]) -> st
 
 
 def _is_smaller(one: Experiment, other: Experiment) -> bool:
-    """Return whether an experiment differs from another in smaller sizes alone."""
+    """Return whether two experiments differ only in sizes that are smaller in `one`."""
     if one.stack.name != other.stack.name or one.sweep.keys() != other.sweep.keys():
         return False
     pairs = {key: (value, other.sweep[key]) for key, value in one.sweep.items()}

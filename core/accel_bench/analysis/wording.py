@@ -1,4 +1,4 @@
-"""How numbers and names are worded, the same in sentences, tables and reasons."""
+"""Wording of numbers, names and verdicts in sentences, tables and reasons."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from accel_bench.scenario.models import Stack
 from accel_bench.scenario.sweep import is_chosen
 
 JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
-"""Unit of ratios that have a verdict: its error is for all stacks and looks together."""
+"""Unit of ratios with a verdict; the error rate is for all stacks and looks together."""
 
 WITHIN = "within what"
-"""Beginning of the words for a declared difference by design."""
+"""Beginning of the words for a difference that a plugin declares."""
 
 FAR_OFF = 100
-"""Factor of a ratio beyond which an end of its interval tells no more than that."""
+"""Factor of a ratio beyond which an interval's end is shown as `>100` or `<0.01`."""
 
 Tone: TypeAlias = Literal["good", "warn", "bad", "quiet", ""]
 
@@ -36,19 +36,19 @@ TONES: Mapping[str, Tone] = {
     "skipped": "quiet",
     **dict.fromkeys(("baseline", "same"), ""),
 }
-"""Tone of the words of verdicts, outcomes and statuses, in terminals and on pages."""
+"""Tone of verdicts, outcomes and statuses in terminals and on pages."""
 
 
 def percent(fraction: float) -> str:
-    """Return 0.052 as `5.2 %`: three digits, no exponent."""
+    """Return a fraction as a percentage with three digits: `5.2 %` for 0.052."""
     value = 100 * fraction
     return f"{value:,.0f} %" if abs(value) >= 100 else f"{value:.3g} %"
 
 
 def shares(parts: Mapping[str, float], whole: float) -> str:
-    """Return `forward 33 %, backward 66 %, other 1 %`: whole percents that add up to 100.
+    """Return shares of `whole` as percents that sum to 100: `forward 33 %, other 67 %`.
 
-    What the parts leave of the whole is `other`; the largest remainders are rounded up.
+    The rest of the whole is `other`; the largest remainders are rounded up.
     """
     named = {**parts, "other": max(0.0, whole - sum(parts.values()))}
     total = sum(named.values())
@@ -62,17 +62,17 @@ def shares(parts: Mapping[str, float], whole: float) -> str:
 
 
 def plain_value(value: JsonValue) -> str:
-    """Return a setting's value: text as it stands, everything else as JSON."""
+    """Return a setting's value as text; anything but a text as JSON."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
 def settings(values: Mapping[str, JsonValue]) -> str:
-    """Return `key=value, key=value`."""
+    """Return settings as text: `key=value, key=value`."""
     return ", ".join(f"{key}={plain_value(value)}" for key, value in values.items())
 
 
 def assignments(changed: Mapping[str, JsonValue]) -> list[str]:
-    """Return `--set key=value` for each key, as the command line takes them."""
+    """Return settings as arguments of the command line: `--set`, `key=value` for each."""
     words: list[str] = []
     for key, value in changed.items():
         text = value if isinstance(value, str) else json.dumps(value)
@@ -81,7 +81,7 @@ def assignments(changed: Mapping[str, JsonValue]) -> list[str]:
 
 
 class SweepPoint(Protocol):
-    """A sweep point, or what belongs to one."""
+    """Interface of objects with a sweep point."""
 
     @property
     def sweep(self) -> Mapping[str, JsonValue]:
@@ -93,7 +93,7 @@ class SweepPoint(Protocol):
 
 
 class AtPoint(SweepPoint, Protocol):
-    """What belongs to a stack at a sweep point, such as a row of a document."""
+    """Interface of objects with a stack at a sweep point, such as rows of a document."""
 
     @property
     def stack(self) -> str:
@@ -101,7 +101,7 @@ class AtPoint(SweepPoint, Protocol):
 
 
 class StackAtPoint(NamedTuple):
-    """A stack at a sweep point, where there is no row of it."""
+    """Stack at a sweep point, for labels without a row."""
 
     stack: str
     sweep: Mapping[str, JsonValue]
@@ -110,14 +110,14 @@ class StackAtPoint(NamedTuple):
 
 
 def point_name(point: SweepPoint) -> str:
-    """Return the tag of a sweep point where the scenario has formed it, else the swept values."""
+    """Return the name of a sweep point: the tag if the scenario chose it, else the swept values."""
     return point.tag if is_chosen(point.tag, point.sweep) else settings(point.sweep)
 
 
 def label(row: AtPoint) -> str:
-    """Return a stack's name, with its sweep point where something is swept.
+    """Return the label of a stack, with its sweep point if it has one.
 
-    A row may have settings `apart`, in which it differs from others that are called so.
+    The settings in a row's `apart` are added, which distinguish it from rows of equal names.
     """
     names = [point_name(row)] if row.sweep else []
     names += [settings(apart)] if (apart := getattr(row, "apart", None)) else []
@@ -125,32 +125,31 @@ def label(row: AtPoint) -> str:
 
 
 def group_label(stack: str, shared: Mapping[str, JsonValue]) -> str:
-    """Return the name of a stack at several sweep points, with the swept values they share: they
-    have no tag in common."""
+    """Return the label of a stack over several sweep points, with the swept values they share."""
     return label(StackAtPoint(stack, shared, ""))
 
 
 def label_of(experiment: Experiment, apart: Mapping[str, JsonValue] | None = None) -> str:
-    """Return the label of an experiment, with settings that tell it apart from others."""
+    """Return the label of an experiment, with the distinguishing settings `apart`."""
     name = experiment.stack.name
     return label(StackAtPoint(name, experiment.sweep, experiment.tag, apart or {}))
 
 
 def differs(stack: Stack) -> str:
-    """Return what a stack adds and changes: `name(option=value), key=value`."""
+    """Return the plugins and settings of a stack: `name(option=value), key=value`."""
     uses = [f"{use.use}({settings(use.options)})" if use.options else use.use for use in stack.uses]
     changed = [settings(stack.settings)] if stack.settings else []
     return ", ".join([*uses, *changed]) or "as the scenario says"
 
 
 def join_names(names: Sequence[str], most: int = 3) -> str:
-    """Return `a, b and c`; what is beyond `most` is counted, not named."""
+    """Return names as `a, b and c`; names beyond `most` are only counted."""
     shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most else list(names)
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
-    """Return `a and b: reason` for pairs of a name and a reason; each reason stands once."""
+    """Return texts `a and b: reason` from pairs of name and reason, one for each reason."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons:
         names.setdefault(reason, []).append(name)
@@ -158,19 +157,19 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def with_reason(verdict: str, reason: str) -> str:
-    """Return `verdict (reason)`, or the verdict alone where there is no reason."""
+    """Return a verdict with its reason, if any: `verdict (reason)`."""
     return f"{verdict} ({reason})" if reason else verdict
 
 
 def finding_words(
     holds: str, fails: str, unsure: str = "inconclusive", untested: str = "not tested"
 ) -> dict[Finding, str]:
-    """Return the words for what is found of a statement, such as `fits` and `does not fit`."""
+    """Return the words for verdicts on a statement, such as `fits` and `does not fit`."""
     return {"holds": holds, "inconclusive": unsure, "does not hold": fails, "not tested": untested}
 
 
 def training_word(verdict: str, declared_by: Sequence[str]) -> str:
-    """Return `within what NAME declares` for a declared difference by design, else the verdict."""
+    """Return a training verdict in words: `within what NAME declares` for declared differences."""
     if verdict != "different by design" or not declared_by:
         return verdict
     declare = "declares" if len(declared_by) == 1 else "declare"
@@ -178,7 +177,7 @@ def training_word(verdict: str, declared_by: Sequence[str]) -> str:
 
 
 def alike_words(verdicts: Mapping[str, str]) -> list[str]:
-    """Return, as one clause or none, `with a bitwise equal loss and an equivalent update`."""
+    """Return equal verdicts as one clause, if any: `with a bitwise equal loss and update`."""
     found: list[str] = []
     for word, article in (("bitwise equal", "a"), ("equivalent", "an")):
         if named := [what for what, verdict in verdicts.items() if verdict == word]:
@@ -187,12 +186,12 @@ def alike_words(verdicts: Mapping[str, str]) -> list[str]:
 
 
 def count(number: int, what: str) -> str:
-    """Return `1 run` or `5 runs`."""
+    """Return a number with its noun: `1 run` or `5 runs`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def significant(value: float, digits: int) -> str:
-    """Return a value with so many significant digits, zeros at its end included."""
+    """Return a value with the given number of significant digits, trailing zeros included."""
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
@@ -202,15 +201,14 @@ def figure_text(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a speed-up with enough digits to see half a percent; `2e+08` from a million on."""
+    """Return a speed-up as text that shows half a percent; `2e+08` from a million on."""
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"
 
 
 def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
-    """Return median, low and high with the digits that the interval makes sense of.
+    """Return median, low and high as texts, with digits that suit the interval's width.
 
-    Without an interval it is the median alone. An end that is more than a hundred times off, as
-    with two rounds, is `<0.01` or `>100`.
+    Without an interval, the median alone. An end beyond a factor of a hundred is `<0.01` or `>100`.
     """
     median, low, high = speed_up.median, speed_up.low, speed_up.high
     if low is None or high is None:
@@ -225,31 +223,31 @@ def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
 
 
 def ratio_interval(speed_up: Interval) -> str:
-    """Return `2.41 [2.10, 2.70]`."""
+    """Return a speed-up with its interval: `2.41 [2.10, 2.70]`."""
     median, *ends = ratio_texts(speed_up)
     return f"{median} [{', '.join(ends)}]" if ends else median
 
 
 def rate(value: float) -> str:
-    """Return tokens per second: whole ones, three digits below 100."""
+    """Return tokens per second as an integer, below 100 with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def rate_unit(counts: Iterable[str], unit: str = "tokens/s") -> str:
-    """Return the unit, such as `tokens/s`, in what was counted: `calls/s` where that is calls."""
+    """Return the unit of a rate for the counted elements: `tokens/s`, `images/s`, `calls/s`."""
     units = {unit.replace("tokens", one): None for one in sorted({*counts}, reverse=True)}
     return " or ".join(units) or unit
 
 
 def rate_interval(speed: Interval) -> str:
-    """Return `10,503 ±6 %`: the larger half of the 95 % interval."""
+    """Return tokens per second with the larger half of the 95 % interval: `10,503 ±6 %`."""
     return with_spread(speed, rate)
 
 
 def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
-    """Return `0.402 ±6 %`: the estimate and the larger half of the 95 % interval.
+    """Return an estimate with the larger half of its 95 % interval: `0.402 ±6 %`.
 
-    One that is too wide to say anything is `±>100 %`.
+    A half that reaches the estimate itself is `±>100 %`.
     """
     if interval.low is None or interval.high is None or interval.median == 0:
         return form(interval.median)
@@ -260,48 +258,47 @@ def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
 
 
 def too_wide(interval: Interval) -> bool:
-    """Return whether an interval reaches to twice its estimate, as with two rounds that are some
-    10 % apart: it tells nothing."""
+    """Return whether an interval reaches twice its estimate, so that it is not informative."""
     return interval.high is not None and interval.high >= 2 * interval.median
 
 
 def usd(value: float) -> str:
-    """Return dollars: cents from a hundred on, four digits below."""
+    """Return dollars as text: cents from a hundred on, four digits below."""
     return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"
 
 
 def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
-    """Return `95 % interval 1.300 to 1.340`, or that there is none."""
+    """Return an interval as text, such as `95 % interval 1.300 to 1.340`."""
     if interval.low is None or interval.high is None:
         return "no interval"
     return f"{confidence(interval)} interval {form(interval.low)} to {form(interval.high)}"
 
 
 def confidence(interval: Interval) -> str:
-    """Return `99.5 %`, the confidence of an interval."""
+    """Return the confidence of an interval as text, such as `99.5 %`."""
     error = float(f"{100 * (1 - interval.confidence):.2g}")
     return f"{100 - error:.8g} %"
 
 
 def milliseconds(seconds: float) -> str:
-    """Return seconds as milliseconds, with three digits or more: `81.2`."""
+    """Return seconds as milliseconds with three digits or more: `81.2`."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 100 else significant(value, 3)
 
 
 def time_text(time: str) -> str:
-    """Return an ISO 8601 time as `2026-11-22 13:18`."""
+    """Return an ISO 8601 time as text: `2026-11-22 13:18`."""
     return "time not recorded" if time == EARLIEST else time[:16].replace("T", " ")
 
 
 def mebibytes(size: float) -> str:
-    """Return bytes as MiB: `1,234`, with one decimal below 100."""
+    """Return bytes as MiB: `1,234`, below 100 with one decimal."""
     value = size / 2**20
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
 
 
 def size(value: float) -> str:
-    """Return bytes as `696 GiB`, `20.1 MiB` or `512 bytes`, with three digits or more."""
+    """Return bytes with a unit and three digits or more: `696 GiB`, `20.1 MiB`, `512 bytes`."""
     if value < 2**10:
         return f"{value:,.0f} bytes"
     units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -311,7 +308,7 @@ def size(value: float) -> str:
 
 
 def flops(value: float) -> str:
-    """Return `46.1 GFLOP`, with three digits and the prefix that fits."""
+    """Return FLOPs with a prefix and three digits: `46.1 GFLOP`."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= factor:
             return f"{significant(value / factor, 3)} {prefix}FLOP"
@@ -319,7 +316,7 @@ def flops(value: float) -> str:
 
 
 def parameters(number: float) -> str:
-    """Return `8.03 B`, `124 M` or `26,474`: a model's size, with three digits or more."""
+    """Return a number of parameters with three digits or more: `8.03 B`, `124 M`, `26,474`."""
     for factor, unit in ((1e9, "B"), (1e6, "M")):
         if number >= factor:
             return f"{rate(number / factor)} {unit}"
@@ -327,7 +324,7 @@ def parameters(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format as `45 s`, `3 min 20 s` or `2 h 5 min`."""
+    """Return seconds as text: `45 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

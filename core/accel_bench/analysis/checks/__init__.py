@@ -1,1 +1,1 @@
-"""Check a row before it is believed: self-audit, comparability, convergence, gradients, noise."""
+"""Checks before a verdict: self-audit, comparability, convergence, gradients, noise."""

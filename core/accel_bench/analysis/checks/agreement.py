@@ -1,4 +1,4 @@
-"""How do two runs agree in their answers to the same requests? Token by token, and by request."""
+"""Agreement of the answers of two runs to the same requests, by token and by request."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import NamedTuple
 from accel_bench.result import Answers, Result
 
 BLOCK = 8
-"""Tokens of the stretches of an answer that are judged on their own."""
+"""Number of consecutive token positions that are judged together."""
 
 COARSENESS = ("float32", "float16", "bfloat16")
-"""Dtypes of answers, the one that rounds most last."""
+"""Dtypes of generating models, from the finest rounding to the coarsest."""
 
 CHANCE = 1e-4
-"""How often a stretch in which as many tokens differ as is allowed may be held to be worse."""
+"""Probability that a block within the tolerance is judged to exceed it."""
 
 
 class Block(NamedTuple):
-    """A stretch of positions of all answers, as far as all tokens before are equal."""
+    """Consecutive token positions in all answers, up to each answer's first differing token."""
 
     first: int
-    """Its first position, from 1."""
+    """First token position, from 1."""
 
     differing: int
-    """Tokens that differ."""
+    """Number of differing tokens."""
 
     compared: int
-    """Tokens before which all tokens of the request are equal."""
+    """Number of compared tokens, those after equal tokens only."""
 
     @property
     def surely(self) -> float:
-        """Share of its tokens that surely differ, but for a small chance.
+        """Lower bound of the share of differing tokens, at the probability CHANCE.
 
         Source: Chernoff's bound on the tail of a binomial distribution, solved for the share.
         """
@@ -45,48 +45,48 @@ class Block(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """How two runs agree in their answers to the same requests."""
+    """Counts of equal and differing answers of two runs to the same requests."""
 
     requests: int
-    """Requests that both answered."""
+    """Number of requests that both runs answered."""
 
     differing: int
-    """Requests with another answer."""
+    """Number of requests with different answers."""
 
     unexplained: int
-    """Requests whose first other token is where rounding alone chooses no other one: it stands in
-    the place of one that is clearly the likeliest. 0 where no run knows its near ties."""
+    """Number of requests whose first differing token is no near tie, so that rounding does not
+    explain it; 0 if near ties are unknown."""
 
     known: int
-    """Requests for which near ties are known."""
+    """Number of requests with known near ties."""
 
     untold: int
-    """Requests with another answer for which they are not."""
+    """Number of differing answers to requests whose near ties are unknown."""
 
     tokens: Mapping[int, tuple[int, int]]
-    """Counts by position in an answer, from 0: differing tokens, and compared ones, whose earlier
-    tokens all agree."""
+    """Differing and compared tokens by position in an answer, from 0; tokens after the first
+    differing one are not compared."""
 
     @property
     def compared(self) -> int:
-        """Tokens before which all tokens of the request are equal."""
+        """Number of compared tokens, those after equal tokens only."""
         return sum(compared for _, compared in self.tokens.values())
 
     @property
     def overall(self) -> float:
-        """Share of them that differ."""
+        """Share of the compared tokens that differ."""
         differing = sum(differing for differing, _ in self.tokens.values())
         return differing / self.compared if self.compared else 0.0
 
     @property
     def difference(self) -> float:
-        """Share of other tokens, or what surely differs of the worst stretch if that is more."""
+        """Share of differing tokens: of all, or the worst block's lower bound if that is more."""
         worst = self.worst
         return max(self.overall, worst.surely if worst else 0.0)
 
     @property
     def worst(self) -> Block | None:
-        """The stretch of which most surely differs."""
+        """Block of token positions with the largest lower bound of differing tokens, if any."""
         return max(self._blocks(), key=lambda block: block.surely, default=None)
 
     def _blocks(self) -> Iterator[Block]:
@@ -108,7 +108,7 @@ def _divergence(found: float, share: float) -> float:
 
 
 def agreement(baseline: Result, stack: Result) -> Agreement | None:
-    """Return how all ranks of two runs agree; None where one has kept no answers."""
+    """Return the agreement of two runs over all ranks; None if a run has stored no answers."""
     if not baseline.ranks or len(baseline.ranks) != len(stack.ranks):
         return None
     requests, differing, unexplained, known, untold = 0, 0, 0, 0, 0
@@ -132,9 +132,8 @@ def agreement(baseline: Result, stack: Result) -> Agreement | None:
 def _near_ties(
     baseline: Result, before: Answers, stack: Result, after: Answers
 ) -> dict[int, set[int]]:
-    """Return the near ties of each request for which they are known, in the dtype of the run that
-    rounds more: up to the first other token both runs have the same text. Only where both have kept
-    token ids is that one known."""
+    """Return the positions of near ties by request, as the run with the coarser dtype saw them.
+    Requests without token ids in both runs are left out."""
     kept = min(len(before.tokens), len(after.tokens))
     sides = ((baseline, before), (stack, after))
     places = [_coarseness(run) for run, _ in sides]
@@ -147,21 +146,21 @@ def _near_ties(
 
 
 def _coarseness(run: Result) -> int:
-    """Return the place of a run's dtype among those that round less; the last one if unknown."""
+    """Return a dtype's rank in COARSENESS; the highest rank for an unlisted one."""
     dtype = run.experiment.scenario.compute_dtype
     return COARSENESS.index(dtype) if dtype in COARSENESS else len(COARSENESS)
 
 
 def _is_unexplained(places: Mapping[int, bool], near_ties: set[int] | None) -> bool:
-    """Return whether the first other token of a request is known to be no near tie."""
+    """Return whether a request's first differing token is known to be no near tie."""
     first = next((place for place, other in places.items() if other), None)
     return near_ties is not None and first is not None and first not in near_ties
 
 
 def _compared_requests(before: Answers, after: Answers) -> Iterator[dict[int, bool]]:
-    """Yield of each request that both answered, by position, whether its token differs.
+    """Yield for each request that both runs answered whether its tokens differ, by position.
 
-    Where one has a digest only, an answer counts as one token.
+    If a run stored only a digest, the whole answer counts as one token.
     """
     for number in range(min(before.requests, after.requests)):
         if number < min(len(before.tokens), len(after.tokens)):
@@ -171,8 +170,8 @@ def _compared_requests(before: Answers, after: Answers) -> Iterator[dict[int, bo
 
 
 def _compared(one: Sequence[int], other: Sequence[int]) -> dict[int, bool]:
-    """Return the positions up to the first that differs, and itself; of two answers of which one is
-    cut off, all positions that it lacks differ."""
+    """Return whether two answers' tokens differ, by position, up to the first difference. The
+    positions that a shorter answer lacks count as different."""
     found = {}
     for place, (first, second) in enumerate(zip(one, other, strict=False)):
         found[place] = first != second

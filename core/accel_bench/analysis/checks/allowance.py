@@ -1,4 +1,4 @@
-"""How far may two runs be apart? By the rules, and by what plugins declare."""
+"""Tolerances of the distance between two runs, by rules and by declarations of plugins."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from accel_bench.analysis.wording import join_names, percent
 
 
 class Allowance(NamedTuple):
-    """How far two runs may be apart in their loss, update or output."""
+    """Tolerance for the distance of two runs in their loss, update or output."""
 
     of: str
     tolerance: float
-    """Relative distance that is allowed."""
+    """Largest relative distance of equivalent runs."""
 
     usual: float
-    """What is allowed where no plugin declares anything."""
+    """Tolerance without any declaration of a plugin."""
 
     maximum: float
-    """The most that a declaration excuses."""
+    """Largest tolerance that a plugin's declaration can justify."""
 
     plugins: tuple[str, ...] = ()
     """Plugins that declare the tolerance; empty for the usual one."""
 
     other_training: str = ""
-    """What else is trained, so that the runs are not equivalent however near."""
+    """Declared difference in what is trained, which rules out equivalence; empty without one."""
 
     @property
     def by_design(self) -> str:
-        """Why no declaration excuses a distance beyond the usual one; empty where one does."""
+        """Reason why no declaration excuses a distance above the usual one; empty if one does."""
         if self.other_training or self.tolerance <= self.maximum:
             return self.other_training
         return f"{percent(self.maximum)} is the most that counts as the same training"
 
     @property
     def words(self) -> str:
-        """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
+        """Tolerance and its declaring plugins in words: `2 % allowed by bitsandbytes`."""
         return allowed_words(self.tolerance, self.plugins)
 
     def verdict(self, difference: float) -> Training:
-        """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
+        """Return the verdict on a relative distance."""
         if difference > self.tolerance:
             return "different"
         by_design = self.other_training or difference > self.usual
         return "different by design" if by_design else "equivalent"
 
     def excuses(self, difference: float) -> bool:
-        """Return whether a declaration makes up for a distance beyond the usual one.
+        """Return whether a plugin's declaration excuses a distance above the usual tolerance.
 
-        A loss near the baseline's shows little: what is declared counts in its place.
+        For losses the declared tolerance must be excusable, since their distance alone shows
+        little.
         """
         if self.other_training or not self.usual < difference <= self.tolerance:
             return False
@@ -60,13 +61,13 @@ class Allowance(NamedTuple):
 
 
 def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
-    """Return `2 % allowed by bitsandbytes`; without a plugin where none declares it."""
+    """Return a tolerance in words: `2 % allowed by bitsandbytes`; without plugins `2 % allowed`."""
     by = f" by {join_names(plugins)}" if plugins else ""
     return f"{percent(tolerance)} allowed{by}"
 
 
 def allowance(of: str, pair: Pair) -> Allowance:
-    """Return the largest tolerance of the plugins in which two runs differ, else the usual one."""
+    """Return the tolerance for two runs: the largest that a plugin declares, else the usual."""
     usual, maximum = (limit_of(figure, pair) for figure in (of, f"declared {of}"))
     declared = declared_tolerances(of, *pair)
     largest = max(declared.values(), default=usual)

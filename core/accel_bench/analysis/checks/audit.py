@@ -1,4 +1,4 @@
-"""Self-audit: figures of one row that must agree with one another, whatever was measured."""
+"""Self-audit of a result: invariants that relate its figures to one another."""
 
 from __future__ import annotations
 
@@ -21,32 +21,30 @@ CLOCK_TOLERANCE = 0.02
 """Relative disagreement allowed between the steps of a window and the wall clock around it."""
 
 CLOCK_SLACK_SECONDS = 0.05
-"""What is allowed beside that: the scheduler may step in between two readings of the clock."""
+"""Absolute disagreement allowed beside CLOCK_TOLERANCE, for interruptions by the scheduler."""
 
 PHASE_TOLERANCE = 0.05
 """Relative disagreement allowed between the sum of a step's phases and the step."""
 
 PHASE_SLACK_SECONDS = 0.002
-"""What is allowed beside that: an engine may do something of its own between two phases."""
+"""Absolute disagreement allowed beside PHASE_TOLERANCE, for an engine's work between phases."""
 
 REPLICA_TOLERANCE = 0.01
-"""Distance of two ranks' weights, as a fraction of their update, that is rounding: seven digits of
-the sketches are stored, and replicas agree bit for bit."""
+"""Distance of two replicas' weights, relative to their update, that rounding explains."""
 
 
 class Broken(Frozen):
-    """An invariant that a row breaks."""
+    """A violated invariant of a result."""
 
     invariant: str
-    """Its name: a key of `INVARIANTS`."""
+    """Name of the invariant, a key of `INVARIANTS`."""
 
     figures: str
-    """The figures that disagree."""
+    """Contradicting figures, in words."""
 
 
 def audit(result: Result) -> list[Broken]:
-    """Return the invariants that a completed run breaks; one that did not complete has none, nor
-    has an imported one, whose figures are not ours."""
+    """Return the invariants that a completed, measured result violates; empty for other results."""
     if not result.status.completed or result.imported:
         return []
     return [
@@ -57,9 +55,9 @@ def audit(result: Result) -> list[Broken]:
 
 
 def disowning(result: Result, broken: Sequence[Broken] | None = None) -> tuple[str, ...]:
-    """Return the broken invariants for which no verdict rests on a row: names with figures.
+    """Return the violated invariants that forbid a verdict on a result, as texts with the figures.
 
-    `broken` is what `audit` says of it, where that is known.
+    `broken` is the result of `audit`, if it is known already.
     """
     return tuple(
         f"{one.invariant}: {one.figures}"
@@ -69,12 +67,12 @@ def disowning(result: Result, broken: Sequence[Broken] | None = None) -> tuple[s
 
 
 def with_audit(result: Result) -> Result:
-    """Return the row; `degraded`, with broken invariants as reasons, where there are any."""
+    """Return the result, degraded if it violates invariants, which become its reasons."""
     return marked_degraded(result, audit(result))
 
 
 def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
-    """Return the row; `degraded`, with these broken invariants as reasons, where there are any."""
+    """Return the result, degraded if `broken` holds invariants, which become its reasons."""
     if not broken:
         return result
     reasons = (f"self-audit, {one.invariant}: {one.figures}" for one in broken)
@@ -115,14 +113,14 @@ def sequence_length(result: Result) -> Iterator[str]:
 
 
 def _reported(rank: RankResult, key: str) -> list[Any]:
-    """Return what plugins report under a key of their evidence."""
+    """Return the values of one key in the evidence of a rank's plugins."""
     return [e[key] for e in rank.evidence.values() if isinstance(e, dict) and key in e]
 
 
 def global_batch(result: Result) -> Iterator[str]:
-    """Check that steps of the window x global batch size = samples of all ranks.
+    """Check that steps x global batch size = samples of all ranks in the window.
 
-    Ranks that compute one batch together count once.
+    Ranks that share a batch count once.
     """
     windows, scenario = list(_windows(result).values()), result.experiment.scenario
     if len(windows) < scenario.world_size or offered_rate(scenario) is not None:
@@ -150,14 +148,14 @@ def token_counts(result: Result) -> Iterator[str]:
 
 
 def rate_times_time(result: Result) -> Iterator[str]:
-    """Check that tokens per second, by the wall clock, x seconds of the steps = the tokens."""
+    """Check that the seconds of the steps sum up to the window's wall-clock time."""
     for name, window in _windows(result).items():
         if window.samples and window.samples[0].device_seconds is None:
             yield from _clock_figures(name, window, "steps", [s.seconds for s in window.samples])
 
 
 def device_clock(result: Result) -> Iterator[str]:
-    """Check that seconds between device events = wall clock of the window."""
+    """Check that the seconds between device events sum up to the window's wall-clock time."""
     for name, window in _windows(result).items():
         seconds = [s.device_seconds for s in window.samples if s.device_seconds is not None]
         if seconds and len(seconds) == len(window.samples):
@@ -165,7 +163,7 @@ def device_clock(result: Result) -> Iterator[str]:
 
 
 def parent_clock(result: Result) -> Iterator[str]:
-    """Check that each rank's clock agrees with the parent's, which knows bounds of the window."""
+    """Check that each rank's window lies within the bounds that the parent process observed."""
     seen = {one.rank: one for one in result.seen_windows}
     for name, rank in _named_ranks(result):
         if rank.rank not in seen or rank.window is None:
@@ -188,14 +186,14 @@ def order_statistics(result: Result) -> Iterator[str]:
 
 
 def left_out(result: Result) -> Iterator[str]:
-    """Check that a run that trains has left no time out of its window."""
+    """Check that a training run has excluded no time from its window."""
     for name, window in _windows(result).items() if result.experiment.scenario.trains else ():
         if window.left_out_seconds:
             yield f"{name}{window.left_out_seconds:.6g} s were left out of a window that trains"
 
 
 def pace(result: Result) -> Iterator[str]:
-    """Check that the steps of a window that trains took as long as those before and after it."""
+    """Check that a training window's steps took as long as the steps before and after it."""
     for name, rank in _named_ranks(result) if result.experiment.scenario.trains else ():
         if rank.window is not None and rank.window.samples:
             for figures in pace_figures(rank.window, rank.steps_after):
@@ -203,7 +201,7 @@ def pace(result: Result) -> Iterator[str]:
 
 
 def memory_order(result: Result) -> Iterator[str]:
-    """Check that memory by NVML >= reserved >= allocated, for ranks that know two of them."""
+    """Check that peak memory by NVML >= reserved >= allocated, as far as a rank measured them."""
     for name, rank in _named_ranks(result):
         seen = [*rank.metrics, *(one for one in result.metrics if one.rank in (None, rank.rank))]
         peaks = [(what, _largest(seen, *source)) for what, source in MEMORY.items()]
@@ -227,7 +225,7 @@ def devices(result: Result) -> Iterator[str]:
 
 
 def packages(result: Result) -> Iterator[str]:
-    """Check that the Python and torch of every rank are those of the environment asked for."""
+    """Check that each rank ran with the Python and torch of the planned environment."""
     if result.machine is None:
         return
     planned = {"python": result.machine.python, "torch": result.machine.versions.get("torch")}
@@ -243,9 +241,9 @@ def _public(version: str) -> str:
 
 
 def replicas(result: Result) -> Iterator[str]:
-    """Check that ranks that began with the same weights end with the same ones.
+    """Check that replicas that began with equal weights ended with equal weights.
 
-    Ranks that hold parts of a model, as its stages or experts, are no replicas.
+    Ranks with different parts of a model, such as pipeline stages or experts, are no replicas.
     """
     first = next((rank.update for rank in result.ranks if rank.update), None)
     if first is None or not first.norm:
@@ -263,7 +261,7 @@ def replicas(result: Result) -> Iterator[str]:
 
 
 def phases(result: Result) -> Iterator[str]:
-    """Check that the phases of a step add up to the step."""
+    """Check that the phases of a step sum up to the step's seconds."""
     for name, rank in _named_ranks(result):
         split = rank.phases
         if split is None:
@@ -276,7 +274,7 @@ def phases(result: Result) -> Iterator[str]:
 
 
 def model_utilization(result: Result) -> Iterator[str]:
-    """Check that 0 < causal MFU <= 1, where the peak of the effective dtype is known."""
+    """Check that 0 < causal MFU <= 1, if the peak of the effective dtype is known."""
     peak = peak_flops_of(result)
     used = utilization(result, peak) if peak is not None else None
     if used is not None and used.mfu is not None:
@@ -284,7 +282,7 @@ def model_utilization(result: Result) -> Iterator[str]:
 
 
 def utilization_figures(mfu: float) -> Iterator[str]:
-    """Yield what is wrong with an MFU: it must be above 0 and at most 1."""
+    """Yield a message if an MFU is not above 0 and at most 1."""
     if not 0 < mfu <= 1:
         yield f"an MFU of {mfu:.4g} is not above 0 and at most 1"
 
@@ -320,17 +318,17 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
         phases,
     )
 }
-"""Checks by name; each yields the figures of what is broken."""
+"""Checks by the invariant's name; each yields messages with the contradicting figures."""
 
 DEGRADING_ALONE = frozenset({"phases"})
-"""Invariants that degrade a row and do not disown it: no speed is made of their figures."""
+"""Invariants whose violation degrades a result but allows a verdict."""
 
 MEMORY: Mapping[str, tuple[Figure, str]] = {
     "by NVML": ("run_peak_driver", ""),
     "reserved": ("peak_reserved", ""),
     "allocated": ("peak_memory", "allocated"),
 }
-"""Figures from the largest to the smallest, with the kind where only one belongs here."""
+"""Figures of peak memory from the largest to the smallest, each with a kind of measurement."""
 
 
 def _named_ranks(result: Result) -> list[tuple[str, RankResult]]:
@@ -343,7 +341,7 @@ def _windows(result: Result) -> dict[str, Window]:
 
 
 def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:
-    """Compare the sum of the steps with the wall clock of the window."""
+    """Yield a message if the steps' seconds do not sum up to the window's wall-clock time."""
     wall, total = window.seconds, sum(seconds)
     if wall > 0 and abs(total - wall) <= max(CLOCK_TOLERANCE * wall, CLOCK_SLACK_SECONDS):
         return
@@ -356,7 +354,7 @@ def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -
 
 
 def _largest(metrics: Sequence[Metric], figure: Figure, kind: str) -> float | None:
-    """Return the largest value of a metric over the ways of measuring it, None where unknown."""
+    """Return the largest value of a memory figure over kinds of measurement; None if unknown."""
     values = [
         one.value
         for one in metrics

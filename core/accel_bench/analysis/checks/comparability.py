@@ -1,4 +1,4 @@
-"""May two stored experiments be compared? What differs, and what of it do the stacks declare?"""
+"""Comparability of two stored experiments: differences, and which of them the stacks declare."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from accel_bench.scenario.draft import dotted
 from accel_bench.scenario.models import Stack
 
 Facts = dict[str, Any]
-"""Facts that must agree, by dotted key."""
+"""Settings and properties that must agree, by dotted key."""
 
 MACHINE = ("system", "processor")
-"""Facts of the machine beside those that are part of an experiment's identity."""
+"""Properties of the machine that must agree beside those in an experiment's id."""
 
 ALWAYS_EFFECTIVE = (
     *("backend", "device", "float32_matmul_precision"),
     *("scheduling", "threads", "world_size"),
 )
-"""Effective settings that must agree whatever two stacks declare."""
+"""Effective settings that must agree, whatever two stacks declare."""
 
 MEASURED_EFFECTIVE = (
     "compilation",
@@ -32,26 +32,26 @@ MEASURED_EFFECTIVE = (
     "optimizer_progress",
     "synchronizations_per_step",
 )
-"""Measurements among them: equal runs need not agree to the last digit."""
+"""Effective settings that are measurements, which need not agree to the last digit."""
 
 POLICY = (
     "power_cap_watts",
     "application_sm_clock_megahertz",
     "application_memory_clock_megahertz",
 )
-"""What governs clocks and power of a GPU."""
+"""Limits of a GPU's clocks and power that must agree."""
 
 BATCH = tuple(
     f"work.train.{key}"
     for key in ("micro_batch_size", "gradient_accumulation", "global_batch_size")
 )
-"""Any two of the three give the third, so that a stack that declares one has changed another."""
+"""Keys of the batch size, of which any two determine the third."""
 
 GROUPS = "work.resources.data_parallel"
-"""Groups of ranks that take batches of their own, as the plugin that parallelizes says."""
+"""Key of the number of data-parallel groups of ranks, as the parallel plugin reports it."""
 
 BATCH_OF_A_GROUP = ("work.train.micro_batch_size", "work.train.gradient_accumulation")
-"""What fewer groups must take more of, for the same global batch."""
+"""Keys of the batch that grow if fewer data-parallel groups share a global batch."""
 
 WORLD = (
     *BATCH,
@@ -62,10 +62,10 @@ WORLD = (
     "effective.scheduling.cpus",
     "effective.threads",
 )
-"""Facts that follow from the number of processes."""
+"""Keys that follow from the number of processes."""
 
 NOT_COMPARABLE = "not comparable"
-"""How the reason of a refusal begins."""
+"""Beginning of the reason why two experiments are not compared."""
 
 MAY_LACK = (
     "environment.plugins.",
@@ -76,7 +76,7 @@ MAY_LACK = (
     "effective.scheduling",
     "state.",
 )
-"""Facts that one side alone may have."""
+"""Prefixes of keys that one experiment may lack."""
 
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.fingerprints",),
@@ -106,39 +106,39 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "train.matmul_precision": ("effective.float32_matmul_precision",),
     "train.micro_batch_size": BATCH,
 }
-"""Facts that follow from a setting, and that a stack declares together with it."""
+"""Keys that follow from a setting; a stack that declares the setting declares them too."""
 
 
 class Difference(Frozen):
-    """A fact in which two experiments differ."""
+    """A key whose value differs between two experiments."""
 
     key: str
-    """Dotted key."""
+    """Dotted key of the setting or property."""
 
     a: JsonValue
-    """Value of A; null where it has none. Values of several runs stand in a list."""
+    """Value in experiment A; null if it has none, a list if its runs have several."""
 
     b: JsonValue
-    """Value of B."""
+    """Value in experiment B, like `a`."""
 
 
 class Comparability(Frozen):
-    """Everything that differs."""
+    """All differences between two experiments A and B."""
 
     declared: tuple[Difference, ...] = ()
-    """What the two stacks declare, or what follows from it."""
+    """Differences that the two stacks declare, or that follow from declared ones."""
 
     differing: tuple[Difference, ...] = ()
-    """Everything else: one such field is enough to make a ratio meaningless."""
+    """Undeclared differences: any one of them forbids a ratio."""
 
     @property
     def comparable(self) -> bool:
-        """True if nothing differs but what is declared."""
+        """True if all differences are declared."""
         return not self.differing
 
     @property
     def refusal(self) -> str:
-        """Why the two may not be compared, with the values of B and A; empty when they may."""
+        """Reason why A and B cannot be compared, with the differing values; empty if they can."""
         if self.comparable:
             return ""
         values = [
@@ -149,17 +149,15 @@ class Comparability(Frozen):
 
 
 def of_comparable(speed: Comparison, allowed: Comparability) -> Comparison:
-    """Return the speed of B against A, without a verdict where the two may not be compared."""
+    """Return a comparison without its verdict if the two experiments are not comparable."""
     return speed if allowed.comparable else speed.without_verdict(allowed.refusal)
 
 
 def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
-    """Compare two experiments by the runs of each (at least one).
+    """Compare two experiments' settings, environments and machines, by at least one run of each.
 
-    Device, driver, versions, threads, limits of clocks and power, dtype, tokens, batch: all must be
-    equal, except what the stacks declare by their uses and settings. What a plugin of one stack
-    alone brings, such as its version, or ranks that compute one batch together, is declared by its
-    use: the global batch is not.
+    Everything must be equal except what the stacks declare by their plugins and settings. The
+    version of a plugin that only one stack uses is declared by the use.
     """
     plain = not any(run.experiment.stack.uses or run.experiment.stack.settings for run in (*a, *b))
     left, right = _facts(a, plain), _facts(b, plain)
@@ -183,7 +181,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
 def comparability_of_rounds(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparability:
-    """Compare the runs of rounds in which both completed; without any, nothing can differ."""
+    """Compare the settings of the rounds in which both experiments completed; empty without any."""
     keys = sorted(set(baseline) & set(stack))
     if not keys:
         return Comparability()
@@ -191,13 +189,13 @@ def comparability_of_rounds(
 
 
 def _used_by_one(a: Stack, b: Stack) -> set[str]:
-    """Return the fingerprints of plugins that two stacks use with different options."""
+    """Return the fingerprint keys of plugins that two stacks use with different options."""
     texts = [{(use.use, canonical_json(use.options)) for use in stack.uses} for stack in (a, b)]
     return {f"environment.fingerprints.{name}" for name, _ in texts[0] ^ texts[1]}
 
 
 def _is_declared(key: str, settings: set[str]) -> bool:
-    """Return whether a setting that a stack declares is this fact, holds it, or brings it about."""
+    """Return whether a key is one of the declared settings, contains one or follows from one."""
     if key == "uses":
         return True
     covered = [f"work.{setting}" for setting in settings]
@@ -213,7 +211,7 @@ def _within(key: str, whole: str) -> bool:
 
 
 def _facts(runs: Sequence[Result], plain: bool) -> Facts:
-    """Return facts of an experiment; several values over its runs stand in a list."""
+    """Return an experiment's settings and properties by dotted key, as a list if runs disagree."""
     values: dict[str, dict[str, Any]] = {}
     for run in runs:
         for key, value in _facts_of(run, plain):
@@ -228,7 +226,7 @@ def _facts(runs: Sequence[Result], plain: bool) -> Facts:
 
 
 def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
-    """Yield facts of one run; of its effective settings a plain stack must agree in all."""
+    """Yield dotted keys and values of a run; all effective settings if both stacks are plain."""
     for key, value in run.experiment.identity.items():
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)
@@ -247,7 +245,7 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield versions, devices and so on; plugins by their names."""
+    """Yield dotted keys and values of an environment, with plugins by name."""
     for key, value in environment.items():
         if key != "plugins":
             yield from dotted({f"environment.{key}": value})
@@ -257,7 +255,7 @@ def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _policy(run: Result) -> Iterator[tuple[str, Any]]:
-    """Yield what governs clocks and power, as far as it was stored."""
+    """Yield dotted keys and values of the stored limits of clocks and power."""
     if run.state_before is None:
         return
     yield "state.governors", list(run.state_before.cpu.governors)

@@ -1,4 +1,4 @@
-"""Did a stack train the same thing? Its loss curve compared with the baseline's."""
+"""Convergence: a stack's loss curve compared with the baseline's."""
 
 from __future__ import annotations
 
@@ -19,52 +19,50 @@ from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
 SMOOTHING_STEPS = 5
-"""Steps of the centred moving mean; fewer at the ends of the curve."""
+"""Width in steps of the centred moving mean; less at the ends of a curve."""
 
 MINIMUM_STEPS = 3
-"""Steps that a line and the scatter about it need."""
+"""Minimum number of steps for a fitted line and its residuals."""
 
 POWER = 0.80
-"""How often a movement, or a difference over seeds, that is called detectable is seen."""
+"""Statistical power at which a movement or a difference counts as detectable."""
 
 
 class LossComparison(Frozen):
-    """A stack's loss curve against the baseline's, or that of B against that of A."""
+    """Comparison of a stack's loss curve with the baseline's, or of B's with A's."""
 
     loss_verdict: Training = "not tested"
-    """Verdict on the two curves."""
+    """Verdict on the two loss curves."""
 
     loss_difference: float | None = None
     """Largest relative difference of the smoothed curves, over steps and rounds; 0.01 is 1 %."""
 
     loss_tolerance: float | None = None
-    """What is allowed; null where nothing was compared."""
+    """Allowed relative difference; null if nothing was compared."""
 
     loss_tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it, of those that one side alone uses; empty where none does."""
+    """Plugins that declare the tolerance and that only one side uses; empty for the usual one."""
 
     loss_excused: bool = False
-    """True if the loss counts as that of the same training by a plugin's declaration alone: it is
-    beyond the usual tolerance."""
+    """True if only a plugin's declaration excuses a difference above the usual tolerance."""
 
     loss_movement: float | None = None
-    """Relative change of the baseline's loss by training, from the first step to the last."""
+    """Relative change of the baseline's loss from the first step to the last."""
 
     loss_detectable_movement: float | None = None
-    """Movement that these steps, with their noise, show to be beyond the tolerance in 80 % of
-    cases; null where they are too few."""
+    """Movement beyond the tolerance that would be seen in 80 % of cases; null for too few steps."""
 
     loss_reason: str = ""
-    """Why the verdict is not `equivalent`."""
+    """Reason for a verdict other than `equivalent`."""
 
     @property
     def loss_word(self) -> str:
-        """The verdict as people read it."""
+        """Verdict on the loss in words for people."""
         return training_word(self.loss_verdict, self.loss_tolerance_by)
 
     @property
     def loss_allowance(self) -> str:
-        """What plugins were allowed for the verdict `equivalent`; empty where they were nothing."""
+        """Declared tolerance that made the verdict `equivalent`, with its plugins; else empty."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
         allowed = allowed_words(self.loss_tolerance or 0.0, self.loss_tolerance_by)
@@ -75,23 +73,21 @@ class Movement(NamedTuple):
     """The change of a loss curve from its first step to its last, relative to its mean."""
 
     size: float
-    """Without its sign; 0 about a mean of 0."""
+    """Absolute relative change; 0 for a curve with mean 0."""
 
     at_least: float
-    """Lower end of its 95 % interval; 0 where noise alone could have made it."""
+    """Lower end of the 95 % interval of the change; 0 if noise alone could explain it."""
 
     detectable: float
-    """How far beyond a tolerance a movement must be to be seen in 80 % of cases."""
+    """Change beyond a tolerance that would be seen in 80 % of cases."""
 
 
 def movement(losses: Sequence[float]) -> Movement:
-    """Return how far training moved a curve of finite losses; nothing is seen in two steps.
+    """Return the movement of a curve of finite losses, by a fitted line.
 
-    A line is fitted to the losses; its change from the first step to the last is the movement.
-    Batches differ, so that the curve scatters about the line: the standard error of the slope says
-    how much of the change that scatter explains. Movement is seen where the 95 % t interval of the
-    change lies beyond what is allowed; a curve that moved by exactly that is taken for one that
-    moved more in at most 2.5 % of cases. A movement of `detectable` is seen in 80 % of cases.
+    The movement is the line's change from the first step to the last; the standard error of the
+    slope gives its 95 % t interval. Two steps show no movement. A movement of `detectable` is seen
+    in 80 % of cases.
     """
     if len(losses) < MINIMUM_STEPS:
         return Movement(0.0, 0.0, math.inf)
@@ -115,7 +111,7 @@ def movement(losses: Sequence[float]) -> Movement:
 def compare_losses(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> LossComparison:
-    """Compare the loss curves of completed runs with the same key; the worst round counts."""
+    """Compare the loss curves of completed runs of the same round; the worst round decides."""
     keys = sorted(set(baseline) & set(stack))
     speeds = [(_completed_throughput(baseline[k]), _completed_throughput(stack[k])) for k in keys]
     known = [before for before, _ in speeds if before]
@@ -133,20 +129,20 @@ def compare_losses(
 def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> float:
     """Return the largest relative difference of two smoothed curves of equal length.
 
-    It is infinite against a 0.
+    It is infinite if the baseline's value is 0.
     """
     smooth = zip(smoothed(baseline), smoothed(stack), strict=True)
     return max(_relative(before, after) for before, after in smooth)
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
-    """Return the centred moving mean of 5 steps; at the ends, of those of the 5 that there are."""
+    """Return the centred moving mean over 5 steps, of fewer at the ends."""
     reach = SMOOTHING_STEPS // 2
     return [fmean(losses[max(0, i - reach) : i + reach + 1]) for i in range(len(losses))]
 
 
 def finite(losses: Sequence[float | None]) -> list[float]:
-    """Return the losses before the first one that is missing or not finite."""
+    """Return the losses up to the first missing or infinite one."""
     return list(takewhile(math.isfinite, (math.nan if x is None else x for x in losses)))
 
 
@@ -155,7 +151,7 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 
 def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThroughput:
-    """Return a run with the steps beyond its own that another round took, of the same data.
+    """Return a run with further losses from a round that took more steps on the same data.
 
     A stack whose window was measured again has taken them too.
     """
@@ -170,7 +166,7 @@ def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThrough
 def _compare_round(
     baseline: RunThroughput, stack: RunThroughput, pair: Pair, allowed: Allowance
 ) -> LossComparison:
-    """Compare one round's curves over the steps that both took."""
+    """Compare two loss curves of one round over their common steps."""
     steps = min(len(baseline.losses), len(stack.losses))
     if baseline.step_tokens[:steps] != stack.step_tokens[:steps]:
         return LossComparison(loss_reason="steps hold different numbers of tokens")
@@ -217,7 +213,7 @@ def _compare_round(
 
 
 def _too_still(moved: Movement, tolerance: float) -> str:
-    """Return why a distance within the tolerance says nothing."""
+    """Return why a distance within the tolerance is inconclusive: the loss hardly moved."""
     if math.isinf(moved.detectable):
         return f"it takes {MINIMUM_STEPS} steps or more to see whether the loss moves"
     seen = f"the loss moved by {percent(moved.size)} in all"
@@ -234,7 +230,7 @@ def _relative(before: float, after: float) -> float:
 
 
 def _severity(loss: LossComparison) -> tuple[int, float]:
-    """Order verdicts from harmless to bad: one bad round spoils the stack."""
+    """Return a sort key that puts the worst verdict last."""
     order = (
         *("bitwise equal", "equivalent", "inconclusive", "not tested"),
         *("different by design", "different"),

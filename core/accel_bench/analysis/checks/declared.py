@@ -1,4 +1,4 @@
-"""What do two stacks declare as their difference? Tolerances of plugins, and other training."""
+"""Declared differences of two stacks: tolerances of plugins, and settings of the training."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ OTHER_TRAINING = (
     "train.max_grad_norm",
     "train.seed",
 )
-"""Settings with which something else is trained: no plugin's tolerance makes that equivalent.
+"""Settings whose difference means another training, whatever a plugin's tolerance is.
 
-So do all options of the adapter and of the data, except those of `SAME_TRAINING`.
+All options of the adapter and of the data belong to them, except `SAME_TRAINING`.
 """
 
 OF_EARLIER_ROWS = "a plugin"
-"""Name of whoever declares what a row of an earlier version allows; it is of one side."""
+"""Placeholder for the unnamed plugin behind a tolerance in results of earlier versions."""
 
 SAME_TRAINING = frozenset({"adapter.autocast_adapter_dtype", "data.padding"})
-"""Options that change how the same weights are stored and the same samples are laid out."""
+"""Options of adapter and data that change layout and storage, but not the training."""
 
 
 def in_letters(runs: Iterable[Result]) -> bool:
-    """Return whether answers of any of the runs are kept as letters, without token ids."""
+    """Return whether any run stored its answers as letters, without token ids."""
     answers = (rank.answers for run in runs for rank in run.ranks)
     return any(one is not None and one.unit == "letters" for one in answers)
 
 
 def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, float]:
-    """Return the tolerances of the plugins in which two runs differ, by the plugin's name.
+    """Return the tolerances declared by plugins in which two runs differ, by the plugin's name.
 
-    A plugin that both use alike changes nothing between them, and excuses nothing.
+    Plugins that both runs use with the same options are left out.
     """
     declared = _of_one_side(of, baseline, stack)
     for name, tolerance in _of_one_side(of, stack, baseline).items():
@@ -53,13 +53,13 @@ def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, f
 
 
 def _of_one_side(of: str, run: Result, other: Result) -> dict[str, float]:
-    """Return the tolerances of a run's plugins that the other one does not use alike."""
+    """Return the tolerances declared by plugins that only `run` uses, by the plugin's name."""
     alone = plugins_of_one_side(run, other) | {OF_EARLIER_ROWS}
     return {name: value for name, value in _tolerances(of, run).items() if name in alone}
 
 
 def _tolerances(of: str, run: Result) -> Mapping[str, float]:
-    """Return what each plugin of a run allows by design: nothing for answers in letters."""
+    """Return the tolerances declared by a run's plugins; none of an output stored as letters."""
     if of == "loss":
         earlier = {} if run.loss_tolerance is None else {OF_EARLIER_ROWS: run.loss_tolerance}
         return run.loss_tolerances or earlier
@@ -69,12 +69,12 @@ def _tolerances(of: str, run: Result) -> Mapping[str, float]:
 
 
 def plugins_of_one_side(run: Result, other: Result) -> set[str]:
-    """Return the names of a run's plugins that the other one does not use alike."""
+    """Return the names of the plugins that `run` uses and `other` does not use alike."""
     return {name for name, _ in _uses(run) - _uses(other)}
 
 
 def other_optimizers(baseline: Result, stack: Result) -> list[str]:
-    """Return the plugins of one side alone that declare another optimizer."""
+    """Return the plugins of one side only that declare another optimizer."""
     pairs = ((baseline, stack), (stack, baseline))
     return [
         name
@@ -92,7 +92,7 @@ def _uses(run: Result) -> set[tuple[str, str]]:
 
 
 def other_training(baseline: Result, stack: Result) -> str:
-    """Return the first setting with which something else is trained; empty without one."""
+    """Return the first setting that means another training, with both values; empty without one."""
     old, new = (_training(run.experiment.scenario) for run in (baseline, stack))
     for key in (*old, *new):
         if old.get(key) != new.get(key):
@@ -102,7 +102,7 @@ def other_training(baseline: Result, stack: Result) -> str:
 
 
 def _training(scenario: Scenario) -> dict[str, Any]:
-    """Return what decides what is trained, by dotted key."""
+    """Return the settings that decide what is trained, by dotted key."""
     options = {
         f"{slot}.{name}": value
         for slot in ("adapter", "data")

@@ -1,4 +1,4 @@
-"""How far are two changes of weights apart? Exactly where that is stored, else by sketches."""
+"""Distance between two runs' changes of weights: exact if stored, else estimated by sketches."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import NamedTuple
 from accel_bench.result import Result, TensorUpdate, WeightUpdate
 
 ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
-"""In the name of a tensor of one expert: rounding may send it other tokens."""
+"""Pattern of the tensor names of single experts, whose few tokens rounding may reroute."""
 
 PARTS = {
     "experts": re.compile(r"(^|\.)experts\."),
     "routers": re.compile(r"(^|\.)(router|gate)\."),
 }
-"""Names of the tensors of a mixture of experts that other tokens reach, by part."""
+"""Patterns of the tensor names of a mixture of experts that rerouted tokens affect, by part."""
 
 UNMOVED = 1e-2
-"""A tensor did not move when its change is less than this fraction of the baseline's."""
+"""Fraction of the baseline's change below which a tensor counts as unmoved."""
 
 NEGLIGIBLE = 1e-3
-"""Fraction of the largest root mean square change below which a tensor's change is rounding."""
+"""Fraction of the largest root mean square change below which a change counts as rounding."""
 
 
 class Distance(NamedTuple):
-    """How far two changes of the same tensors are apart."""
+    """L2 norms of two changes of the same tensors, and of their difference."""
 
     baseline: float
     """L2 norm of the baseline's change."""
 
     stack: float
     apart: float
-    """L2 norm of their difference."""
+    """L2 norm of the difference of the two changes."""
 
     @property
     def relative(self) -> float:
@@ -45,7 +45,7 @@ class Distance(NamedTuple):
 
     @property
     def cosine(self) -> float | None:
-        """Return the cosine by the law of cosines; None where the stack's change is 0."""
+        """Cosine between the two changes, by the law of cosines; None if the stack has none."""
         if not self.stack:
             return None
         product = (self.baseline**2 + self.stack**2 - self.apart**2) / 2
@@ -55,7 +55,7 @@ class Distance(NamedTuple):
 def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | None:
     """Return the exact L2 norms of the differences between two runs' changes, by tensor.
 
-    None where their files were not compared, so that only sketches are there.
+    None if their stored updates were not compared.
     """
     ids = baseline.run_id, stack.run_id
     found = stack.update_distances.get(ids[0]) or baseline.update_distances.get(ids[1])
@@ -68,24 +68,23 @@ def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | 
 
 
 class Changes(NamedTuple):
-    """The changes of weights of two runs; a tensor that one side lacks did not change there."""
+    """Changes of weights of two runs; a missing tensor counts as unchanged."""
 
     baseline: WeightUpdate
     stack: WeightUpdate
     exact: Mapping[str, float] | None = None
-    """Exact distances by tensor; without them, sketches estimate sizes and distances."""
+    """Exact distances by tensor; None if sketches estimate them."""
 
     @property
     def distance(self) -> Distance:
-        """How far the two are apart."""
+        """Distance between the two changes over all tensors."""
         names = dict.fromkeys((*self.baseline.tensors, *self.stack.tensors))
         parts = map(self._of_tensor, names)
         return Distance(*(math.hypot(*values) for values in zip(*parts, strict=True)))
 
     @property
     def norm_ratio_error(self) -> float:
-        """Standard error of `Distance.norm_ratio`, by how the ratio scatters over the sketches'
-        numbers; 0 where norms are exact."""
+        """Standard error of `Distance.norm_ratio`, from the scatter over sketches; 0 if exact."""
         if self.exact is not None:
             return 0.0
         ratio = self.distance.norm_ratio
@@ -101,9 +100,9 @@ class Changes(NamedTuple):
 
     @property
     def unmoved(self) -> list[str]:
-        """Names of tensors that moved in the baseline and did not in the stack.
+        """Names of the tensors that moved in the baseline and not in the stack.
 
-        Those of single experts are left out: rounding may send the few tokens of one elsewhere.
+        Tensors of single experts are left out, since rounding may reroute their few tokens.
         """
         parts = {
             name: (self._of_tensor(name), before.elements)
@@ -119,7 +118,7 @@ class Changes(NamedTuple):
         ]
 
     def part(self, part: str | None) -> Changes:
-        """Return the changes of one part's tensors; None stands for all that is in no part."""
+        """Return the changes of the tensors in one of PARTS; None selects tensors in no part."""
 
         def of(update: WeightUpdate) -> WeightUpdate:
             tensors = {name: one for name, one in update.tensors.items() if _part_of(name) == part}
@@ -128,8 +127,7 @@ class Changes(NamedTuple):
         return self._replace(baseline=of(self.baseline), stack=of(self.stack))
 
     def is_negligible(self, whole: Changes) -> bool:
-        """Return whether the baseline changed this part no more than rounding does, or it has no
-        tensors."""
+        """Return whether the baseline's change of these tensors is rounding beside `whole`."""
         largest = max((_change(one) for one in whole.baseline.tensors.values()), default=0.0)
         return all(_change(one) <= NEGLIGIBLE * largest for one in self.baseline.tensors.values())
 

@@ -1,4 +1,4 @@
-"""Do a stack's first gradients look like the baseline's? A cut that leaves traces shows here."""
+"""Comparison of a stack's first gradients with the baseline's."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result
 
 NEGLIGIBLE = 1e-4
-"""Fraction of a run's largest norm below which one is rounding, as that of a key's bias is."""
+"""Fraction of a run's largest gradient norm below which a norm counts as rounding."""
 
 
 def gradient_reasons(
     baseline: Mapping[RoundKey, Result], runs: Mapping[RoundKey, Result]
 ) -> tuple[str, ...]:
-    """Return why a stack did not train as its baseline did, in a sentence or two; empty if it did.
+    """Return differences between a stack's first gradients and the baseline's, in sentences.
 
-    Runs of the same round are compared, since they see the same first batch.
+    Runs of the same round are compared, since they see the same first batch. Empty without any.
     """
     different: dict[str, tuple[float, float]] = {}
     compared: set[str] = set()
@@ -49,10 +49,10 @@ def gradient_reasons(
 
 
 def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return those reasons where both compute exactly, so that no rounding explains them.
+    """Return differences of the first gradients if both runs compute exactly, without rounding.
 
-    An optimizer that divides by the gradient's size, as AdamW does, hides a constant factor of the
-    loss, such as an alpha / r that is forgotten, from the update.
+    An optimizer such as AdamW divides by the gradient's size, which hides a constant factor of the
+    loss, such as a missing alpha / r, from the update.
     """
     if not computes_exactly((baseline, stack)):
         return ()
@@ -65,11 +65,10 @@ def different_norms(
     factor: float,
     of_expert: float,
 ) -> dict[str, tuple[float, float]]:
-    """Return tensors whose norm is zero in one run alone, or differs by more than a factor, with
-    the norms of the stack and of the baseline.
+    """Return the norms of stack and baseline by tensor, for tensors whose norms differ.
 
-    A norm that is negligible beside the largest of its own run counts as zero, so two of those
-    never differ. `of_expert` is the factor for a tensor of one expert.
+    Norms differ if only one is zero, or by more than `factor`, for tensors of single experts by
+    more than `of_expert`. Norms that are rounding beside their run's largest count as zero.
     """
     ours, theirs = _weighty(stack), _weighty(baseline)
     pairs = {name: (ours[name], theirs[name]) for name in theirs if name in ours}
@@ -81,7 +80,7 @@ def different_norms(
 
 
 def _of_one_side(pair: Pair) -> Iterator[str]:
-    """Yield tensors that only one of two runs trains."""
+    """Yield the tensors that only one of two runs trains."""
     base, ours = map(gradient_norms, pair)
     if not (base and ours):
         return
@@ -92,6 +91,6 @@ def _of_one_side(pair: Pair) -> Iterator[str]:
 
 
 def _weighty(norms: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the norms, zero in place of negligible ones."""
+    """Return the gradient norms by tensor, with zero for negligible ones."""
     least = NEGLIGIBLE * max((norm for norm in norms.values() if norm), default=0.0)
     return {name: norm if norm and norm > least else 0.0 for name, norm in norms.items()}

@@ -1,8 +1,7 @@
-"""What disturbed a run from outside: its devices' states, and other work on the host's CPUs.
+"""Disturbances of a run by its devices' states, and by other load on the host's CPUs.
 
-Reasons that concern a device are absolute and degrade a run. Load of the host is noted once for a
-table, its level and what stands out from the session's own median: on a shared machine a flag on
-every row would mean nothing.
+A device's disturbance degrades a run by absolute limits. Host load is reported once for a table, as
+a level and as outliers from the session's median, since on a shared machine every run has some.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from accel_bench.machine.state import (
 from accel_bench.result import RankResult, Result
 
 THROTTLED_FRACTION = 0.01
-"""Fraction of an attempt's time in which heat may hold the clocks down."""
+"""Fraction of an attempt's time in which thermal throttling is tolerated."""
 
 MINIMUM_RUNS = 3
-"""Runs of a session that a median means something for."""
+"""Minimum number of a session's runs for a meaningful median."""
 
 LOADS = {"stolen": ("the hypervisor took", 0.02), "others": ("other work took", 0.10)}
-"""Kinds of load in words, and how much more of the CPUs' time than the session's median counts.
+"""Kinds of host load in words, and their excess over the session's median that is reported.
 
-The median itself counts from the same fraction on: what disturbs one run against the others
-disturbs all of them when it is always there. Daemons of an idle machine stay far below it.
+A median above the same fraction is reported too. Daemons of an idle machine stay far below it.
 """
 
 LEVELS = {
@@ -41,7 +39,7 @@ LEVELS = {
     "others": "other programs used {} of the CPUs during these runs: close them, or read ratios "
     "only",
 }
-"""What a level of each kind means, with the median over all runs."""
+"""Message about the median load over all runs, by kind."""
 
 
 NOT_OF_THE_WORK = re.compile(
@@ -49,19 +47,18 @@ NOT_OF_THE_WORK = re.compile(
     r"|plugin '.*' changed .* at its import, which was undone|rank \d+ ended by .* after its result"
     r"|the checkpoint was not written)|while steps were observed;"
 )
-"""Parts of reasons for `degraded` that say nothing of what was computed: of the machine, of
-figures, and of what was undone or came later."""
+"""Pattern of the reasons for `degraded` that do not concern the computed work."""
 
 
 def concerns_work(reason: str) -> bool:
-    """Return whether a reason for `degraded` says that something else was computed than asked."""
+    """Return whether a reason for `degraded` concerns the computed work."""
     return NOT_OF_THE_WORK.search(reason) is None
 
 
 def device_reasons(
     before: MachineState | None, after: MachineState | None, ranks: Iterable[RankResult]
 ) -> tuple[str, ...]:
-    """Return why a run on these devices is degraded; empty for ranks that used no GPU."""
+    """Return why devices degrade a run, by their states before and after; empty without GPUs."""
     devices = [rank.device for rank in ranks if rank.device and rank.device.type == "cuda"]
     uuids = dict.fromkeys(device.uuid for device in devices)
     reasons = [reason for uuid in uuids for reason in _device_reasons(before, after, uuid)]
@@ -69,17 +66,17 @@ def device_reasons(
 
 
 class Load(NamedTuple):
-    """Fractions of the CPUs' time during one run, null where a counter is missing."""
+    """Load of other work on the CPUs during a run, as fractions of their time; null if unknown."""
 
     stolen: float | None
-    """What the hypervisor gave to others (steal)."""
+    """Time that the hypervisor gave to other machines (steal)."""
 
     others: float | None
-    """Time in which work that is not ours kept cores busy."""
+    """Time in which other programs kept cores busy."""
 
 
 def load_of(result: Result) -> Load | None:
-    """Return how busy the host was with other work during a run; None when that was not read."""
+    """Return the load of other work on the host during a run; None if it was not read."""
     if result.state_before is None or result.state_after is None:
         return None
     before, after = result.state_before.cpu, result.state_after.cpu
@@ -101,10 +98,10 @@ def load_of(result: Result) -> Load | None:
 def of_same_load(
     speed: Comparison, baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparison:
-    """Return the speed, `inconclusive` in the place of `better` where there was other work beside
-    one of the two: it may have slowed the baseline, or be work of the stack.
+    """Return a comparison, `inconclusive` instead of `better` if other programs used the CPUs much
+    more beside one of the two stacks.
 
-    A server that answers requests may be that other work.
+    A server that answers the stack's requests can be such a program.
     """
     pairs = [
         (load_of(baseline[key]), load_of(run))
@@ -128,10 +125,10 @@ def of_same_load(
 
 
 def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return how much other work there was on the host, and the runs that it disturbed most.
+    """Return messages about the host's load, and about the runs that it disturbed most.
 
-    One sentence for each kind of load, and one for each session with runs that stand out. The load
-    average is stored too, but not judged: half of it is the run before.
+    There is a sentence for each kind of load, and for each session with outliers. The load average
+    is not judged, since half of it comes from the run before.
     """
     sessions: dict[str, list[tuple[str, Load]]] = {}
     for result in results:
@@ -147,7 +144,7 @@ def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _levels(loads: Sequence[Load], kind: str) -> Iterator[str]:
-    """Yield how much of the CPUs a kind of load took in the middle run, where that is much."""
+    """Yield a message about the median of one kind of load, if it exceeds its limit."""
     known = [load for one in loads if (load := getattr(one, kind)) is not None]
     if known and median(known) >= LOADS[kind][1]:
         yield LEVELS[kind].format(percent(round(median(known), 2)))
@@ -193,7 +190,7 @@ def _device_reasons(
 
 
 def _rises(before: GPUState, after: GPUState, seconds: float) -> Iterator[str]:
-    """Yield what counters of a device show of the time between two readings."""
+    """Yield increases of a device's error and throttling counters between two readings."""
     if before.ecc_uncorrected is not None and after.ecc_uncorrected is not None:
         errors = after.ecc_uncorrected - before.ecc_uncorrected
         if errors > 0:

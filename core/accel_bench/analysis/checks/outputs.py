@@ -1,4 +1,4 @@
-"""Did a stack generate the same text? Its tokens against the baseline's, request by request."""
+"""Comparison of the tokens that a stack and the baseline generated for the same requests."""
 
 from __future__ import annotations
 
@@ -17,48 +17,47 @@ LETTERS = (
     "texts without token ids are compared letter by letter, and none may differ; a server that "
     "knows return_token_ids tells them (engine.extra)"
 )
-"""What is allowed where letters are compared."""
+"""Explanation of the zero tolerance for texts that are compared letter by letter."""
 
 
 class OutputComparison(Frozen):
-    """What a stack generated against what the baseline did, or B against A."""
+    """Comparison of a stack's generated output with the baseline's, or of B's with A's."""
 
     output_verdict: Training = "not tested"
-    """Verdict on the two texts."""
+    """Verdict on the generated output."""
 
     output_difference: float | None = None
-    """Share of other tokens among those before which all tokens are equal, of the worst round: a
-    model is not blamed for what follows from another token. 0.01 is 1 %.
+    """Share of differing tokens among those whose earlier tokens all agree, in the worst round;
+    0.01 is 1 %.
 
-    Where a stretch of eight positions is surely worse than all of them, what surely differs there.
+    If eight consecutive positions are surely worse than all tokens, their lower bound.
     """
 
     output_tolerance: float | None = None
-    """Share that is allowed; null where nothing was compared."""
+    """Tolerated share of differing tokens; null if nothing was compared."""
 
     output_tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it, of those that one side alone uses; empty where none does."""
+    """Plugins that declare the tolerance and that only one side uses; empty for the usual one."""
 
     output_excused: bool = False
-    """True if the output counts as the same by a plugin's declaration alone: it is beyond the usual
-    tolerance."""
+    """True if only a plugin's declaration excuses a difference above the usual tolerance."""
 
     output_requests: int | None = None
-    """Requests that were compared, of all rounds; null where nothing was."""
+    """Number of compared requests in all rounds; null if nothing was compared."""
 
     output_reason: str = ""
-    """Why the verdict is not `bitwise equal`."""
+    """Reason for a verdict other than `bitwise equal`."""
 
     @property
     def output_word(self) -> str:
-        """The verdict as people read it; texts that agree token for token are the `same`."""
+        """Verdict on the output in words for people, `same` for equal tokens."""
         if self.output_verdict == "bitwise equal":
             return "same"
         return training_word(self.output_verdict, self.output_tolerance_by)
 
 
 def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
-    """Compare the answers of completed runs of at least one round; the worst round counts."""
+    """Compare the answers of paired runs of at least one round; the worst round decides."""
     asked = {key for before, after in pairs for key in _other_requests(before, after)}
     if asked:
         reason = f"other requests were answered: {', '.join(sorted(asked))} differs"
@@ -82,7 +81,7 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
 
 
 def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> OutputComparison:
-    """Return the verdict on the worst round."""
+    """Return the comparison of the worst round, with its verdict."""
     found = OutputComparison(
         output_verdict="bitwise equal",
         output_difference=worst.difference,
@@ -112,14 +111,13 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
 
 
 def _wrong(found: Agreement, pair: Pair) -> int:
-    """Return how many requests are wrong whatever the share of other tokens."""
+    """Return the number of requests whose difference no rounding explains, 0 up to a limit."""
     allowed = limit_of("wrong requests", pair)
     return found.unexplained if found.unexplained > allowed else 0
 
 
 def _untold(rounds: Sequence[Agreement]) -> str:
-    """Return of how many requests of all rounds near ties are known, where others differ; empty
-    where they are known of all that differ."""
+    """Return a clause on differing answers whose near ties are unknown; empty without any."""
     untold = sum(one.untold for one in rounds)
     if not untold:
         return ""
@@ -131,7 +129,7 @@ def _untold(rounds: Sequence[Agreement]) -> str:
 
 
 def _apart(worst: Agreement) -> str:
-    """Return which share of the tokens differ, of all or of a stretch of positions."""
+    """Return the share of differing tokens in words, overall or of the worst block."""
     block = worst.worst
     if block is None or worst.overall >= block.surely:
         return f"{percent(worst.overall)} of the tokens differ where all before are equal"
@@ -143,7 +141,7 @@ def _apart(worst: Agreement) -> str:
 
 
 def _other_requests(before: Result, after: Result) -> Iterator[str]:
-    """Yield settings by which two runs answer other requests."""
+    """Yield the settings, or `the first prompt`, in which two runs' requests differ."""
     works = (before.experiment.scenario, after.experiment.scenario)
     for key in ("prompt_tokens", "new_tokens", "decoding"):
         ours, theirs = (getattr(work.inference, key) for work in works)

@@ -1,4 +1,4 @@
-"""Were the steps of a window computed within it? They are compared with those before and after."""
+"""Check that the steps of a window were as slow as the steps around it, so computed within it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statistics import median
 from accel_bench.result import Sample, Window
 
 MOST_FASTER = 3.0
-"""Most times that a window's median step may be as fast as the fastest step around it."""
+"""Largest ratio of the fastest step around a window to the window's median step."""
 
 STEADY_STEPS = 5
-"""Warm-up steps after the first that are compared; of fewer each may compile, or record a graph."""
+"""Minimum number of warm-up steps for the check, without the first; few steps may all compile."""
 
 
 def pace_figures(window: Window, after: Sequence[Sample]) -> Iterator[str]:
-    """Yield that a window was too fast for its warm-up, or for the steps after it."""
+    """Yield a message if a window was too fast beside its warm-up or the steps after it."""
     warm = window.warmup[1:]
     if len(warm) >= STEADY_STEPS:
         yield from too_fast(window.samples, warm, "of the warm-up")
@@ -25,15 +25,15 @@ def pace_figures(window: Window, after: Sequence[Sample]) -> Iterator[str]:
 
 
 def seconds_per_token(sample: Sample) -> float:
-    """Return the seconds per processed token: steps of padded batches hold different numbers."""
+    """Return the seconds per processed token, since steps of padded batches differ in tokens."""
     return sample.seconds / max(1, sample.processed_tokens)
 
 
 def too_fast(
     window: Sequence[Sample], others: Sequence[Sample], which: str = "after the window"
 ) -> Iterator[str]:
-    """Yield that the median step was too fast for the fastest of others, by the step and by the
-    token."""
+    """Yield a message if the window's median step was too fast beside the fastest of others, both
+    per step and per token."""
     usual = median(sample.seconds for sample in window)
     pace = median(seconds_per_token(sample) for sample in window)
     if min(_times(one, usual, pace) for one in others) > MOST_FASTER:
@@ -45,6 +45,6 @@ def too_fast(
 
 
 def _times(sample: Sample, usual: float, pace: float) -> float:
-    """Return how many times as long a step took as usual, by the step or the token, the less."""
+    """Return the smaller ratio of a step's seconds to usual ones: per step, or per token."""
     ratios = ((sample.seconds, usual), (seconds_per_token(sample), pace))
     return min(seconds / other if other else math.inf for seconds, other in ratios)

@@ -1,4 +1,4 @@
-"""Did a stack train what its baseline trained? Tensors, FLOPs, dropout, optimizer, tokens."""
+"""Comparison of what a stack and its baseline train: weights, FLOPs, dropout, optimizer, tokens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from accel_bench.flops.workload import Workload
 from accel_bench.result import Result
 
 TOKEN_KINDS = {"real_tokens": "real", "supervised_tokens": "supervised"}
-"""Counts of a sample that must be the baseline's, with their names."""
+"""Token counts of a step that must equal the baseline's, with their names in messages."""
 
 RATE_TOLERANCE = 1e-5
-"""Relative difference of two learning rates that is none: six digits of them are stored."""
+"""Relative difference up to which two learning rates are equal, since six digits are stored."""
 
 
 def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return how what a stack trains is not what its baseline trains, each a sentence's end.
+    """Return undeclared differences between a stack's training and its baseline's, as clauses.
 
-    Empty where both train the same, and where the stacks declare it: by options of the adapter, or
-    settings of the model. What one of the two has not stored is not compared.
+    Empty if they agree, or if the stacks declare the difference by options of the adapter or
+    settings of the model. Figures that one of the two did not store are left out.
     """
     if not (baseline.ranks and stack.ranks):
         return ()
@@ -41,16 +41,16 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
-    """Return how the optimizer differs, and which plugin of one side declares it; else nothing."""
+    """Return the declared differences of the optimizer, with the declaring plugin; else empty."""
     names = other_optimizers(baseline, stack)
     found = list(optimizer_differences((baseline, stack))) if names else []
     return f"{'; '.join(found)}, as {join_names(names)} declares" if found else ""
 
 
 def optimizer_differences(pair: Pair) -> Iterator[str]:
-    """Yield how the numbers of the optimizers in force, and the dtypes of their states, differ.
+    """Yield differences of two optimizers' hyperparameters and state dtypes, as clauses.
 
-    What only one of them has is not compared, nor what the two scenarios ask for differently.
+    Values that only one optimizer has, or that the scenarios set differently, are left out.
     """
     ranks = [run.ranks[0].effective for run in pair if run.ranks]
     progress = [one.optimizer_progress for one in ranks if one.optimizer_progress]
@@ -70,11 +70,11 @@ def optimizer_differences(pair: Pair) -> Iterator[str]:
 
 
 def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return a sentence for each count in which a stack's steps are not the baseline's.
+    """Return a sentence for each token count in which a stack's steps differ from its baseline's.
 
-    Runs of one round take the same samples in the same steps, however they are laid out. Compared
-    are the steps that both took, over all ranks; nothing is where the two declare other data or
-    another global batch.
+    Runs of one round take the same samples in the same steps, whatever their layout. The common
+    steps are compared over all ranks; empty if the stacks declare other data or another global
+    batch.
     """
     if _batch(baseline) != _batch(stack):
         return ()
@@ -109,9 +109,9 @@ def _weights(pair: Pair) -> Iterator[str]:
 
 
 def _flops(pair: Pair) -> Iterator[str]:
-    """Compare forward products and those of weights' gradients.
+    """Yield a clause if FLOPs of the forward pass and of weight gradients differ.
 
-    Gradients of inputs are left out: checkpointing may ask for those of the first layer.
+    FLOPs of input gradients are left out, since checkpointing may compute those of the first layer.
     """
     before, after = (run.ranks[0].workload for run in pair)
     if before is None or after is None:
@@ -137,7 +137,7 @@ def _dropout(pair: Pair) -> Iterator[str]:
 
 
 def _rates(pair: Pair) -> Iterator[str]:
-    """Compare the learning rates in force, where the scenario gives both the same one."""
+    """Yield a clause if the effective learning rates differ and the scenario's do not."""
     before, after = (run.ranks[0].effective.optimizer_progress for run in pair)
     asked = {run.experiment.scenario.train.learning_rate for run in pair}
     if before is None or after is None:
@@ -148,26 +148,26 @@ def _rates(pair: Pair) -> Iterator[str]:
 
 
 def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
-    """Return whether tensors have the same numbers; of as many tensors, as many have each."""
+    """Return whether two counts of tensors by value agree; their values alone if totals differ."""
     alike = sum(old.values()) == sum(new.values())
     return old == new if alike else old.keys() == new.keys()
 
 
 def _by_tensors(values: Mapping[str, int]) -> str:
-    """Return `0.01`, or `0.01 (20 tensors) and 0 (4)` where not all tensors have the same."""
+    """Return values in words: `0.01`, or `0.01 (20 tensors) and 0 (4 tensors)`."""
     if len(values) == 1:
         return next(iter(values))
     return " and ".join(f"{value} ({tensors} tensors)" for value, tensors in values.items())
 
 
 def _smaller_dtypes(old: Mapping[str, int], new: Mapping[str, int]) -> list[str]:
-    """Return dtypes of fewer bits than any of the baseline's."""
+    """Return the dtypes in `new` with fewer bits than every dtype in `old`."""
     least = min(map(_bits, old), default=0)
     return [dtype for dtype in new if _bits(dtype) < least]
 
 
 def _bits(dtype: str) -> int:
-    """Return the bits of a dtype by its name, such as `bfloat16` or `float8_e4m3fn`."""
+    """Return the number of bits of a dtype such as `bfloat16` or `float8_e4m3fn`."""
     found = re.search(r"\d+", dtype)
     return int(found[0]) if found else 8
 
@@ -178,7 +178,7 @@ def _same_rates(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
 
 
 def _by_step(run: Result, kind: str) -> Counter[int]:
-    """Return a count of all batches by step number, warm-up and discarded windows included."""
+    """Return a token count of all batches by step number, with warm-up and discarded windows."""
     counts: Counter[int] = Counter()
     for rank in run.data_ranks:
         if rank.window is not None:
@@ -188,7 +188,7 @@ def _by_step(run: Result, kind: str) -> Counter[int]:
 
 
 def _batch(run: Result) -> dict[str, Any]:
-    """Return what a scenario says about the samples of a step, and not how they are laid out."""
+    """Return the settings that decide which samples a step holds, without their layout."""
     scenario = run.experiment.scenario
     data = scenario.data.model_dump(mode="json")
     settings = {key: value for key, value in data.items() if f"data.{key}" not in SAME_TRAINING}

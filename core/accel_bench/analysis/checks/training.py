@@ -1,4 +1,4 @@
-"""Did a stack train the same? The change of its weights compared with the baseline's."""
+"""Comparison of a stack's training with the baseline's, by losses and changes of the weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from accel_bench.result import Result
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
-    """Compare losses and updates of completed runs with the same key; the worst round counts."""
+    """Compare losses and updates of completed runs of the same round; the worst round decides."""
     pairs = [
         (baseline[key], stack[key])
         for key in sorted(set(baseline) & set(stack))
@@ -58,7 +58,7 @@ def compare_training(
 
 
 def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
-    """Compare the updates of one round; where neither run has stored one there is no reason."""
+    """Compare the updates of one round; without a reason if neither run stored one."""
     baseline, stack = (run.ranks[0].update if run.ranks else None for run in pair)
     if baseline is None or stack is None:
         missing = "" if baseline is stack else "one of the two did not store its update"
@@ -103,8 +103,8 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
 
 
 def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> Training:
-    """Return the word for a distance, beside what is `wrong` at any; `excuse` says what else than a
-    cheat may have made it."""
+    """Return the verdict on a distance; `wrong` names tensors or parts that differ at any distance,
+    `excuse` is an explanation other than another training."""
     verdict = allowed.verdict(whole.relative)
     if wrong and not allowed.other_training:
         return "different"
@@ -112,22 +112,22 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
 
 
 def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
-    """Return what explains an update of another size, or of the same one; empty if nothing does."""
+    """Return the explanation of an update's size, or of its distance; empty without one."""
     beyond = difference - allowed
     steps = explanation("explained size a step", beyond - left_out_share(pair), pair)
     return steps or explanation("explained size", difference if beyond > 0 else 0.0, pair)
 
 
 def _explained_mixture(changes: Changes, pair: Pair) -> str:
-    """Return what explains the distance of two mixtures of the same size."""
+    """Return the explanation of the distance between two mixtures of experts of equal size."""
     words = explanation("explained mixture", changes.distance.relative, pair)
     return "" if words and _off(changes, limit_of("size of a mixture", pair), pair) else words
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
-    """Yield, as a clause, each part of a mixture whose change has another size.
+    """Yield a clause for each part of a mixture of experts whose change differs in size.
 
-    A part that hardly changed is not compared.
+    Parts that hardly changed are left out.
     """
     for part in PARTS:
         one, limit = changes.part(part), limit_of(f"size of {part}", pair)
@@ -138,7 +138,7 @@ def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
 
 
 def _other_rest(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]:
-    """Yield, as a clause, that what is neither expert nor router is farther apart than allowed."""
+    """Yield a clause if weights outside of experts and routers differ by more than allowed."""
     rest, limit = changes.part(None), limit_of("rest of a mixture", pair)
     if rest.is_negligible(changes):
         return
@@ -149,7 +149,7 @@ def _other_rest(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]
 
 
 def _off(changes: Changes, limit: float, pair: Pair) -> str:
-    """Return how the stack's size differs by more than a limit and what sketches leave open."""
+    """Return the ratio of the changes' sizes in words, if beyond the limit and sketches' errors."""
     errors = limit_of("standard errors", pair)
     allowed = limit + errors * changes.norm_ratio_error
     ratio = changes.distance.norm_ratio
@@ -159,7 +159,7 @@ def _off(changes: Changes, limit: float, pair: Pair) -> str:
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
-    """Return the difference between the two updates in words."""
+    """Return the difference between two updates in words."""
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:
@@ -169,7 +169,7 @@ def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: in
 
 
 def _apart(whole: Distance, allowed: Allowance) -> str:
-    """Return `its update is 74 % apart from the baseline's, 10 % allowed: 0.745 times its size`."""
+    """Return the distance, ratio of sizes and cosine of two updates in words."""
     cosine = "" if whole.cosine is None else f", at a cosine of {whole.cosine:.3g}"
     return (
         f"its update is {percent(whole.relative)} apart from the baseline's, {allowed.words} "
@@ -178,5 +178,5 @@ def _apart(whole: Distance, allowed: Allowance) -> str:
 
 
 def _severity(one: TrainingComparison) -> tuple[int, float]:
-    """Order verdicts from harmless to bad: one bad round spoils the stack."""
+    """Return a sort key that puts the worst verdict last."""
     return get_args(Training).index(one.update_verdict), one.update_difference or 0.0

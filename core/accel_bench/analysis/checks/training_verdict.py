@@ -1,4 +1,4 @@
-"""Did a stack train the same? The verdicts, and what follows from them."""
+"""Verdicts on a stack's training beside the baseline's, and their consequences for the speed."""
 
 from __future__ import annotations
 
@@ -10,73 +10,72 @@ from accel_bench.analysis.statistics.verdict import ALIKE, Comparison, Training
 from accel_bench.analysis.wording import training_word
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
-"""Why nothing is compared where calls are counted in the place of tokens."""
+"""Reason for no verdict on a benchmark of operations, which counts calls instead of tokens."""
 
 ONLY_GENERATED = "nothing is trained: the model answers requests"
-"""Why neither losses nor updates are compared in mode inference."""
+"""Reason for no verdict on losses and updates in mode inference."""
 
 
 class Judged(NamedTuple):
-    """One verdict of a comparison."""
+    """Verdict on the loss, update or output of a stack."""
 
     verdict: Training
     excused: bool
-    """True if it counts as that of the same training by a plugin's declaration alone."""
+    """True if only a plugin's declaration excuses a difference above the usual tolerance."""
 
     declared_by: tuple[str, ...]
     reason: str
 
 
 class TrainingComparison(OutputComparison, LossComparison):
-    """A stack's loss and update against the baseline's, or those of B against those of A; in mode
-    inference, what it generated."""
+    """Comparison of a stack's loss and update with the baseline's, or of B's with A's; in mode
+    inference, of its output."""
 
     training_reasons: tuple[str, ...] = ()
-    """How what trains is not what trains in the baseline; empty where it is."""
+    """Differences between what the stack and the baseline train; empty without any."""
 
     update_verdict: Training = "not tested"
-    """Verdict on the change of the weights, from before the first step to the end of the window."""
+    """Verdict on the change of the weights from before the first step to the window's end."""
 
     update_difference: float | None = None
-    """Distance of the two changes over the size of the baseline's, of the worst round; 0.1 is 10 %.
+    """L2 norm of the difference of two updates over that of the baseline's; 0.1 is 10 %.
 
-    Both are L2 norms over all trained tensors.
+    Norms are over all trained tensors, in the worst round.
     """
 
     update_exact: bool = False
-    """True if the two runs' changes were compared number by number; else sketches estimate the
-    distance, with a standard error of 25 %, and size and cosine with it."""
+    """True if updates were compared element by element; false for estimates by sketches, whose
+    standard error is 25 %."""
 
     update_norm_ratio: float | None = None
-    """Size of the stack's change over that of the baseline's."""
+    """L2 norm of the stack's update over that of the baseline's."""
 
     update_cosine: float | None = None
-    """Cosine of the angle between the two changes."""
+    """Cosine of the angle between the two updates."""
 
     update_tolerance: float | None = None
-    """Distance that is allowed; null where nothing was compared."""
+    """Allowed relative distance of the updates; null if nothing was compared."""
 
     update_tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it, of those that one side alone uses; empty where none does."""
+    """Plugins that declare the tolerance and that only one side uses; empty for the usual one."""
 
     update_excused: bool = False
-    """True if the update counts as that of the same training by a plugin's declaration alone: it is
-    beyond the usual tolerance."""
+    """True if only a plugin's declaration excuses a distance above the usual tolerance."""
 
     update_reason: str = ""
-    """Why the verdict on the update is not `equivalent`."""
+    """Reason for a verdict on the update other than `equivalent`."""
 
     optimizer_by_design: str = ""
-    """Declared differences of its optimizer from the baseline's; empty without any."""
+    """Declared differences of the stack's optimizer from the baseline's; empty without any."""
 
     @property
     def update_word(self) -> str:
-        """The verdict as people read it."""
+        """Verdict on the update in words for people."""
         return training_word(self.update_verdict, self.update_tolerance_by)
 
     @property
     def judged(self) -> tuple[Judged, ...]:
-        """The verdicts on loss, update and output."""
+        """Verdicts on loss, update and output."""
         loss, update = f"its loss differs {self.loss_reason}", self.update_reason
         return (
             Judged(self.loss_verdict, self.loss_excused, self.loss_tolerance_by, loss),
@@ -91,17 +90,17 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def excused(self) -> bool:
-        """True if a verdict counts as that of the same training by a declaration alone."""
+        """True if any verdict rests on a plugin's declaration alone."""
         return any(one.excused for one in self.judged)
 
     @property
     def generated(self) -> bool:
-        """True if answers were compared, and not trainings."""
+        """True if generated answers were compared, instead of training."""
         return self.loss_reason == ONLY_GENERATED
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdicts in words with their reasons, or with what was allowed, by what they are on."""
+        """Verdict in words, with its reason or declared tolerance, by the compared figure."""
         if self.generated:
             return {"output": (self.output_word, self.output_reason)}
         return {
@@ -111,33 +110,33 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def differs_by_design(self) -> bool:
-        """True if a verdict is that it differs, and no more than a plugin or a setting declares."""
+        """True if any verdict is `different by design`."""
         return any(one.verdict == "different by design" for one in self.judged)
 
     @property
     def declared_by(self) -> tuple[str, ...]:
-        """Plugins that declare how far it differs by design; empty where it does not."""
+        """Plugins that declare a difference by design; empty without one."""
         by_design = (one for one in self.judged if one.verdict == "different by design")
         return tuple(dict.fromkeys(name for one in by_design for name in one.declared_by))
 
     @property
     def untested(self) -> str:
-        """Why nothing shows that the work is the same; empty where something does, or where there
-        is nothing to show: of two that have stored no update the loss alone decides."""
+        """Reason why equal work was not shown, a missing update or output; empty if it was, or if
+        neither run stored an update."""
         if self.generated:
             return self.output_reason if self.output_verdict == "not tested" else ""
         return self.update_reason if self.update_verdict == "not tested" else ""
 
     @property
     def training_difference(self) -> str:
-        """What shows that something else was trained; empty where nothing does."""
+        """Evidence that something else was trained or generated; empty without any."""
         different = (one.reason for one in self.judged if one.verdict == "different")
         return "; ".join([*self.training_reasons, *different])
 
     @property
     def training_verdict(self) -> Training:
-        """The verdict on all of it: the worst one of loss, update and output, and none where what
-        is missing leaves it open."""
+        """Worst verdict of loss, update and output; `not tested` if a missing update or output can
+        change it."""
         if self.training_difference:
             return "different"
         if self.untested:
@@ -146,8 +145,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def not_the_same(self) -> str:
-        """What keeps the training from being the same, by design too; empty where nothing does, or
-        only what a declaration excuses."""
+        """Differences that no declaration excuses, those by design included; empty without any."""
         other = "; ".join(self.training_reasons)
         found = [f"different ({other})"] if other else []
         found += [
@@ -159,23 +157,23 @@ class TrainingComparison(OutputComparison, LossComparison):
 
 
 class StackComparison(TrainingComparison, Comparison):
-    """A stack's speed and training against the baseline's, or those of B against those of A."""
+    """Comparison of a stack's speed and training with the baseline's, or of B's with A's."""
 
     @property
     def speed(self) -> Comparison:
-        """The comparison of the speeds alone."""
+        """Comparison of the speeds alone."""
         return Comparison(**{name: getattr(self, name) for name in Comparison.model_fields})
 
     @property
     def verdict_word(self) -> str:
-        """The verdict on the speed as people read it; other answers are a `different output`."""
+        """Verdict on the speed in words for people; `different output` for other answers."""
         word = super().verdict_word
         return word.replace("training", "output") if self.generated else word
 
 
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
-    """Return the speed with the verdict on the training behind it: a better one says why it is not
-    for the same training, and gets no verdict where a missing update leaves that open."""
+    """Return a comparison of speeds with the verdict on the training: `better` gets the reason why
+    the training differs, or loses its verdict if a missing update leaves that open."""
     changes: dict[str, str] = {"training": training.training_verdict}
     if speed.verdict == "better" and (different := training.training_difference):
         changes["verdict_reason"] = different
@@ -185,12 +183,12 @@ def of_same_training(speed: Comparison, training: TrainingComparison) -> Compari
 
 
 def training_not_compared(reason: str) -> TrainingComparison:
-    """Return that nothing was compared, and why."""
+    """Return a comparison without verdicts, for a reason."""
     return TrainingComparison(loss_reason=reason, update_reason=reason)
 
 
 def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
-    """Return why a training is not shown to be the baseline's; empty where it is."""
+    """Return why the training is not shown to equal the baseline's; empty if it is."""
     if different := training.not_the_same:
         return different
     if training.untested:

@@ -1,4 +1,4 @@
-"""Rules of the verdicts: how far two runs may be apart, what excuses more, and what tightens it.
+"""Rules of verdicts on a training: distances allowed, explained or refused between two runs.
 
 docs/verdicts.md has the same table, with the evidence for each rule.
 """
@@ -21,12 +21,12 @@ from accel_bench.effective import DROPOUT, plain_name
 from accel_bench.result import Result
 
 Pair: TypeAlias = tuple[Result, Result]
-"""Runs of one round: the baseline's and the stack's."""
+"""Runs of the baseline and of a stack in the same round."""
 
 HALF = frozenset({"bfloat16", "float16"})
 
 ROUNDING = 5e-3
-"""Largest tolerance of the loss by which a plugin declares that it only rounds otherwise."""
+"""Largest declared tolerance of the loss by which a plugin counts as rounding only."""
 
 
 def _always(pair: Pair) -> bool:
@@ -43,7 +43,7 @@ def _in_16_bits(pair: Pair) -> bool:
 
 
 def _rounds(pair: Pair) -> bool:
-    """Return whether either computes in 16 bits, or stores trained weights so."""
+    """Return whether a run computes or stores trained weights in 16 bits."""
     ranks = [rank for run in pair for rank in run.ranks[:1]]
     stored = any(HALF & set(rank.effective.trained_dtypes) for rank in ranks)
     return stored or any(run.experiment.scenario.compute_dtype in HALF for run in pair)
@@ -54,7 +54,7 @@ def _is_coarse(pair: Pair) -> bool:
 
 
 def _decodes_otherwise(pair: Pair) -> bool:
-    """Return whether rounding, or timing that composes batches, may choose another token."""
+    """Return whether rounding, or the timing of batches, can change a generated token."""
     works = [run.experiment.scenario for run in pair]
     return any(one.compute_dtype != "float32" or one.inference.rate is not None for one in works)
 
@@ -70,10 +70,9 @@ def _samples(pair: Pair) -> str:
 
 
 def _draws(pair: Pair) -> str:
-    """Return what both runs draw at random, and how to leave it out; empty if one draws nothing.
+    """Return a clause on random draws in both runs; empty if one has none.
 
-    All draw from one seed, but other kernels, batches and paddings draw in another order, which no
-    reading outside of the steps shows.
+    All draw from one seed, but kernels, batches and paddings change the order of the draws.
     """
     drawn = [run.ranks[0].effective.drawn for run in pair if run.ranks]
     if len(drawn) < len(pair) or not all(drawn):
@@ -85,16 +84,17 @@ def _draws(pair: Pair) -> str:
 
 
 def left_out_share(pair: Pair) -> float:
-    """Return the share of steps that a gradient scaler left out in one of two runs alone.
+    """Return the share of steps that a gradient scaler skipped in one of two runs only.
 
-    More steps left out than the scaler's scale explains make a run invalid.
+    A run is invalid if it skips more steps than the scaler's scale explains.
     """
     steps = _scaled_steps(pair)
     return abs(steps[1] - steps[0]) / max(*steps, 1) if steps else 0.0
 
 
 def _scaled_steps(pair: Pair) -> list[int]:
-    """Return the steps that each optimizer took under a gradient scaler; empty without two."""
+    """Return the optimizer steps of both runs under a gradient scaler; empty unless both use
+    one."""
     counts = [
         progress.counted_steps
         for run in pair
@@ -113,7 +113,7 @@ def _leaves_out_steps(pair: Pair) -> str:
 
 
 def _has_parts(pair: Pair) -> bool:
-    """Return whether a mixture of experts trains the same, as far as is declared."""
+    """Return whether both train a mixture of experts alike, as far as plugins declare."""
     mixture = any(rank.effective.experts for run in pair for rank in run.ranks[:1])
     declared = max(declared_tolerances("update", *pair).values(), default=0.0)
     excused = declared <= limit_of("declared update", pair)
@@ -129,7 +129,7 @@ def _draws_in_parts(pair: Pair) -> bool:
 
 
 def _is_undeclared(pair: Pair) -> bool:
-    """Return whether a mixture trains the same, and no plugin declares a tolerance."""
+    """Return whether both train a mixture of experts alike, without a declared tolerance."""
     return _has_parts(pair) and not declared_tolerances("update", *pair)
 
 
@@ -154,7 +154,7 @@ def _approximates(pair: Pair) -> bool:
 
 
 def computes_exactly(pair: Pair) -> bool:
-    """Return whether both do the same work in float32 and draw nothing, as far as was stored."""
+    """Return whether both do the same work in float32 without random draws, as far as stored."""
     declared = _is_other_work(pair) or declared_tolerances("loss", *pair)
     return not declared and all(map(_is_exact, pair))
 
@@ -168,7 +168,7 @@ def _is_exact(run: Result) -> bool:
 
 
 def _declares_model(pair: Pair) -> bool:
-    """Return whether options of the adapter, or settings of the model, declare other training."""
+    """Return whether adapter options or model settings of the two declare another training."""
     works = [run.experiment.scenario for run in pair]
     before, after = (
         (one.adapter, one.model.id, one.model.overrides, one.model.revision) for one in works
@@ -181,7 +181,7 @@ def _declares_optimizer(pair: Pair) -> bool:
 
 
 def _trains_as_many(pair: Pair) -> bool:
-    """Return whether both train the same number of weights, under whatever names."""
+    """Return whether both train the same number of weights, under any names."""
     ranks = [run.ranks[:1] for run in pair]
     before, after = (sum(sum(one.effective.trained_dtypes.values()) for one in r) for r in ranks)
     return before == after
@@ -193,20 +193,20 @@ def _trains_same_tensors(pair: Pair) -> bool:
 
 
 def gradient_norms(run: Result) -> dict[str, float | None]:
-    """Return the norms that rank 0 has read on its first step, by tensor; empty if it has not."""
+    """Return the gradient norms of rank 0 in its first step, by tensor; empty if not read."""
     flow = run.ranks[0].effective.gradient_flow if run.ranks else None
     return {plain_name(name): norm for name, norm in flow.gradient_norms.items()} if flow else {}
 
 
 class Rule(NamedTuple):
-    """One limit of a figure of two runs."""
+    """Limit of one figure of two runs, with the condition under which it holds."""
 
     figure: str
     case: str
-    """When it holds, in a word or two."""
+    """Name of the condition, in a word or two."""
 
     holds: Callable[[Pair], bool | str]
-    """Condition; that of a rule that explains a figure returns the explanation."""
+    """Condition on the two runs; for an explanation it returns the text, or an empty one."""
 
     limit: float
     why: str
@@ -261,9 +261,10 @@ RULES = (
     Rule("FLOPs", "always", _always, 0.01, "a kernel may pad its matrices"),
     Rule("tokens", "always", _always, PRACTICAL_FLOOR, "so few make no stack faster"),
 )
-"""All limits, and all exceptions to them: relative differences, but for norms, which are factors.
+"""All limits on figures of two runs: relative differences, but factors for norms.
 
-A task's sensitivities multiply what plugins declare before a run (`plugins/active.py`).
+The first rule of a figure that holds decides. A task's sensitivities multiply what plugins declare
+before a run (`plugins/active.py`).
 """
 
 
@@ -273,7 +274,7 @@ def limit_of(figure: str, pair: Pair) -> float:
 
 
 def explanation(figure: str, value: float, pair: Pair) -> str:
-    """Return what explains a figure of two runs; empty if nothing does."""
+    """Return the explanation of a figure's value of two runs; empty if no rule explains it."""
     near = (rule for rule in _rules(figure) if value <= rule.limit)
     return next((str(words) for rule in near if (words := rule.holds(pair))), "")
 

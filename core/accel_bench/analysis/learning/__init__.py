@@ -1,1 +1,1 @@
-"""How a model learned: loss against steps, tokens, seconds and dollars, over rounds and seeds."""
+"""Learning curves: loss against steps, tokens, seconds and cost, over rounds and seeds."""

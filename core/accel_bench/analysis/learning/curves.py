@@ -1,4 +1,4 @@
-"""The learning curve of one run, step by step, and the losses on held-out samples as metrics."""
+"""Learning curve of a run, and its losses on held-out samples as metrics."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import NamedTuple
 from accel_bench.result import Metric, RankResult, Result, Sample
 
 CORE = "evaluate"
-"""Stands in the place of a plugin: the section of the scenario that asks for them."""
+"""Section of the scenario that requests the losses, named instead of a plugin."""
 
 
 class Reached(NamedTuple):
-    """What training had used after some steps, and its loss there."""
+    """Point of a learning curve: resources used up to a step, and the loss there."""
 
     steps: int
-    """Optimizer steps, those of the warm-up included."""
+    """Optimizer steps so far, warm-up included."""
 
     tokens: int
-    """Real tokens of all ranks."""
+    """Real tokens of all ranks so far."""
 
     seconds: float
-    """Seconds of these steps, of the slowest rank: neither start-up nor evaluations."""
+    """Seconds of these steps on the slowest rank, without start-up and evaluations."""
 
     loss: float | None
-    """Null where it is not finite, or was not read."""
+    """Loss at the point; null if it is not finite or was not read."""
 
 
 def training_curve(run: Result) -> list[Reached]:
-    """Return the curve of the training loss, a point for each step.
+    """Return the curve of the training loss, with a point for each step.
 
-    Warm-up, discarded windows and the steps of the learning curve train too. It ends before a step
-    that was not kept, and is empty where a rank has no window.
+    Steps of warm-up, discarded windows and the learning curve are included. The curve ends before a
+    step that was not stored; empty if a rank has no window.
     """
     if any(rank.window is None for rank in run.ranks):
         return []
@@ -49,7 +49,7 @@ def training_curve(run: Result) -> list[Reached]:
 
 
 def validation_curve(run: Result) -> list[Reached]:
-    """Return the curve of the loss on held-out samples, a point for each evaluation."""
+    """Return the curve of the loss on held-out samples, with a point for each evaluation."""
     curves = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
     if not curves or len(curves) < len(run.data_ranks):
         return []
@@ -64,9 +64,9 @@ def validation_curve(run: Result) -> list[Reached]:
 
 
 def learning_metrics(run: Result) -> Iterator[Metric]:
-    """Yield the loss before training and after the last evaluation; nothing without evaluations.
+    """Yield the held-out losses before training and after the last evaluation, if any.
 
-    Neither of two losses is called the better one here: rounds of one seed share theirs.
+    Their better direction is `neither`, since rounds of one seed share their losses.
     """
     curve = validation_curve(run)
     if not curve:
@@ -88,6 +88,6 @@ def _steps_of(rank: RankResult) -> Mapping[int, Sample]:
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
-    """Return the sum over ranks; None where a part is not known, or not finite."""
+    """Return the sum over ranks; None if a part is missing."""
     known = [part for part in parts if part is not None]
     return math.fsum(known) if known and len(known) == len(parts) else None

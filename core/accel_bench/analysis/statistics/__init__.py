@@ -1,1 +1,1 @@
-"""Estimate, compare and test: the statistics behind every verdict."""
+"""Statistics behind verdicts: estimates, intervals and tests."""

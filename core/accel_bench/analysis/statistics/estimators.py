@@ -1,4 +1,4 @@
-"""The statistics that verdicts rest on: quantiles, t intervals of logarithms, Holm's adjustment."""
+"""Estimators behind verdicts: quantiles, t intervals of logarithms, Holm's adjustment."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from statistics import NormalDist, fmean, median, stdev, variance
 from accel_bench.documents.base import Frozen
 
 CONFIDENCE = 0.95
-"""Confidence of intervals that no verdict rests on."""
+"""Confidence of intervals without a verdict."""
 
 MOST_TERMS = 1000
-"""Terms of a continued fraction; a million degrees of freedom need less than half of them."""
+"""Largest number of terms of the continued fraction, enough for a million degrees of freedom."""
 
 MOST_DEGREES = 1e6
-"""Degrees of freedom above which Student's t is made from the normal distribution: differences of
-`lgamma` lose their digits there."""
+"""Degrees of freedom above which Student's t is approximated by the normal distribution, since
+differences of `lgamma` lose their digits."""
 
 MOST_LOGARITHM = 700.0
-"""Logarithm beyond which an end of an interval is no float; two rounds in two sessions may reach
-it."""
+"""Largest logarithm of an interval's end whose exponential is still a float."""
 
 LARGEST_STATISTIC = 1e150
-"""Statistic whose square is still a float; what lies beyond it is no probability that counts."""
+"""Largest statistic whose square is still a float; beyond it the tail probability is 0."""
 
 
 class Interval(Frozen):
-    """An estimate with its interval, in the unit of the values that it was made from."""
+    """Estimate with its interval, in the unit of the values."""
 
     median: float
-    """The estimate: exp(mean of logarithms), the median of a log-normal distribution."""
+    """Estimate of the median: exp(mean of logarithms), for a log-normal distribution."""
 
     low: float | None
-    """Lower end; null with fewer than two values, since one value has no spread."""
+    """Lower end; null with fewer than two values, whose spread is unknown."""
 
     high: float | None
     """Upper end; null with fewer than two values."""
@@ -51,7 +50,7 @@ class Interval(Frozen):
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None without any."""
+    """Return the median of the values other than None; None without any."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -69,12 +68,12 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def geometric_interval(values: Sequence[float]) -> Interval | None:
-    """Estimate the median of positive values, one per process; None when there are none."""
+    """Return the median of positive values, one per process, with its interval, if any."""
     return log_interval([math.log(value) for value in values])
 
 
 def positive_interval(values: Sequence[float]) -> Interval | None:
-    """Estimate the median as `geometric_interval` does; None where a value is not positive."""
+    """Return the `geometric_interval` of values; None if one is not positive."""
     return geometric_interval(values) if all(value > 0 for value in values) else None
 
 
@@ -97,7 +96,7 @@ def _exp(logarithm: float) -> float:
 
 
 def t_bound(values: Sequence[float], probability: float) -> float:
-    """Return the distance of a one-sided t bound from the mean of at least two values."""
+    """Return the distance of a one-sided t bound from the mean, for at least two values."""
     return t_quantile(len(values) - 1, probability) * standard_error(values)
 
 
@@ -107,9 +106,9 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def one_sided_p(values: Sequence[float]) -> float:
-    """Return the probability of a mean at least this far from 0, on its side, if it were 0.
+    """Return the one-sided p-value of a mean of 0, by the t test, for at least two values.
 
-    At least two values. Values without any spread give 0, or 0.5 when they are all 0.
+    Values without any spread give 0, or 0.5 if they are all 0.
     """
     mean, error = fmean(values), standard_error(values)
     if error == 0:
@@ -118,12 +117,12 @@ def one_sided_p(values: Sequence[float]) -> float:
 
 
 def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[Interval | None, float | None]:
-    """Return a / b of unpaired positive values, with the 95 % interval of the log-ratio, and the
-    two-sided p-value of equal means of logarithms, both by Welch's test.
+    """Return the ratio a / b of unpaired positive values with its 95 % interval, and the two-sided
+    p-value of equal means of logarithms, both by Welch's test.
 
     Source: Welch (1947), "The generalization of Student's problem when several different population
-    variances are involved". Null ends and no p-value with fewer than two values on a side; neither
-    ratio nor p-value without any.
+    variances are involved". Ends and p-value are None with fewer than two values on a side, the
+    ratio without any.
     """
     if not a or not b:
         return None, None
@@ -143,7 +142,7 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[Interval | N
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for being looked at together; the order is kept.
+    """Return p-values adjusted for multiple tests by Holm's method, in the same order.
 
     Source: Holm (1979), "A simple sequentially rejective multiple test procedure".
     """
@@ -157,9 +156,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @cache
 def t_quantile(degrees: float, probability: float) -> float:
-    """Return a quantile of Student's t distribution with that many degrees of freedom.
+    """Return a quantile of Student's t distribution.
 
-    It is not scipy's, since importing scipy takes longer than a whole command that prints a table.
+    Importing scipy for it would take longer than a command that prints a table.
     """
     if probability < 0.5:
         return -t_quantile(degrees, 1 - probability)
@@ -177,7 +176,7 @@ def t_quantile(degrees: float, probability: float) -> float:
 
 
 def t_tail(degrees: float, statistic: float) -> float:
-    """Return the probability that Student's t exceeds a statistic: half an incomplete beta function
+    """Return the tail probability of Student's t above a statistic, by an incomplete beta function
     (Abramowitz and Stegun 26.7.1). Raises ValueError without degrees of freedom."""
     if not degrees > 0:
         raise ValueError(f"Student's t needs more than 0 degrees of freedom, not {degrees}")
@@ -197,7 +196,7 @@ def t_tail(degrees: float, statistic: float) -> float:
 
 
 def _wallace(degrees: float) -> tuple[float, float]:
-    """Return many degrees of freedom, finite, and the factor that makes Student's t normal.
+    """Return finite degrees of freedom, and the factor from Student's t to the normal distribution.
 
     Source: Wallace (1959), "Bounds on normal approximations to Student's and the chi-square
     distributions".

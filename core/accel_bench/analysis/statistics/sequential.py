@@ -1,12 +1,11 @@
-"""Judge the same rounds again and again while more are added, with error rates that stay honest.
+"""Group-sequential test for regressions: repeated verdicts on a growing number of rounds.
 
-Two errors are kept small. A stack that is as fast as the other is called a regression in at most
-0.5 % of cases, and one that is slower by the floor or more is let pass in at most 5 % of cases.
-Both hold however often the rounds are looked at, by the fractions of `statistics.verdict` (alpha
-spending with Bonferroni's inequality, which assumes nothing of how looks depend on one another). A
-look is a session that added rounds, so that resuming is no free one. The sizes of the looks are
-fixed beforehand, never chosen by results. What no statistic can mend is to start from nothing again
-and again until the answer pleases.
+Two error rates are bounded over all looks. An equally fast stack is called a regression in at most
+0.5 % of cases; a stack slower by the floor or more passes in at most 5 % of cases. The fractions of
+`statistics.verdict` divide both among looks (alpha spending with Bonferroni's inequality, for any
+dependence of the looks). A look is a session that added rounds, resumed ones included. Sizes of
+looks are fixed in advance, never chosen by results. A test that is started anew until it passes is
+beyond these bounds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from accel_bench.analysis.statistics.verdict import (
 )
 
 Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
-"""Outcomes of a gate; those of speeds that were compared are the first three."""
+"""Outcomes of a gate; the first three follow from a compared speed."""
 
 GATE_CODES: Mapping[Outcome, int] = {
     "passed": 0,
@@ -33,34 +32,32 @@ GATE_CODES: Mapping[Outcome, int] = {
     "failed": 1,
     "skipped": 3,
 }
-"""Exit code of the program for each outcome."""
+"""Exit code of the command by outcome."""
 
 PASS_ALPHA = 0.05
-"""How often a stack may pass that is slower by the floor: over all looks, and at each sweep point.
-"""
+"""Probability that a stack slower by the floor passes, over all looks of a sweep point."""
 
 
 class Judgement(NamedTuple):
-    """Slow-down that a comparison shows; all but the outcome is None without a verdict."""
+    """Outcome of a gate, with the slow-down; other values are None without a verdict."""
 
     outcome: Outcome
 
     slower_by: float | None = None
-    """Estimated relative increase of the time per token."""
+    """Estimated slow-down: relative increase of the time per token."""
 
     at_most: float | None = None
-    """Its upper bound at the level of the look."""
+    """Upper bound of the slow-down at the look's error rate."""
 
     rounds_needed: int | None = None
-    """Rounds in all that would settle it; None when settled or hopeless."""
+    """Total number of rounds for an outcome; None if there is one, or for too many rounds."""
 
 
 def judge_comparison(found: Comparison, floor: float) -> Judgement:
-    """Judge a comparison at its look; without a verdict it stays open.
+    """Return the outcome of a comparison at its look; `inconclusive` without a verdict.
 
-    A regression needs a slow-down that its verdict calls worse, which is adjusted for all that is
-    compared together, and that by its estimate is more than the floor. To pass, the slow-down must
-    surely be less than the floor.
+    A regression needs a verdict `worse` and an estimated slow-down above the floor. To pass, the
+    upper bound of the slow-down must be below the floor.
     """
     ratio = found.ratio
     if found.rounds < MINIMUM_ROUNDS or found.verdict == "not tested" or not (ratio and ratio.low):
@@ -71,7 +68,7 @@ def judge_comparison(found: Comparison, floor: float) -> Judgement:
     spread, share = error * math.sqrt(found.rounds), tail / fraction_of_look(found.looks)
 
     def bound(rounds: int, look: int, error_rate: float) -> float:
-        """Return the distance of a one-sided bound from the mean of so many rounds."""
+        """Return the distance of a one-sided t bound from the mean."""
         sure = t_quantile(rounds - 1, 1 - error_rate * fraction_of_look(look))
         return sure * spread / math.sqrt(rounds)
 
@@ -89,7 +86,7 @@ def judge_comparison(found: Comparison, floor: float) -> Judgement:
 
 
 def look_sizes(first: int, most: int) -> list[int]:
-    """Return the rounds in all at each look: doubled from the first to the most."""
+    """Return the total number of rounds at each look, doubled from the first to the most."""
     sizes = [first]
     while sizes[-1] < most:
         sizes.append(min(2 * sizes[-1], most))

@@ -1,7 +1,7 @@
-"""Is a stack faster than the baseline? Paired log-ratios, a t bound, and an honest verdict.
+"""Verdicts on paired rounds: a t test of log-ratios with bounded error rates over all looks.
 
-Rounds that a later session adds are another look at the same comparison, and each look could raise
-a false alarm. Look number k may spend only 1 / (k (k + 1)) of each error: these fractions sum to
+Each session that adds rounds is another look at a comparison, and each look could raise a false
+alarm. Look number k spends the fraction 1 / (k (k + 1)) of each error rate; these fractions sum to
 less than 1 over any number of looks.
 """
 
@@ -24,14 +24,14 @@ from accel_bench.analysis.statistics.estimators import (
 from accel_bench.documents.base import Frozen
 
 RoundKey: TypeAlias = tuple[str, int]
-"""Session and round: runs that share both are a pair."""
+"""Session and round; runs of two stacks with the same key are a pair."""
 
 Direction: TypeAlias = Literal["better", "same", "worse", "inconclusive", "not tested"]
-"""Verdicts on a figure beside another one, such as a speed."""
+"""Verdicts on a figure relative to another, such as a speed."""
 
 
 class QuantityWords(NamedTuple):
-    """Words for the ratio of a compared quantity, and for its verdicts."""
+    """Words for the ratio and the verdicts of a compared quantity."""
 
     times: str = "times as fast"
     better: str = "faster"
@@ -41,101 +41,96 @@ class QuantityWords(NamedTuple):
 
 OF_SPEED = QuantityWords()
 OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
-"""Words for a speed or a latency, and for any other quantity."""
+"""Words for speeds and latencies, and for all other quantities."""
 
 Training: TypeAlias = Literal[
     "not tested", "bitwise equal", "equivalent", "inconclusive", "different by design", "different"
 ]
-"""Verdicts on what was trained or generated beside the baseline's, from harmless to bad.
+"""Verdicts on training or output relative to the baseline's, from harmless to bad.
 
-`bitwise equal` is said of losses that are equal in every step and round, of changes of all weights
-that are, and of outputs that agree token for token; `inconclusive` of steps that hardly moved the
-loss, and of a distance that a rule explains.
+`bitwise equal`: losses that are equal in every step and round, equal changes of all weights, or
+equal tokens. `inconclusive`: steps that hardly moved the loss, or a distance that a rule explains.
 """
 
 ALIKE: frozenset[Training] = frozenset({"bitwise equal", "equivalent"})
-"""Verdicts on the same training."""
+"""Verdicts that mean the same training."""
 
 Finding: TypeAlias = Literal["holds", "does not hold", "inconclusive", "not tested"]
-"""Verdicts on a statement: a claim, a reproduction, that a model fits, that a limit is kept."""
+"""Verdicts on a statement, such as a claim, a reproduction or a limit."""
 
 MINIMUM_ROUNDS = 5
-"""Fewer rounds get no verdict."""
+"""Minimum number of rounds for a verdict."""
 
 MOST_ROUNDS = 12
-"""Rounds in all of a stack whose verdict stays open, where their number is `auto`."""
+"""Largest number of rounds with `measure.rounds: auto`."""
 
 MAXIMUM_ROUNDS = 200
-"""More rounds than this are no advice."""
+"""Largest number of rounds that is recommended."""
 
 ONE_SIDED_ALPHA = 0.005
-"""How often identical code may be called faster, and slower: 1 % in all, over all looks."""
+"""Probability that identical code is called faster, and likewise slower, over all looks."""
 
 SAME_ALPHA = 0.05
-"""How often a difference at the margin may be called the same, over all looks."""
+"""Probability that a difference at the margin is called the same, over all looks."""
 
 PRACTICAL_FLOOR = 0.01
-"""Relative effects below this are not worth a verdict, however sure they are."""
+"""Relative effect below which a difference is never called better or worse."""
 
 SAME_WITHIN = 0.02
-"""Relative distance within which the ratio surely lies to be called the same."""
+"""Relative margin within which a ratio must surely lie to be called the same."""
 
 
 class Comparison(Frozen):
-    """The speed of a stack, or another figure, beside that of its baseline, or of B beside A."""
+    """Comparison of a stack's speed or other quantity with the baseline's, or of B's with A's."""
 
     rounds: int = 0
-    """Rounds in which both completed."""
+    """Number of rounds in which both completed."""
 
     looks: int = 0
-    """Sessions in which these rounds were measured; each is a look at them."""
+    """Number of sessions with these rounds; each is a look of the sequential test."""
 
     ratio: Interval | None = None
-    """Speed-up, with its interval over rounds; null without a round.
+    """Speed-up, with its interval over rounds; null without a common round.
 
-    The confidence is that of the verdict: the interval leaves out 1 exactly if the test sees a
-    difference. Estimates, which get no verdict, have one of 95 %, that of unpaired runs is Welch's.
+    The confidence is the verdict's: the interval excludes 1 exactly if the test finds a difference.
+    Estimates without a verdict have 95 % intervals, by Welch's test for unpaired runs.
     """
 
     verdict: Direction = "not tested"
-    """Verdict on the speed, as far as the rounds show."""
+    """Verdict on the speed or other quantity."""
 
     training: Training = "not tested"
-    """Verdict on the training behind it, or on the output: better counts only where it does not
-    differ."""
+    """Verdict on the training or output; only if it is not `different`, a better stack wins."""
 
     verdict_reason: str = ""
-    """Why there is no verdict, or why a better one is not for the same training."""
+    """Reason for no verdict, or why a better stack's training is not the same."""
 
     minimum_detectable_effect: float | None = None
-    """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
+    """Smallest relative change that these rounds would detect; 0.03 is 3 %."""
 
     rounds_needed: int | None = None
-    """Rounds in all that would settle an open verdict if spread and mean stay; null if hopeless.
-
-    That is with the next look at them, which the session that adds the rounds is.
-    """
+    """Total number of rounds for a verdict, if mean and spread stay; null if too many."""
 
     def without_verdict(self, reason: str, verdict: Direction = "not tested") -> Comparison:
-        """Return it with a verdict that says nothing in the place of its own, and why."""
+        """Return a copy with a verdict such as `not tested`, and the reason."""
         changes = {"verdict": verdict, "verdict_reason": reason, "rounds_needed": None}
         return self.model_copy(update=changes)
 
     @property
     def wins(self) -> bool:
-        """True if it is better, and nothing shows that its training differs."""
+        """True for a verdict `better` without a different training."""
         return self.verdict == "better" and self.training != "different"
 
     @property
     def words(self) -> QuantityWords:
-        """Words for its `quantity`, where the row of a document has one, else for a speed."""
+        """Words of the compared quantity, if the row has one; else the words of a speed."""
         quantity = getattr(self, "quantity", None)
         words: QuantityWords = quantity.words if quantity else OF_SPEED
         return words
 
     @property
     def verdict_word(self) -> str:
-        """The verdict as people read it, such as `faster` or `different training`."""
+        """Verdict in words for people, such as `faster` or `different training`."""
         if self.verdict == "better" and not self.wins:
             return "different training"
         named = {"better": self.words.better, "worse": self.words.worse}
@@ -143,33 +138,33 @@ class Comparison(Frozen):
 
 
 class Policy(NamedTuple):
-    """How two sides are compared."""
+    """Method and parameters of a comparison."""
 
     kind: Literal["paired", "estimate", "unpaired"] = "paired"
-    """Kind of comparison: pairs with a verdict, or an estimate of pairs or of unpaired runs, which
-    has a 95 % interval and no verdict."""
+    """Method: paired rounds with a verdict, or an estimate of paired or unpaired runs with a 95 %
+    interval and no verdict."""
 
     floor: float = PRACTICAL_FLOOR
-    """Relative effect up to which none is worth a verdict, however sure it is."""
+    """Relative effect below which a difference is never called better or worse."""
 
     noise_floor: float | None = None
-    """Relative difference that identical code showed on this machine; None if it is not known."""
+    """Relative difference that identical code showed on this machine; None if unknown."""
 
     points: int = 1
-    """Sweep points, or rivals, among which the error is divided (Bonferroni's inequality)."""
+    """Number of sweep points, or rivals, that share the error rate (Bonferroni's inequality)."""
 
     looks: int | None = None
-    """Number of the look, from 1; None where each session is one."""
+    """Number of the look, from 1; None to count sessions."""
 
 
 PAIRED, ESTIMATE, UNPAIRED = Policy(), Policy("estimate"), Policy("unpaired")
-"""Policies of pairs with a verdict, of pairs without one, and of unpaired runs without one."""
+"""Policies of a verdict on pairs, of an estimate from pairs, and of one from unpaired runs."""
 
 
 def compare(
     a: Mapping[RoundKey, float], b: Mapping[RoundKey, float], policy: Policy = PAIRED
 ) -> Comparison:
-    """Compare costs of B with those of A; of pairs only runs with the same key."""
+    """Return the comparison of B's costs with A's; `policy` chooses paired or unpaired rounds."""
     if policy.kind == "unpaired":
         return Comparison(ratio=unpaired_ratio(list(a.values()), list(b.values()))[0])
     return compare_stacks(a, {"b": b}, policy)["b"]
@@ -180,11 +175,10 @@ def compare_stacks(
     stacks: Mapping[str, Mapping[RoundKey, float]],
     policy: Policy = PAIRED,
 ) -> dict[str, Comparison]:
-    """Compare costs of processes, such as seconds per real token, of stacks and their baseline.
+    """Return the comparison of each stack's costs, such as seconds per token, with the baseline's.
 
-    Only runs with the same key are compared. Holm's method adjusts for all stacks given, each with
-    the part of the error that its last look may spend: what is better or worse stays so while
-    others are looked at again.
+    Only common rounds are compared. Holm's method adjusts p-values for the number of stacks, and
+    each look spends its fraction of the error rate, so that a verdict remains at later looks.
     """
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
     looks = {name: policy.looks or count_looks(baseline, runs) for name, runs in stacks.items()}
@@ -194,7 +188,7 @@ def compare_stacks(
 def compare_logs(
     logs: Mapping[str, Sequence[float]], looks: Mapping[str, int], policy: Policy = PAIRED
 ) -> dict[str, Comparison]:
-    """Compare stacks by their paired log-ratios, positive where one took less."""
+    """Return the comparison of each stack by its paired log-ratios, positive for a lower cost."""
     if policy.kind == "estimate":
         return {
             name: Comparison(rounds=len(own), looks=looks[name], ratio=log_interval(own))
@@ -218,18 +212,17 @@ def compare_logs(
 
 
 def count_looks(baseline: Mapping[RoundKey, object], runs: Mapping[RoundKey, object]) -> int:
-    """Return in how many sessions the shared rounds were measured: each is a look at them."""
+    """Return the number of sessions with common rounds, which is the number of looks."""
     return len({session for session, _ in set(baseline) & set(runs)})
 
 
 def fraction_of_look(look: int) -> float:
-    """Return which part of an error rate a look may spend."""
+    """Return the fraction of an error rate that a look spends."""
     return 1 / (look * (look + 1))
 
 
 def _sharing(p_values: Sequence[float]) -> list[int]:
-    """Return how many stacks share the error of each by Holm's method: one less for each that is
-    rejected before it."""
+    """Return the divisor of the error rate for each p-value by Holm's method."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     sharing, left = [0] * len(p_values), len(p_values)
     for index in order:
@@ -239,12 +232,12 @@ def _sharing(p_values: Sequence[float]) -> list[int]:
 
 
 def paired_logs(baseline: Mapping[RoundKey, float], runs: Mapping[RoundKey, float]) -> list[float]:
-    """Return log(baseline / stack) of every shared round: positive where the stack took less."""
+    """Return log(baseline / stack) of every common round, positive if the stack costs less."""
     return [math.log(baseline[key] / runs[key]) for key in sorted(set(baseline) & set(runs))]
 
 
 class _Rule(NamedTuple):
-    """What stacks that are compared together are judged by."""
+    """Parameters of the test of stacks that are compared together."""
 
     policy: Policy
     compared: int
@@ -254,24 +247,24 @@ class _Rule(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """Largest log-ratio that `same` allows."""
+        """Largest log-ratio that is called `same`."""
         return math.log1p(max(SAME_WITHIN, 2 * (self.policy.noise_floor or 0.0)))
 
     @property
     def probability(self) -> float:
-        """Probability of the bound at Holm's strictest level."""
+        """Confidence of the bound at Holm's strictest level."""
         return 1 - ONE_SIDED_ALPHA * fraction_of_look(self.look) / self.compared
 
     @property
     def same(self) -> float:
-        """Probability of the bound that must lie within the margin."""
+        """Confidence of the bound that must lie within the margin."""
         return 1 - SAME_ALPHA * fraction_of_look(self.look)
 
 
 def _judge(logs: Sequence[float], chance: float | None, sharing: int, rule: _Rule) -> Comparison:
-    """Apply the rule; `chance` is the p-value, adjusted for looks and stacks, None of too few
-    rounds. The interval leaves out 1 exactly if the test, whose error `sharing` stacks share, sees
-    a difference."""
+    """Return the comparison from log-ratios. `chance` is the p-value adjusted for looks and stacks,
+    None for too few rounds. The interval excludes 1 exactly if the test, whose error rate `sharing`
+    stacks share, finds a difference."""
     error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(rule.look, 1)) / sharing
     ratio = log_interval(logs, 1 - error)
     found = Comparison(rounds=len(logs), looks=rule.look, ratio=ratio)
@@ -292,7 +285,7 @@ def _judge(logs: Sequence[float], chance: float | None, sharing: int, rule: _Rul
 
 
 def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Direction:
-    """Return whether it is surely and clearly different, surely the same, or open."""
+    """Return the verdict: surely better or worse, surely the same, or inconclusive."""
     mean = fmean(logs)
     if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.policy.floor):
         return "better" if mean > 0 else "worse"
@@ -300,7 +293,7 @@ def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Direction:
 
 
 def _rounds_needed(logs: Sequence[float], rule: _Rule) -> int | None:
-    """Return the smallest count at which the same mean and spread would give a verdict."""
+    """Return the number of rounds for a verdict at the same mean and spread; None if too many."""
     mean, spread = abs(fmean(logs)), stdev(logs)
     for count in range(len(logs) + 1, MAXIMUM_ROUNDS + 1):
         error = spread / math.sqrt(count)

@@ -1,1 +1,1 @@
-"""Experiments arranged in tables: pivots, sweep points, groups, and the figures in them."""
+"""Tables of experiments: their keys, and figures of runs as cells."""

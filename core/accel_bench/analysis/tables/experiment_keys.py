@@ -1,4 +1,4 @@
-"""Keys by which experiments are arranged in tables: settings, options of plugins, device, stack."""
+"""Keys that distinguish experiments in tables: settings, options of plugins, device, stack."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.scenario.draft import dotted
 
 FIRST_KEYS = ("model.id", "device", "stack")
-"""Keys that are tried before all others where experiments must be told apart."""
+"""Keys that are preferred to distinguish experiments."""
 
 LAST_KEYS = ("provenance", "scenario", "experiment")
-"""Keys that are tried after all others; the last one differs between any two of one stack."""
+"""Keys that are the last choice to distinguish experiments."""
 
 LEFT_OUT = ("name", "description")
-"""Parts of a scenario that are no settings."""
+"""Fields of a scenario that are no settings."""
 
 WITHOUT_EFFECT = (
     *("tag", "experiment", "scenario", "measure.rounds", "measure.seed"),
@@ -27,23 +27,23 @@ WITHOUT_EFFECT = (
     *("measure.timeout_seconds", "measure.phase_steps", "measure.exact_update_bytes"),
     *("evaluate.batches", "evaluate.micro_batch_size", "evaluate.steps", "evaluate.every"),
 )
-"""Keys that change neither speed nor training, or only repeat what other keys hold."""
+"""Keys that change neither speed nor training, or that repeat other keys."""
 
 COMPUTED = {"world_size", "compute_dtype", "train.global_batch_size"}
 """Keys that follow from others."""
 
 ONE_TASK = ("model.attention", "model.dtype")
-"""Keys of the model that leave it the same."""
+"""Keys of the model under which losses remain comparable."""
 
 Keys = dict[str, JsonValue]
-"""Values of an experiment by dotted key."""
+"""Values of an experiment's keys, by dotted key."""
 
 
 def keys_of(row: ExperimentRuns) -> Keys:
-    """Return everything by which an experiment can be told from others, by dotted key.
+    """Return the values of all keys of an experiment, by dotted key.
 
-    What its file does not state is left out for an imported one, and the versions of its
-    environment begin with `environment.`.
+    Keys that an imported file does not state are left out; environment keys begin with
+    `environment.`.
     """
     experiment = row.planned.experiment
     runs = list(row.counted.values())
@@ -71,7 +71,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
 
 
 def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
-    """Return the keys that have several values: FIRST_KEYS, then swept ones, then settings."""
+    """Return the keys with several values: FIRST_KEYS, then swept keys, then settings."""
     seen: dict[str, set[str]] = {}
     for key in sorted({name for one in keys for name in one}):
         seen[key] = {canonical_json(one.get(key)) for one in keys}
@@ -82,9 +82,9 @@ def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
 def telling_apart(
     keys: Sequence[Keys], chosen: Sequence[str], swept: Sequence[str] = ()
 ) -> list[str]:
-    """Return further keys, so that no two experiments have the same values of all of them.
+    """Return further keys such that the values of all keys differ between any two experiments.
 
-    Only keys are added that tell apart what the others leave together, in the order of `differing`.
+    Only necessary keys are added, in the order of `differing`.
     """
     groups, added = _split([list(keys)], chosen), []
     while clashes := [group for group in groups if len(group) > 1]:
@@ -97,9 +97,9 @@ def telling_apart(
 
 
 def tell_apart(rows: Sequence[ExperimentRuns]) -> list[ExperimentRuns]:
-    """Return the rows, those with one name each with settings in which it differs from the others.
+    """Return experiments, with distinguishing settings in `apart` for those of equal names.
 
-    Names are those of a scenario's stack at a sweep point.
+    Names consist of scenario, stack and sweep point.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows):
@@ -115,12 +115,12 @@ def tell_apart(rows: Sequence[ExperimentRuns]) -> list[ExperimentRuns]:
 
 
 def changes_task(key: str) -> bool:
-    """Return whether losses with two values of a key are of different tasks: data, or models."""
+    """Return whether a key changes the data or the model, so that losses are not comparable."""
     return f"{key}.".startswith(("data.", "model.")) and key not in ONE_TASK
 
 
 def place(value: JsonValue) -> tuple[int, float, str]:
-    """Return what a value is sorted by: numbers by size, then texts, then what is not known."""
+    """Return a sort key for a value: numbers by size, then texts, then null."""
     if value is None:
         return 2, 0.0, ""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -129,7 +129,7 @@ def place(value: JsonValue) -> tuple[int, float, str]:
 
 
 def _split(groups: Iterable[Sequence[Keys]], names: Sequence[str]) -> list[list[Keys]]:
-    """Split groups by the values of some keys."""
+    """Return groups of experiments split by the values of some keys."""
     found: dict[tuple[int, str], list[Keys]] = {}
     for number, group in enumerate(groups):
         for one in group:
@@ -148,10 +148,7 @@ def _turn(key: str, swept: Sequence[str]) -> tuple[int, int, str]:
 
 
 def _device(row: ExperimentRuns) -> str | None:
-    """Return the name of the device that runs used, else of the one that was planned.
-
-    A CPU has its processor's name where that is known.
-    """
+    """Return the name of the device that runs used, else of the planned one; a CPU's processor."""
     runs, experiment = list(row.counted.values()), row.planned.experiment
     if used := next(filter(None, map(device_model, runs)), None):
         return used
@@ -163,7 +160,7 @@ def _device(row: ExperimentRuns) -> str | None:
 
 
 def _environment(row: ExperimentRuns) -> JsonValue:
-    """Return the environment of the identity, its plugins by name and whole fingerprints."""
+    """Return the environment of an experiment's identity, with plugins by name."""
     found = row.planned.experiment.identity.get("environment")
     if not isinstance(found, dict):
         return found

@@ -1,4 +1,4 @@
-"""Figures and metrics of a run as cells of a flat row, and the columns of `results list`."""
+"""Figures and metrics of a run as cells of a row, and the columns of `results list`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Metric, Result
 
 Cells = dict[str, Any]
-"""A flat row by column name: texts, numbers and None."""
+"""Cells of a row by column name: texts, numbers and None."""
 
 
 def names_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of all cells of rows, each once, in the order in which they come up."""
+    """Return the column names of rows in order of appearance, without duplicates."""
     alike = dict.fromkeys(map(tuple, rows))
     return list(dict.fromkeys(name for names in alike for name in names))
 
@@ -43,12 +43,12 @@ LIST_COLUMNS = (
 
 
 def provenance_of(result: Result) -> str:
-    """Return `measured`, `exported`, or `imported` with the format."""
+    """Return the origin of a result: `measured`, `exported`, or `imported` with the format."""
     return f"{result.provenance.origin} {result.provenance.format}".rstrip()
 
 
 def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Return dotted keys whose values differ, with both; None where one side lacks the key."""
+    """Return (dotted key, left value, right value) of each difference; None for a missing key."""
     if canonical_json(left) == canonical_json(right):
         return []
     if isinstance(left, dict) and isinstance(right, dict):
@@ -64,10 +64,10 @@ def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any
 
 
 def flat_figures(result: Result) -> Cells:
-    """Return speed, losses, use of the device and peaks of memory; nothing without a window.
+    """Return speed, losses, utilization and peak memory of a run; empty without a window.
 
-    `peak_memory_bytes` is that of tensors on a GPU, else of the process; `peak_nvml_bytes` what the
-    driver counts, context and caches included.
+    `peak_memory_bytes` is the peak of tensors on a GPU, else of the process; `peak_nvml_bytes` is
+    the driver's peak, context and caches included.
     """
     speed = run_throughput(result)
     if speed is None:
@@ -87,9 +87,9 @@ def flat_figures(result: Result) -> Cells:
 
 
 def flat_speed(speed: RunThroughput | None) -> Cells:
-    """Return speed and losses of a window; `real_tokens` are those of all devices.
+    """Return speed and losses of a window, over all devices; empty without one.
 
-    Statistics of the losses are null where one of them is not known.
+    Statistics of the losses are None if one is unknown.
     """
     if speed is None:
         return {}
@@ -115,15 +115,15 @@ def flat_speed(speed: RunThroughput | None) -> Cells:
 
 
 def flat_metrics(result: Result) -> Cells:
-    """Return metrics of all ranks and observers; one that covers more than a rank stands once.
+    """Return the metrics of a run by name: of all ranks, of observers, and of evaluations.
 
-    Those of two plugins that have the same name begin with the plugin's.
+    A name that two plugins share begins with the plugin's name.
     """
     return {name: metric.value for name, metric in metrics_by_name(result).items()}
 
 
 def metrics_by_name(result: Result) -> dict[str, Metric]:
-    """Return the metrics of `flat_metrics` whole, with unit and direction."""
+    """Return the metrics of a run by the names of `flat_metrics`, with unit and direction."""
     measured = [(metric.rank or 0, metric) for metric in result.metrics]
     measured += [(rank.rank, one) for rank in reversed(result.ranks) for one in rank.metrics]
     measured += [(0, metric) for metric in learning_metrics(result)]
@@ -138,7 +138,7 @@ def metrics_by_name(result: Result) -> dict[str, Metric]:
 
 
 def _metric_name(metric: Metric, rank: int) -> str:
-    """Return name, kind, unit and rank, as far as they add something."""
+    """Return the column name of a metric: name, kind, unit and rank, as far as needed."""
     parts = [metric.name, metric.kind.replace(" ", "_")]
     if metric.unit != "1" and metric.unit not in metric.name:
         parts.append(metric.unit)
