@@ -1,4 +1,4 @@
-"""Aggregation of an experiment's stored runs: valid runs, their figures and the final status."""
+"""Aggregation of an experiment's stored runs: their selection, figures and final status."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUN_FACTS = tuple(
     "metrics machine nodes provenance".split()
 )
 RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
-"""Fields of a run and of its ranks from which tables of experiments are made."""
+"""Fields of a run and of its ranks that tables of experiments need."""
 
 SEED_KEYS = ("train.seed", "data.seed")
 """Keys of seeds: experiments that differ in these alone are repetitions of one another."""
@@ -58,7 +58,7 @@ class PlannedSummary(Frozen):
     """The experiment as it was planned."""
 
     skipped: tuple[str, ...] = ()
-    """Reasons for leaving it out; empty when it is run."""
+    """Reasons for skipping the experiment; empty if it is run."""
 
 
 class StopReason(NamedTuple):
@@ -75,12 +75,12 @@ BY_THE_USER = StopReason(Status.INTERRUPTED, ("it was planned and never run",))
 
 @dataclass(frozen=True)
 class ExperimentRuns:
-    """An experiment with its valid runs, their figures and its final status."""
+    """An experiment with its selected runs, their figures and its final status."""
 
     planned: PlannedSummary
     ending: StopReason
     counted: Mapping[RoundKey, Result]
-    """Runs by session and round: the last attempt of each, with any status."""
+    """Selected runs by session and round: the last attempt of each, whatever its status."""
 
     completed: Mapping[RoundKey, Result]
     """Completed runs of `counted`; empty if any run is invalid."""
@@ -338,9 +338,9 @@ def replaced_rounds(results: Iterable[Result]) -> set[RoundKey]:
 
 
 def counted_runs(results: Iterable[Result]) -> dict[RoundKey, Result]:
-    """Return the valid runs of an experiment by session and round, oldest session first.
+    """Return the selected runs of an experiment by session and round, oldest session first.
 
-    Only the last attempt of a run is valid. A failed run is left out if a later session ran its
+    Only the last attempt of a run is selected. A failed run is left out if a later session ran its
     round again, as `--resume` does.
     """
     last: dict[RoundKey, Result] = {}

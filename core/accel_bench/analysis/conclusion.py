@@ -256,7 +256,7 @@ def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause for each stack that is degraded by other work, with the first reasons."""
+    """Return a clause for each stack that is degraded since its computed work differs."""
     return [
         f"{label(row)} is degraded: {join_names(row.other_work, 2)}"
         for row in rows

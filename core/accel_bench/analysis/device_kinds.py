@@ -51,7 +51,7 @@ class DeviceKind(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name for people."""
+        """Name of the device kind in tables."""
         many = f"{self.devices} x " if self.devices > 1 else ""
         where = f" of {self.host}" if self.host else ""
         return f"{many}{self.name}{where}"

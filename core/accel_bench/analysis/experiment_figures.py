@@ -1,4 +1,4 @@
-"""Figures of an experiment over its valid runs."""
+"""Figures of an experiment over its completed runs."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Quantity(Frozen):
     unit: str = "tokens/s"
 
     better: Better = "higher"
-    """Better direction of its values."""
+    """Better direction of the quantity."""
 
     value: Interval | None = None
     """Median over runs with its 95 % interval; null without a positive value."""
@@ -107,7 +107,7 @@ class Quantity(Frozen):
 
     @property
     def words(self) -> QuantityWords:
-        """Words for its ratio and verdicts."""
+        """Words for the quantity's ratio and verdicts."""
         return OF_SPEED if self.of_speed else OF_ANY
 
     @property
@@ -120,7 +120,7 @@ class Quantity(Frozen):
 
 
 def compared_name(name: str, rate: float | None) -> str:
-    """Return the name of the quantity to compare: latency instead of busy time at a rate."""
+    """Return the compared quantity's name: at an arrival rate, latency replaces busy time."""
     return MEDIAN_LATENCY if rate is not None and name in OF_BUSY_TIME else name
 
 

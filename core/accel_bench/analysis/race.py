@@ -45,10 +45,10 @@ class RaceDrop(Comparison):
     """Compared quantity."""
 
     runs_saved: int = 0
-    """Number of runs that were not needed."""
+    """Number of planned runs that the drop saved."""
 
     seconds_saved: float = 0.0
-    """Estimated seconds of these runs, by the mean of the stack's runs."""
+    """Estimated seconds of the saved runs, by the mean of the stack's runs."""
 
     @property
     def reason(self) -> str:

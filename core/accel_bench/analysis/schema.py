@@ -119,7 +119,7 @@ class ExperimentRow(StackRow):
 
 
 class ExperimentFigures(ExperimentRow):
-    """Figures of one experiment over its valid runs, without any comparison."""
+    """Figures of one experiment over its completed runs, without any comparison."""
 
     reasons: tuple[str, ...]
     """Reasons for a status other than `ok`."""

@@ -177,7 +177,7 @@ def training_word(verdict: str, declared_by: Sequence[str]) -> str:
 
 
 def alike_words(verdicts: Mapping[str, str]) -> list[str]:
-    """Return equal verdicts as one clause, if any: `with a bitwise equal loss and update`."""
+    """Return verdicts of equal training as one clause: `with a bitwise equal loss and update`."""
     found: list[str] = []
     for word, article in (("bitwise equal", "a"), ("equivalent", "an")):
         if named := [what for what, verdict in verdicts.items() if verdict == word]:

@@ -18,7 +18,7 @@ from accel_bench.errors import HardwareError, did_you_mean
 from accel_bench.scenario.settings import device_words
 
 PeakDtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
-"""Column of the table of peaks."""
+"""Dtypes with a column in the table of peak FLOP/s."""
 
 DTYPES: dict[PeakDtype, tuple[str, ...]] = {
     "bf16": ("bfloat16", "bf16"),
@@ -54,7 +54,7 @@ class PeakFlops(Frozen):
 
 
 class Hardware(Frozen):
-    """A device of the table: `sample_configurations/hardware/<name>.yaml`."""
+    """Device of the shipped table: `sample_configurations/hardware/<name>.yaml`."""
 
     description: str = Field(min_length=1)
     """Description of the device, in a sentence."""
@@ -127,7 +127,7 @@ class NamedHardware(NamedTuple):
 
 @cache
 def list_hardware() -> dict[str, Hardware]:
-    """Return the whole table by short name, with files of plugins.
+    """Return all devices of the table by short name, with files of plugins.
 
     Raises HardwareError (or ScenarioError, for invalid YAML) for the first wrong file, with file,
     line and key.
@@ -179,7 +179,7 @@ def devices_called(name: str) -> dict[str, Hardware]:
 
 
 def _meanings(name: str) -> list[dict[str, Hardware]]:
-    """Return the devices with a short name, torch's name, a catalog's name, and a name's words."""
+    """Return the devices that a name can mean, as short name, torch's, a catalog's, or words."""
     words = {*device_words(name)}
     tests: tuple[Callable[[str, Hardware], bool], ...] = (
         lambda short, _: short == name.lower(),
@@ -192,8 +192,8 @@ def _meanings(name: str) -> list[dict[str, Hardware]]:
 
 
 def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
-    """Return the nearest name of a price catalog, else the table's names that share a word with a
-    digit with `name`, else all names."""
+    """Return suggestions for an unknown name: the nearest name of a price catalog, else names of
+    the table that share a word with a digit, else all names."""
     aliases = {alias.lower() for one in table.values() for alias in one.also_called}
     if near := get_close_matches(name.lower(), aliases - {*table}, n=1, cutoff=0.9):
         return near

@@ -71,7 +71,7 @@ def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
 
 
 def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError], size: int) -> None:
-    """Raise `error` for a file that has grown since: it is still being written."""
+    """Raise `error` for a file larger than `size` by now: it is still being written."""
     if os.fstat(handle.fileno()).st_size > size:
         raise error(f"{path}: grows while it is read; try again when it is complete")
 

@@ -63,9 +63,9 @@ def read_cpu_limit() -> float | None:
 
 
 def _groups(controller: str) -> tuple[int, list[Path]] | None:
-    """Return the version, and the folders of this process's group and its ancestors.
+    """Return the version of control groups, and the folders of this process's group and above.
 
-    In a container without a view of its own the mount itself is the group.
+    In a container that hides the group's path the mount itself is the group.
     """
     try:
         lines = [line.split(":", 2) for line in MEMBERSHIP.read_text().splitlines()]

@@ -32,15 +32,15 @@ OTHERS = {
     "xla": "Google's TPUs",
     "xpu": "Intel's GPUs",
 }
-"""Torch backends that no device type in the box supports, with their devices."""
+"""Torch backends that no shipped device type supports, with their devices."""
 
 
 @lru_cache(maxsize=1)
 def device_types() -> Mapping[str, DeviceType]:
     """Return the installed device types by name, in the order of their preference.
 
-    The types in the box win over others of their names. A type that cannot be imported is left out
-    with a warning. Raises PluginError if none is installed.
+    Shipped types win over others of their names. A type that cannot be imported is left out with a
+    warning. Raises PluginError if none is installed.
     """
     found: dict[str, DeviceType] = {}
     entries = metadata.entry_points(group=DEVICES)
@@ -87,7 +87,7 @@ def best_device(machine: Machine) -> str:
 
 
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
-    """Return the device type of a name, if it is of the torch type, else the first of that type.
+    """Return the device type called `name` if it has the torch type, else the first that has it.
 
     Without an installed one, torch's own module is used; the host's for types without a module,
     such as `meta`.

@@ -42,8 +42,7 @@ COMPANIONS = (
     "nvidia-nccl-cu13",
     "safetensors",
 )
-"""Distributions that scenarios may use, beside libraries that change how a model runs; their
-versions are recorded, and part of no id."""
+"""Distributions whose versions are recorded, without being part of an experiment's id."""
 
 
 @dataclass(frozen=True, slots=True)

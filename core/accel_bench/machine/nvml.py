@@ -204,7 +204,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _reason(pynvml: Any, code: int, message: str) -> str:
-    """Return the description of an NVML error: our words before NVML's own."""
+    """Return the description of an NVML error, with accel-bench's words before NVML's message."""
     words = {
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVML is missing",

@@ -19,7 +19,7 @@ PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 """Linux options of `prctl` that set and read the adoption of orphaned descendants."""
 
 PATIENCE_SECONDS = 5.0
-"""Seconds for killed processes to end: one that waits for a dead disk never does."""
+"""Seconds to wait for killed processes, of which one on a dead disk never ends."""
 
 
 class Scheduling(Frozen):
@@ -113,7 +113,7 @@ def running_children() -> Iterator[int]:
 
 
 def _python_helpers() -> set[int]:
-    """Return the process by which Python counts shared memory, if it runs.
+    """Return the id of Python's resource tracker process, if it runs.
 
     It computes nothing and ends with this program; Python warns if it ends before.
     """

@@ -42,7 +42,7 @@ def has_attention(config: Any) -> bool:
 
 
 def check_model(run: Run) -> None:
-    """Refuse a model that an engine in the box would train wrongly, naming the missing part.
+    """Refuse a model that a shipped engine would train wrongly, naming the missing part.
 
     Raises PluginError.
     """
@@ -73,7 +73,7 @@ def _written_in(model: Any) -> str:
 
 
 def _problem(model: Any, run: Run) -> str:
-    """Return the defect of a model for the engines in the box; empty for none."""
+    """Return the defect of a model for the shipped engines; empty for none."""
     forward = getattr(model, "forward", None)
     if forward is None or not hasattr(model, "named_parameters"):
         return "is no torch.nn.Module"

@@ -1,4 +1,4 @@
-"""Losses that tasks share: sums over supervised elements, divided by those of the step."""
+"""Losses shared by tasks: sums over supervised elements, divided by their number in the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["IGNORED_LABEL", "labelled_loss", "repeated_rows", "token_loss"]
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: int) -> Any:
-    """Return the sum of supervised tokens' cross-entropies, divided, in float32.
+    """Return the sum of supervised tokens' cross-entropies over `supervised_in_step`, in float32.
 
     `logits` have shape (samples, length, vocabulary), `labels` (samples, length).
     """

@@ -105,7 +105,7 @@ def _style(style: str) -> ParallelStyle:
 def _adapted(name: str, style: str) -> dict[str, ParallelStyle]:
     """Return the styles of a layer with LoRA, one of whose two matrices is sharded with it.
 
-    With columns that is B, with rows A: the other one is small, and stays whole.
+    It is B for sharded columns and A for rows; the other one is small and stays whole.
     """
     matrix = "lora_B" if style in COLUMNS else "lora_A"
     return {f"{name}.base_layer": _style(style), f"{name}.{matrix}.*": _style(style)}

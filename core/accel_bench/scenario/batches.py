@@ -1,5 +1,5 @@
-"""Settings that follow from others: micro batch x accumulation x groups of devices = global batch,
-and in `mode: inference` plugins of slots, and the length and number of prompts."""
+"""Settings that follow from others: batch sizes of training, by micro batch x accumulation x groups
+of devices = global batch, and slots, length and number of prompts in `mode: inference`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ AXES = ("sweep", "zip")
 """Keys whose mappings hold dotted keys with lists of values."""
 
 Setting: TypeAlias = tuple[str, Any, str]
-"""A dotted key, its value, and the place that chooses it."""
+"""A dotted key, its value, and the location that sets it."""
 
 SET = "set"
 """Key of a stack that holds the settings it changes."""
@@ -39,7 +39,7 @@ class Layer:
     places: dict[Location, str] = field(default_factory=dict)
 
     notices: list[str] = field(default_factory=list)
-    """Messages about keys of a lower layer that gave way to a sweep or a setting."""
+    """Messages about keys of extended files that were replaced by a sweep or a setting."""
 
     def axes(self) -> dict[str, Location]:
         """Return the location of each swept key."""
@@ -103,7 +103,7 @@ class Draft:
     """Folder of the file, searched first for named stacks and `extends`."""
 
     notices: list[str] = field(default_factory=list)
-    """Messages about keys that one layer sets and another sweeps, with the layer that holds."""
+    """Messages about keys that one layer sets and another sweeps, with the prevailing layer."""
 
     def __post_init__(self) -> None:
         self._normalise_stacks()
@@ -159,7 +159,8 @@ class Draft:
     def override(self, changes: Sequence[tuple[str, Any]]) -> None:
         """Apply the command line's dotted keys over the file. Raises ScenarioError.
 
-        `null` removes a key. A setting of the file gives way to a sweep, and a sweep to a setting.
+        `null` removes a key. A sweep replaces the file's setting of its key, and a setting the
+        file's sweep.
         """
         keys = [key for key, _ in changes]
         axes = {axis: f"--set {key}" for key, value in changes for axis in _swept(key, value)}

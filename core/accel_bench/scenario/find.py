@@ -1,6 +1,5 @@
-"""Scenarios found by path, shipped name, mapping or model, and merged with the files that they
-extend: the upper file wins, its `null` removes a key, and its sweep replaces a setting or the
-reverse."""
+"""Look-up of scenarios by path, shipped name, mapping or model, and their merge over the files that
+they extend: the upper file wins, its `null` removes a key, its sweep replaces a setting."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ MAXIMUM_EXTENDS = 16
 """Largest number of files in one chain of `extends`."""
 
 SEVERAL, DEFAULTS = "scenarios", "defaults"
-"""Keys of a file that holds several scenarios, and what they share."""
+"""Keys of a file with several scenarios: their list, and their common defaults."""
 
 GIVEN = "the scenario"
 """Name in messages of a scenario that was given as a mapping or model."""

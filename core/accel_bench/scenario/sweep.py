@@ -108,8 +108,7 @@ class Point(Frozen):
         return tuple(key for key, size in self.sizes.items() if size is None)
 
     def facts(self) -> dict[str, Any]:
-        """Return the values that an exclusion can name by dotted key: those of the scenario, its
-        parts included, and `stack`."""
+        """Return the values that an exclusion can name, by dotted key, and `stack`."""
         return {**dict(_by_key(self.scenario.model_dump(mode="json"))), "stack": self.stack.name}
 
 
@@ -277,7 +276,7 @@ def _problems_of_axis(key: str, written: Draft, made: Collection[str]) -> Iterat
 def _problems_of_exclusion(
     rule: Exclusion, known_stacks: Mapping[str, StackEntry]
 ) -> Iterator[str]:
-    """Yield why a rule can never apply: it misspells a setting or a stack; options are unknown."""
+    """Yield reasons why an exclusion can never apply, such as a misspelt setting or stack."""
     stacks = rule.when.get("stack", [])
     for name in stacks if isinstance(stacks, list) else [stacks]:
         if name not in known_stacks:

@@ -54,7 +54,7 @@ class SlotDefaults(Frozen):
     """Plugin of each slot in `mode: inference`, in place of `slots`."""
 
     family_data: dict[str, dict[str, JsonValue]]
-    """Data of model families whose task does not learn from tokens, by task."""
+    """Settings of the slot `data` by task, for tasks that the default data do not suit."""
 
 
 @cache
@@ -117,7 +117,7 @@ class Use(Described):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Describe to editors what files may hold: a name, or a mapping with room for options."""
+        """Return the JSON schema of a use for editors: a name, or a mapping with options."""
         written = handler.resolve_ref_schema(handler(schema))
         written["additionalProperties"] = True
         written.get("properties", {}).pop("options", None)

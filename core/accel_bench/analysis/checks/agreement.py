@@ -146,7 +146,7 @@ def _near_ties(
 
 
 def _coarseness(run: Result) -> int:
-    """Return a dtype's rank in COARSENESS; the highest rank for an unlisted one."""
+    """Return the rank of a run's dtype in COARSENESS; the highest rank for an unlisted dtype."""
     dtype = run.experiment.scenario.compute_dtype
     return COARSENESS.index(dtype) if dtype in COARSENESS else len(COARSENESS)
 

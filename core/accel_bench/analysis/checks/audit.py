@@ -83,11 +83,10 @@ def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
 def sequence_length(result: Result) -> Iterator[str]:
     """Check that processed tokens per second x devices / samples per second = length.
 
-    That holds where all samples have one length, as the data's plugin reports in its evidence
-    (`constant_length`), unless one that makes batches of another form reports otherwise; elsewhere
-    it is their upper limit. Seconds and devices stand on both sides of the division: tokens and
-    samples are left, and are compared with the scenario; a sample of several sequences, as a pair
-    of answers is, has the length of all of them (`sequences_per_sample`).
+    It holds for samples of one length, which the data plugin reports in its evidence
+    (`constant_length`), unless a plugin that changes the batches contradicts; otherwise it is an
+    upper limit. Seconds and devices cancel, so tokens and samples are compared. A sample of several
+    sequences, such as a pair of answers, has their total length (`sequences_per_sample`).
     """
     scenario = result.experiment.scenario
     if scenario.counts not in (TOKENS, CALLS):

@@ -151,10 +151,7 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 
 def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThroughput:
-    """Return a run with further losses from a round that took more steps on the same data.
-
-    A stack whose window was measured again has taken them too.
-    """
+    """Return a run with further losses from a round that took more steps on the same data."""
     own, longest = len(run.losses), max(others, key=lambda one: len(one.losses))
     return replace(
         run,

@@ -151,7 +151,7 @@ def _levels(loads: Sequence[Load], kind: str) -> Iterator[str]:
 
 
 def _notes(runs: Sequence[tuple[str, Load]], kind: str) -> Iterator[str]:
-    """Yield `other work took up to 45 % of the CPUs during a (round 2); ...`."""
+    """Yield a message for each session's runs with an outlying load of one kind."""
     loads = [(name, getattr(load, kind)) for name, load in runs]
     known = [(name, load) for name, load in loads if load is not None]
     if len(known) < MINIMUM_RUNS:

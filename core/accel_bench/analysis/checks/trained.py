@@ -148,7 +148,7 @@ def _rates(pair: Pair) -> Iterator[str]:
 
 
 def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
-    """Return whether two counts of tensors by value agree; their values alone if totals differ."""
+    """Return whether two counts of tensors by value agree; by values alone if totals differ."""
     alike = sum(old.values()) == sum(new.values())
     return old == new if alike else old.keys() == new.keys()
 

@@ -149,7 +149,7 @@ def _other_rest(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]
 
 
 def _off(changes: Changes, limit: float, pair: Pair) -> str:
-    """Return the ratio of the changes' sizes in words, if beyond the limit and sketches' errors."""
+    """Return the ratio of the two changes' norms in words; empty if it is within `limit`."""
     errors = limit_of("standard errors", pair)
     allowed = limit + errors * changes.norm_ratio_error
     ratio = changes.distance.norm_ratio

@@ -145,7 +145,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def not_the_same(self) -> str:
-        """Differences that no declaration excuses, those by design included; empty without any."""
+        """Differences of training or output that no declaration excuses; empty without any."""
         other = "; ".join(self.training_reasons)
         found = [f"different ({other})"] if other else []
         found += [
@@ -183,7 +183,7 @@ def of_same_training(speed: Comparison, training: TrainingComparison) -> Compari
 
 
 def training_not_compared(reason: str) -> TrainingComparison:
-    """Return a comparison without verdicts, for a reason."""
+    """Return a comparison without verdicts, with the given reason."""
     return TrainingComparison(loss_reason=reason, update_reason=reason)
 
 

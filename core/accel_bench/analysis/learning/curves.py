@@ -9,7 +9,7 @@ from typing import NamedTuple
 from accel_bench.result import Metric, RankResult, Result, Sample
 
 CORE = "evaluate"
-"""Section of the scenario that requests the losses, named instead of a plugin."""
+"""Name of a scenario's section, which stands for the plugin of held-out losses."""
 
 
 class Reached(NamedTuple):

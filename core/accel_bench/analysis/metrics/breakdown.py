@@ -77,23 +77,23 @@ class Phases(Frozen):
 
 
 class TimeChange(Frozen):
-    """What a part of the time takes in A and in B, in one unit: a bar of a waterfall."""
+    """Times of one part of the work in A and in B, with their difference: a bar of a waterfall."""
 
     a: float
     b: float
 
     change: float
-    """B less A: below 0 it gained, above 0 it lost."""
+    """B minus A: negative if B is faster."""
 
     low: float | None
     """Lower end of the 95 % interval of the change over rounds; null with fewer than two."""
 
     high: float | None
-    """Upper end; null with fewer than two."""
+    """Upper end of that interval; null with fewer than two rounds."""
 
     @classmethod
     def over(cls, *pairs: tuple[float, float]) -> TimeChange:
-        """Return the means of pairs, a pair for each round, and of their differences."""
+        """Return the mean times and their mean difference, from a pair of times for each round."""
         differences = [b - a for a, b in pairs]
         mean = fmean(differences)
         half = t_bound(differences, 0.975) if len(differences) > 1 else None
@@ -103,7 +103,7 @@ class TimeChange(Frozen):
 
     @property
     def is_sure(self) -> bool:
-        """True if the interval leaves 0 out; without an interval nothing contradicts it."""
+        """True if the interval excludes 0, or is missing."""
         return self.low is None or self.high is None or self.low > 0 or self.high < 0
 
 

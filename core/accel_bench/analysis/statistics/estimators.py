@@ -86,7 +86,7 @@ def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def exp_interval(mean: float, half: float | None, confidence: float = CONFIDENCE) -> Interval:
-    """Return exp of a mean of logarithms, and of its interval of that half width."""
+    """Return exp of a mean of logarithms, and of the ends of its interval, `half` away from it."""
     low, high = (None, None) if half is None else (_exp(mean - half), _exp(mean + half))
     return Interval(median=math.exp(mean), low=low, high=high, confidence=confidence)
 
@@ -196,7 +196,7 @@ def t_tail(degrees: float, statistic: float) -> float:
 
 
 def _wallace(degrees: float) -> tuple[float, float]:
-    """Return finite degrees of freedom, and the factor from Student's t to the normal distribution.
+    """Return finite degrees of freedom, and the factor that makes Student's t a normal deviate.
 
     Source: Wallace (1959), "Bounds on normal approximations to Student's and the chi-square
     distributions".

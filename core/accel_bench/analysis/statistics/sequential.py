@@ -50,7 +50,7 @@ class Judgement(NamedTuple):
     """Upper bound of the slow-down at the look's error rate."""
 
     rounds_needed: int | None = None
-    """Total number of rounds for an outcome; None if there is one, or for too many rounds."""
+    """Total number of rounds that would settle an open outcome; None if too many."""
 
 
 def judge_comparison(found: Comparison, floor: float) -> Judgement:

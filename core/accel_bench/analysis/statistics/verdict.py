@@ -41,7 +41,7 @@ class QuantityWords(NamedTuple):
 
 OF_SPEED = QuantityWords()
 OF_ANY = QuantityWords("times as good", "better", "worse", "equally good")
-"""Words for speeds and latencies, and for all other quantities."""
+"""Words for speeds and latencies (OF_SPEED), and for all other quantities."""
 
 Training: TypeAlias = Literal[
     "not tested", "bitwise equal", "equivalent", "inconclusive", "different by design", "different"

@@ -115,7 +115,7 @@ def flat_speed(speed: RunThroughput | None) -> Cells:
 
 
 def flat_metrics(result: Result) -> Cells:
-    """Return the metrics of a run by name: of all ranks, of observers, and of evaluations.
+    """Return the metrics of a run by name: of all ranks, of the run, and of evaluations.
 
     A name that two plugins share begins with the plugin's name.
     """

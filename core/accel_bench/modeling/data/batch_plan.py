@@ -1,4 +1,4 @@
-"""The endless, sharded, seeded order of samples, from which each rank takes those of each step."""
+"""Endless, seeded order of samples, and its division among ranks and optimizer steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of any kind in the endless, sharded, seeded order of batches."""
+"""Batches of samples of any kind, in the endless order of `batch_plan`."""
 
 from __future__ import annotations
 
