@@ -301,10 +301,10 @@ def _of_tables(run: Result, first: Result) -> Result:
     return _with_fields(Result, run, RUN_FACTS, **alike, ranks=ranks)
 
 
-def _with_fields(model: type[ModelT], one: ModelT, names: Sequence[str], **others: Any) -> ModelT:
-    """Return a model with the named fields of `one`, and defaults for the others."""
+def _with_fields(model: type[ModelT], old: ModelT, names: Sequence[str], **others: Any) -> ModelT:
+    """Return a model with the named fields of `old`, and defaults for the others."""
     made: Any = copy(_blank(model))
-    vars(made).update({name: getattr(one, name) for name in names}, **others)
+    vars(made).update({name: getattr(old, name) for name in names}, **others)
     return cast(ModelT, made)
 
 

@@ -76,12 +76,12 @@ def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
     found = [device_of(result) for result in results]
     known = {r.session: one for r, one in zip(results, found, strict=True) if one}
     return [
-        one or _unseen(result, known.get(result.session))
+        one or _unreached_device(result, known.get(result.session))
         for result, one in zip(results, found, strict=True)
     ]
 
 
-def _unseen(result: Result, other: DeviceKind | None) -> DeviceKind:
+def _unreached_device(result: Result, other: DeviceKind | None) -> DeviceKind:
     """Return the device kind of a run that reached no device; `other` is its session's."""
     scenario = result.experiment.scenario
     known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")

@@ -97,7 +97,7 @@ class Hardware(Frozen):
         return names
 
     def fits(self, device_name: str) -> bool:
-        """Return whether torch may show the device under a name."""
+        """Return whether torch uses a name for the device."""
         name = " ".join(device_name.split())
         return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
 

@@ -163,7 +163,7 @@ class Redactor:
     def redact_model(self, model: ModelT) -> ModelT:
         """Return a pydantic model with its texts redacted, validated again.
 
-        Raises AccelBenchError for a secret that is a word of the model's own.
+        Raises AccelBenchError for a secret equal to a text that the model requires.
         """
         try:
             return type(model).model_validate(self.redact_value(model.model_dump(mode="python")))

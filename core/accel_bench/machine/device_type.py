@@ -1,4 +1,4 @@
-"""The contract of device types on which torch computes."""
+"""Interface of device types on which torch computes."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Machine(Frozen):
 
 
 def read_machine() -> Machine:
-    """Read this machine within milliseconds, without importing an accelerator library."""
+    """Return a description of this machine, without importing an accelerator library."""
     driver, cuda, gpus = _read_gpus()
     return Machine(
         host=socket.gethostname(),

@@ -142,7 +142,7 @@ def used_by(state: MachineState, uuids: Iterable[str]) -> tuple[GPUState, ...]:
 
 
 def limits_in(mask: int) -> tuple[str, ...]:
-    """Return NVML's bits as words; an unknown bit as its number."""
+    """Return the names of the clock limits in NVML's bit mask; an unknown bit as its number."""
     bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
     return tuple(CLOCK_LIMITS.get(bit, f"limit_{bit:#x}") for bit in bits)
 

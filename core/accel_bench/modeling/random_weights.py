@@ -154,7 +154,7 @@ class _Filling:
     def __init__(
         self, model: PreTrainedModel, place: torch.device, seed: int, *, again: bool
     ) -> None:
-        """Fill from a seed; `again` allows to create the model anew as a whole."""
+        """Store model, device and seed; `again` permits a second creation of the whole model."""
         self._model = model
         self._again = again
         self._place = place

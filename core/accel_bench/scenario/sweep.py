@@ -59,7 +59,7 @@ def is_excluded(reasons: Sequence[str]) -> bool:
 
 
 class Choice(Frozen):
-    """A size that the program worked out, with the reason."""
+    """Computed value of an `auto` size, with the reason."""
 
     key: str
     """Dotted key of the scenario."""

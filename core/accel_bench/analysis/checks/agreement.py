@@ -36,10 +36,10 @@ class Block(NamedTuple):
 
         Source: Chernoff's bound on the tail of a binomial distribution, solved for the share.
         """
-        found, low, high = self.differing / self.compared, 0.0, self.differing / self.compared
+        observed, low, high = self.differing / self.compared, 0.0, self.differing / self.compared
         for _ in range(50):
             middle = (low + high) / 2
-            unlikely = self.compared * _divergence(found, middle) > -math.log(CHANCE)
+            unlikely = self.compared * _divergence(observed, middle) > -math.log(CHANCE)
             low, high = (middle, high) if unlikely else (low, middle)
         return low
 
@@ -99,12 +99,12 @@ class Agreement(NamedTuple):
                 yield Block(number * BLOCK + 1, differing, compared)
 
 
-def _divergence(found: float, share: float) -> float:
+def _divergence(observed: float, share: float) -> float:
     """Return the Kullback-Leibler divergence of two shares, in nats."""
     if share <= 0:
         return math.inf
-    rest = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
-    return found * math.log(found / share) + rest
+    rest = (1 - observed) * math.log((1 - observed) / (1 - share)) if observed < 1 else 0.0
+    return observed * math.log(observed / share) + rest
 
 
 def agreement(baseline: Result, stack: Result) -> Agreement | None:

@@ -192,7 +192,7 @@ def _compare_round(
     why: dict[Training, str] = {
         "bitwise equal": "",
         "equivalent": "",
-        "inconclusive": f"{reason}; {explained}" if explained else _too_still(moved, tolerance),
+        "inconclusive": f"{reason}; {explained}" if explained else _hardly_moved(moved, tolerance),
         "different": reason,
         "different by design": "; ".join(filter(None, (reason, allowed.by_design))),
     }
@@ -209,7 +209,7 @@ def _compare_round(
     )
 
 
-def _too_still(moved: Movement, tolerance: float) -> str:
+def _hardly_moved(moved: Movement, tolerance: float) -> str:
     """Return why a distance within the tolerance is inconclusive: the loss hardly moved."""
     if math.isinf(moved.detectable):
         return f"it takes {MINIMUM_STEPS} steps or more to see whether the loss moves"

@@ -70,7 +70,7 @@ def different_norms(
     Norms differ if only one is zero, or by more than `factor`, for tensors of single experts by
     more than `of_expert`. Norms that are rounding beside their run's largest count as zero.
     """
-    ours, theirs = _weighty(stack), _weighty(baseline)
+    ours, theirs = _without_negligible(stack), _without_negligible(baseline)
     pairs = {name: (ours[name], theirs[name]) for name in theirs if name in ours}
     return {
         name: pair
@@ -90,7 +90,7 @@ def _of_one_side(pair: Pair) -> Iterator[str]:
             yield f"only the {side} trains {len(names)} of the tensors: {shown}"
 
 
-def _weighty(norms: Mapping[str, float | None]) -> dict[str, float]:
+def _without_negligible(norms: Mapping[str, float | None]) -> dict[str, float]:
     """Return the gradient norms by tensor, with zero for negligible ones."""
     least = NEGLIGIBLE * max((norm for norm in norms.values() if norm), default=0.0)
     return {name: norm if norm and norm > least else 0.0 for name, norm in norms.items()}

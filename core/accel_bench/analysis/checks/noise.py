@@ -186,10 +186,10 @@ def _device_reasons(
         if one.remap_pending:
             yield f"ecc: bad rows of the memory of {one.uuid} are not replaced yet"
     if before and after and len(pair) == 2:
-        yield from _rises(pair[0], pair[1], after.monotonic_seconds - before.monotonic_seconds)
+        yield from _increases(pair[0], pair[1], after.monotonic_seconds - before.monotonic_seconds)
 
 
-def _rises(before: GPUState, after: GPUState, seconds: float) -> Iterator[str]:
+def _increases(before: GPUState, after: GPUState, seconds: float) -> Iterator[str]:
     """Yield increases of a device's error and throttling counters between two readings."""
     if before.ecc_uncorrected is not None and after.ecc_uncorrected is not None:
         errors = after.ecc_uncorrected - before.ecc_uncorrected

@@ -73,10 +73,10 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
         return OutputComparison(output_reason="no token was generated")
     pair = next((pair for pair in pairs if in_letters(pair)), pairs[0])
     allowed = allowance("output", pair)
-    worst = max(known, key=lambda one: (_wrong(one, pair), one.difference))
+    worst = max(known, key=lambda one: (_count_unexplained(one, pair), one.difference))
     found = _judged(worst, sum(one.requests for one in known), allowed, pair)
     trusts = found.output_verdict == "equivalent" and not allowed.plugins
-    more = {"output_reason": found.output_reason + _untold(known)} if trusts else {}
+    more = {"output_reason": found.output_reason + _unknown_near_ties(known)} if trusts else {}
     return found.model_copy(update=more)
 
 
@@ -93,11 +93,11 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
         return found
     if drawn := explanation("explained output", worst.difference, pair):
         return found.model_copy(update={"output_verdict": "not tested", "output_reason": drawn})
-    wrong = _wrong(worst, pair)
+    wrong = _count_unexplained(worst, pair)
     verdict: Training = "different" if wrong else allowed.verdict(worst.difference)
     reason = (
         f"{worst.differing:,} of {count(worst.requests, 'request')} have another answer: "
-        f"{_apart(worst)}, {allowed.words}"
+        f"{_difference_words(worst)}, {allowed.words}"
     )
     if wrong:
         reason += f"; in {wrong:,} of them rounding does not explain the first other token"
@@ -110,13 +110,13 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
     return found.model_copy(update=judged)
 
 
-def _wrong(found: Agreement, pair: Pair) -> int:
+def _count_unexplained(agreed: Agreement, pair: Pair) -> int:
     """Return the number of requests whose difference no rounding explains, 0 up to a limit."""
     allowed = limit_of("wrong requests", pair)
-    return found.unexplained if found.unexplained > allowed else 0
+    return agreed.unexplained if agreed.unexplained > allowed else 0
 
 
-def _untold(rounds: Sequence[Agreement]) -> str:
+def _unknown_near_ties(rounds: Sequence[Agreement]) -> str:
     """Return a clause on differing answers whose near ties are unknown; empty without any."""
     untold = sum(one.untold for one in rounds)
     if not untold:
@@ -128,7 +128,7 @@ def _untold(rounds: Sequence[Agreement]) -> str:
     )
 
 
-def _apart(worst: Agreement) -> str:
+def _difference_words(worst: Agreement) -> str:
     """Return the share of differing tokens in words, overall or of the worst block."""
     block = worst.worst
     if block is None or worst.overall >= block.surely:

@@ -36,7 +36,7 @@ def too_fast(
     per step and per token."""
     usual = median(sample.seconds for sample in window)
     pace = median(seconds_per_token(sample) for sample in window)
-    if min(_times(one, usual, pace) for one in others) > MOST_FASTER:
+    if min(_smaller_ratio(one, usual, pace) for one in others) > MOST_FASTER:
         fastest = min(one.seconds for one in others)
         yield (
             f"the window's median step took {usual:.3g} s, and the fastest of {len(others)} steps "
@@ -44,7 +44,7 @@ def too_fast(
         )
 
 
-def _times(sample: Sample, usual: float, pace: float) -> float:
+def _smaller_ratio(sample: Sample, usual: float, pace: float) -> float:
     """Return the smaller ratio of a step's seconds to usual ones: per step, or per token."""
     ratios = ((sample.seconds, usual), (seconds_per_token(sample), pace))
     return min(seconds / other if other else math.inf for seconds, other in ratios)

@@ -74,7 +74,7 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     parts = [*_other_sizes(changes, pair)]
     excuse = _explained_size(abs(whole.norm_ratio - 1), allowed.tolerance, pair)
     if not excuse:
-        parts += _other_rest(changes, allowed.tolerance, pair)
+        parts += _other_dense_weights(changes, allowed.tolerance, pair)
         excuse = _explained_mixture(changes, pair)
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
     if verdict == "equivalent" and changes.exact is not None and not whole.apart:
@@ -82,9 +82,9 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     reasons: dict[Training, str] = {
         "bitwise equal": "",
         "equivalent": "",
-        "inconclusive": f"{_apart(whole, allowed)}; {excuse}",
+        "inconclusive": f"{_distance_words(whole, allowed)}; {excuse}",
         "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
-        "different by design": _apart(whole, allowed),
+        "different by design": _distance_words(whole, allowed),
     }
     excused = verdict == "different by design" and allowed.excuses(whole.relative)
     if not excused:
@@ -121,7 +121,7 @@ def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
 def _explained_mixture(changes: Changes, pair: Pair) -> str:
     """Return the explanation of the distance between two mixtures of experts of equal size."""
     words = explanation("explained mixture", changes.distance.relative, pair)
-    return "" if words and _off(changes, limit_of("size of a mixture", pair), pair) else words
+    return "" if words and _size_gap(changes, limit_of("size of a mixture", pair), pair) else words
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
@@ -133,11 +133,11 @@ def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
         one, limit = changes.part(part), limit_of(f"size of {part}", pair)
         if one.is_negligible(changes):
             continue
-        if off := _off(one, limit + left_out_share(pair), pair):
+        if off := _size_gap(one, limit + left_out_share(pair), pair):
             yield f"its {part} changed {off}"
 
 
-def _other_rest(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]:
+def _other_dense_weights(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]:
     """Yield a clause if weights outside of experts and routers differ by more than allowed."""
     rest, limit = changes.part(None), limit_of("rest of a mixture", pair)
     if rest.is_negligible(changes):
@@ -148,7 +148,7 @@ def _other_rest(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]
         yield f"what is neither expert nor router is {words}"
 
 
-def _off(changes: Changes, limit: float, pair: Pair) -> str:
+def _size_gap(changes: Changes, limit: float, pair: Pair) -> str:
     """Return the ratio of the two changes' norms in words; empty if it is within `limit`."""
     errors = limit_of("standard errors", pair)
     allowed = limit + errors * changes.norm_ratio_error
@@ -163,12 +163,12 @@ def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: in
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:
-        return _apart(whole, allowed)
+        return _distance_words(whole, allowed)
     still = f"{len(unmoved)} of {count(tensors, 'tensor')} did not move ({join_names(unmoved)})"
-    return f"{still}; {_apart(whole, allowed)}"
+    return f"{still}; {_distance_words(whole, allowed)}"
 
 
-def _apart(whole: Distance, allowed: Allowance) -> str:
+def _distance_words(whole: Distance, allowed: Allowance) -> str:
     """Return the distance, ratio of sizes and cosine of two updates in words."""
     cosine = "" if whole.cosine is None else f", at a cosine of {whole.cosine:.3g}"
     return (

@@ -119,6 +119,6 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def saturation(*loads: OfferedLoad) -> str:
-    """Return in a sentence that requests pile up, with the consequence."""
+    """Return a sentence that requests pile up, with the consequence."""
     names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"

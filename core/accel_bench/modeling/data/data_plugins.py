@@ -1,4 +1,4 @@
-"""Bases of data plugins: the hooks that make batches of the dataset of `load_data`."""
+"""Base classes of data plugins, with hooks that make batches of the loaded dataset."""
 
 from __future__ import annotations
 
