@@ -142,8 +142,8 @@ def list_hardware() -> dict[str, Hardware]:
 def find_hardware(device_name: str) -> NamedHardware | None:
     """Return the device of a torch, NVML or short name.
 
-    None for a name of no device, or of several: parts of a device (MIG), relatives with other
-    clocks and names of two products have no row, and get no other's.
+    None for a name of no device, or of several. Parts of a device (MIG), variants with other clocks
+    and names of two products are no device of the table.
     """
     table = list_hardware()
     fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
@@ -162,8 +162,8 @@ def named_hardware(name: str) -> NamedHardware:
 
 
 def devices_called(name: str) -> dict[str, Hardware]:
-    """Return the device of a short name or of torch's name, else the family of a name: all that
-    price catalogs call so, or whose short name has its words.
+    """Return the device with a short name or torch's name, else all devices that price catalogs
+    call so or whose short names contain the name's words.
 
     Raises HardwareError for a name of none.
     """

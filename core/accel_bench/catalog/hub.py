@@ -49,7 +49,7 @@ _UNREACHED: dict[str | None, HubModel] = {}
 
 
 def look_up(model: ModelUse) -> HubModel:
-    """Return the hub's facts about a model, requested once in a process; also without a network."""
+    """Return the hub's facts about a model, or why there are none; requested once per process."""
     key = _key(model)
     if key not in _FOUND:
         _FOUND[key] = _ask(model)

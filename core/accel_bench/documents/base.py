@@ -29,7 +29,7 @@ class Frozen(BaseModel):
     if not TYPE_CHECKING:  # For a type checker every attribute would exist.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an error for a former field that names its successor."""
+            """Raise AttributeError for a renamed field, with its new name."""
             if (new := FORMER_NAMES.get(name)) in type(self).model_fields:
                 raise AttributeError(f"{type(self).__name__}.{name} is called {new!r} now")
             return super().__getattr__(name)

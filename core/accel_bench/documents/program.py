@@ -21,8 +21,8 @@ RESULTS = "ACCEL_BENCH_RESULTS"
 def python_command(*arguments: str) -> list[str]:
     """Return a command of this interpreter that imports nothing from the working folder.
 
-    Python 3.10 lacks the option; there `accel_bench` removes the folder from the path when imported
-    by `-m`.
+    Python 3.10 lacks its option `-P`; there `accel_bench` removes the folder from the path when
+    imported by `-m`.
     """
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe, *arguments]

@@ -226,7 +226,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return values and their long lines in plain form, and as URLs, JSON and Python write them."""
+    """Return values and their long lines, plain and as written in URLs, JSON and Python."""
     found: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:

@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """Linux options of `prctl`: a signal when the parent ends, and adoption of orphans."""
 
 PATIENCE_SECONDS = 5.0
-"""Seconds to wait for killed processes, of which one on a dead disk never ends."""
+"""Seconds to wait for the end of killed processes."""
 
 
 def main(parent: int, report: int, command: list[str]) -> int:

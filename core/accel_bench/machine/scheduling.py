@@ -19,7 +19,7 @@ PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 """Linux options of `prctl` that set and read the adoption of orphaned descendants."""
 
 PATIENCE_SECONDS = 5.0
-"""Seconds to wait for killed processes, of which one on a dead disk never ends."""
+"""Seconds to wait for the end of killed processes."""
 
 
 class Scheduling(Frozen):

@@ -120,7 +120,7 @@ def model_class_of(run: Run) -> str:
 def check_model_class(config: Any, model_class: str, run: Run) -> None:
     """Raise ScenarioError for a configuration that the task's class cannot load.
 
-    A configuration that brings code of its own names its classes itself.
+    Configurations with code of their own are accepted, since they name their classes.
     """
     known = getattr(getattr(transformers, model_class), "_model_mapping", None)
     foreign = not type(config).__module__.startswith("transformers.")
@@ -250,7 +250,7 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
 
 
 def check_fit(config: Any, run: Run, name: str | None = None) -> None:
-    """Raise ScenarioError for tokens or positions without an embedding: a GPU would only abort.
+    """Raise ScenarioError for token ids or positions beyond the model's embeddings.
 
     For loaders that do without `load_base_model`. `name` is the model's, by default the scenario's.
     """

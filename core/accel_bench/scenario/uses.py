@@ -29,7 +29,7 @@ Length: TypeAlias = Annotated[int, Field(ge=1, le=16_777_216)]
 """Length of a sample in tokens."""
 
 NO_PLUGIN = "none"
-"""Name of no plugin, which leaves a slot empty."""
+"""Plugin name that leaves a slot empty."""
 
 
 class SlotDefaults(Frozen):

@@ -181,7 +181,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
 def comparability_of_rounds(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparability:
-    """Compare the settings of the rounds in which both experiments completed; empty without any."""
+    """Compare the settings of rounds that both experiments completed; empty without any round."""
     keys = sorted(set(baseline) & set(stack))
     if not keys:
         return Comparability()

@@ -30,7 +30,7 @@ class OutputComparison(Frozen):
     """Share of differing tokens among those whose earlier tokens all agree, in the worst round;
     0.01 is 1 %.
 
-    If eight consecutive positions are surely worse than all tokens, their lower bound.
+    If a block of eight positions surely differs more, its lower bound counts.
     """
 
     output_tolerance: float | None = None
