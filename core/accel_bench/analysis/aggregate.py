@@ -366,8 +366,8 @@ def ending(
 ) -> StopReason:
     """Return the final status of an experiment from the statuses of its runs.
 
-    One invalid run makes it `invalid`; completed runs alone make it `ok`, at least half of them
-    `degraded`. `stopped` is the status if runs are missing.
+    One invalid run makes it `invalid`; else it is `ok` if all runs are, and `degraded` if at least
+    half completed. `stopped` is the status if runs are missing.
     """
     if not counted:
         return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped

@@ -101,7 +101,7 @@ def of_same_load(
     """Return a comparison, `inconclusive` instead of `better` if other programs used the CPUs much
     more beside one of the two stacks.
 
-    A server that answers the stack's requests can be such a program.
+    Runs that answer requests are left out, since their server can be such a program.
     """
     pairs = [
         (load_of(baseline[key]), load_of(run))
