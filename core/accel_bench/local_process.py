@@ -54,6 +54,9 @@ class LocalProcess:
     MARK = "ACCEL_BENCH_RUN_ID"
     """Environment variable that marks every process of a rank with its run and rank."""
 
+    PROGRAM = "accel_bench.worker"
+    """Module that Python runs as the rank."""
+
     def __init__(self, job: Job, rank: int, environment: Mapping[str, str] | None = None) -> None:
         """Start the process with the environment that `rank_environment` returns."""
         self.rank = rank
@@ -61,7 +64,7 @@ class LocalProcess:
         self.node: Node | None = None
         environment = environment or rank_environment(job, rank)
         numbers = str(rank), environment["LOCAL_RANK"]
-        command = job.python_command("-m", "accel_bench.worker", str(job.path()), *numbers)
+        command = job.python_command("-m", self.PROGRAM, str(job.path()), *numbers)
         reading, writing = os.pipe()
         adopting = sys.platform == "linux"
         if adopting:

@@ -146,7 +146,7 @@ def run_request(options: RunCommandOptions) -> PlanRequest:
     """Return the request of `accel-bench run` to the planner."""
     request = plan_request(
         options,
-        {"measure.rounds": _rounds(options.rounds), "measure.compare": options.compare},
+        {"measure.rounds": parse_rounds(options.rounds), "measure.compare": options.compare},
         only=tuple(options.only or ()),
         seeds=options.seeds or 0,
         family=options.family or "",
@@ -162,7 +162,7 @@ def run_request(options: RunCommandOptions) -> PlanRequest:
     return replace(request, only=(*request.only, *added))
 
 
-def _rounds(text: str | None) -> int | str | None:
+def parse_rounds(text: str | None) -> int | str | None:
     """Return the number of rounds, or `auto`. Raises ScenarioError for anything else."""
     if text is None or text == "auto":
         return text

@@ -1,0 +1,1 @@
+"""`accel-bench ab`: any training commands side by side, observed from within, judged as stacks."""

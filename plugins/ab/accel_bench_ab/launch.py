@@ -1,0 +1,52 @@
+"""How a command's processes start: the rank that runs it, and the environment that it gets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from accel_bench import Job, LocalProcess
+
+OBSERVER = Path(__file__).parent / "observer"
+"""Folder of the module that Python imports when it starts."""
+
+RECORDS, PAGE = "ACCEL_BENCH_AB", "ACCEL_BENCH_AB_PAGE"
+"""Environment variables of an observed command: the folder of records, and the heartbeat page."""
+
+OURS = ("LOCAL_RANK", "ACCEL_BENCH_PARENT")
+"""Environment variables of the rank that its command does not get."""
+
+
+class CommandProcess(LocalProcess):
+    """Rank that runs a command; it gets the user's environment, with nothing added for a worker."""
+
+    PROGRAM = "accel_bench_ab.rank"
+
+    def __init__(self, job: Job, rank: int) -> None:
+        own = {
+            self.MARK: f"{job.run_id}/{rank}",
+            "ACCEL_BENCH_PARENT": str(os.getpid()),
+            "LOCAL_RANK": "0",
+        }
+        super().__init__(job, rank, {**os.environ, **job.experiment.scenario.environment, **own})
+
+
+def command_environment(
+    variables: Mapping[str, str], records: Path, page: Path, observed: bool
+) -> dict[str, str]:
+    """Return the environment of a command, with the observer first on the path of its Pythons."""
+    made = {name: value for name, value in variables.items() if name not in OURS}
+    if not observed:
+        return made
+    path = [str(OBSERVER), *filter(None, [variables.get("PYTHONPATH", "")])]
+    return {**made, "PYTHONPATH": os.pathsep.join(path), RECORDS: str(records), PAGE: str(page)}
+
+
+def program_of(word: str, folder: str) -> str | None:
+    """Return the path of a program; None if there is none of this name."""
+    if os.sep in word:
+        path = Path(folder or ".") / word
+        return str(path) if os.access(path, os.X_OK) and path.is_file() else None
+    return shutil.which(word)

@@ -1,0 +1,82 @@
+"""Start of the observer in a Python process: waits for torch, then watches its optimizers.
+
+Python imports this module when it starts, as the folder is the first of PYTHONPATH in the tree of
+an observed command, and there alone. A `sitecustomize` that it hides is imported after it. A
+process that never imports torch pays for one entry of `sys.meta_path`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+TYPE_CHECKING = False  # Every Python process of the command imports this file: `typing` is slow.
+if TYPE_CHECKING:
+    from typing import Any
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class WaitForTorch:
+    """Finder that loads torch as it would be loaded without it, then starts the observer, once."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return torch's own spec with a loader that tells the observer; None for other modules."""
+        if name != "torch":
+            return None
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = ThenObserve(spec.loader)
+        return spec
+
+
+class ThenObserve:
+    """Loader that is torch's own but for what follows the import."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def create_module(self, spec: Any) -> Any:
+        """Return the module that torch's own loader creates."""
+        return self._own.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        """Import torch, and start the observer. Its own failure leaves the command alone."""
+        module.__spec__.loader = module.__loader__ = self._own
+        sys.meta_path[:] = [one for one in sys.meta_path if one is not WaitForTorch]
+        self._own.exec_module(module)
+        try:
+            _start(module)
+        except Exception as error:
+            print(f"accel-bench: the observer does not work here: {error!r}", file=sys.stderr)
+
+
+def _start(torch: Any) -> None:
+    """Import the observer beside this file, whatever other modules have its name."""
+    path = os.path.join(FOLDER, "watch.py")
+    spec: Any = importlib.util.spec_from_file_location("_accel_bench_ab_watch", path)
+    watch = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = watch
+    spec.loader.exec_module(watch)
+    watch.start(torch, os.environ["ACCEL_BENCH_AB"])
+
+
+def _import_hidden() -> None:
+    """Import the `sitecustomize` that this one hides, if there is any."""
+    rest = [one for one in sys.path if os.path.abspath(one or os.curdir) != FOLDER]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if "ACCEL_BENCH_AB" in os.environ:
+    sys.meta_path.insert(0, WaitForTorch)
+    _import_hidden()

@@ -1,0 +1,570 @@
+"""What the observer does in a process that trains: it notes each optimizer step in a mapped file.
+
+It is imported by its path into the observed command's own Python, and uses nothing but that
+Python's standard library and torch. It waits for no device and prints nothing. The numbers of a
+step lie in shared memory as soon as the step has ended, so that no signal can take them away.
+`accel_bench_ab.record` reads what is written here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import mmap
+import os
+import struct
+import sys
+import time
+import weakref
+from typing import Any
+
+FIELDS = 8
+"""Numbers of a step, each of eight bytes: nanoseconds of its end by the monotonic clock; processed,
+real and supervised tokens, and sequences, -1 for not seen; the loss as a float64, NaN for not seen;
+backward passes; 1 once the step has ended."""
+
+GROWTH = 1024
+"""Steps for which a file grows at once, on the disk too: writing to a page that the disk has no
+room for would kill the process."""
+
+MOST_STEPS = 100_000
+"""Steps that are noted; later ones are counted alone."""
+
+SKETCHES = (2, 8)
+"""Steps after which the change of the weights is sketched: they belong to any warm-up."""
+
+BUCKETS, ROW = 31, 31 * 131
+"""Sums of a sketch, and elements that share a random sign."""
+
+MOST_PENDING = 3
+"""Batches that may wait for their backward pass when a step ends: prefetched ones."""
+
+UNSEEN = -1
+
+
+def start(torch: Any, folder: str) -> None:
+    """Watch the optimizers, losses and batches of this process, and of those forked from it."""
+    watch = Watch(torch, folder)
+    optimizers = sys.modules["torch.optim.optimizer"]
+    optimizers.register_optimizer_step_pre_hook(untraced(watch.before_step))
+    optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
+    _watch_backward(torch, watch)
+    _watch_scaler(torch)
+    _watch_loader(torch, watch)
+    os.register_at_fork(after_in_child=watch.forget)
+    atexit.register(watch.close)
+
+
+def untraced(function: Any) -> Any:
+    """Return the function, marked as one that torch's compiler leaves to Python."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
+
+
+class Steps:
+    """The mapped file of a process, a row of `FIELDS` numbers for each step."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self.room = 0
+        self.whole: Any = ()
+        self.real: Any = ()
+        self.grow()
+
+    def grow(self) -> None:
+        """Make room for more steps. Raises OSError on a full disk."""
+        more = GROWTH * FIELDS * 8
+        os.posix_fallocate(self._file, self.room * FIELDS * 8, more)
+        self.room += GROWTH
+        page = mmap.mmap(self._file, self.room * FIELDS * 8)
+        self.whole, self.real = memoryview(page).cast("q"), memoryview(page).cast("d")
+
+
+class Batches:
+    """Counts of the batches of one data loader that have not reached a backward pass yet."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, int, int, int] | None] = []
+
+
+class Watch:
+    """What one process has been seen to do."""
+
+    def __init__(self, torch: Any, folder: str) -> None:
+        self.torch, self.folder = torch, folder
+        self.page: Any = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: a forked process inherits what its parent did, and did none of it."""
+        self.pid, self.began = os.getpid(), time.monotonic_ns()
+        self.steps: Steps | None = None
+        self.count = 0
+        self.passes = 0
+        self.all_passes = 0
+        self.depth = 0
+        self.group: set[int] = set()
+        self.first_group: set[int] = set()
+        self.optimizers: list[Any] = []
+        self.loss = math.nan
+        self.pending_losses: list[Any] = []
+        self.pinned: Any = None
+        self.loader: Batches | None = None
+        self.tokens = [0, 0, 0, 0]
+        self.tokens_unseen = ""
+        self.steps_unseen = ""
+        self.loss_unseen = ""
+        self.before: dict[str, Any] | None = None
+        self.trained: dict[str, Any] = {}
+        self.updates: dict[int, Any] = {}
+        self.update_unseen = ""
+        self.closed = False
+
+    # Events of the training.
+
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Sketch the weights before the first step of the process."""
+        if self.before is None:
+            self.before = {}
+            self._guarded(self._first_sketch, optimizer)
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Note the end of an optimizer's step; steps without a backward pass between are one."""
+        now = time.monotonic_ns()
+        if self.steps_unseen:
+            return
+        if self.passes == 0 and self.count:
+            self._another(optimizer, now)
+            return
+        if self.count and self.group != self.first_group:
+            self._lose("optimizers take turns, so that a step of the training has no end")
+            return
+        self.group = {id(optimizer)}
+        if not self.count:
+            self.first_group = self.group
+            self._guarded(self._open)
+        if all(one() is not optimizer for one in self.optimizers):
+            self.optimizers.append(weakref.ref(optimizer))
+        self._note(now)
+
+    def _another(self, optimizer: Any, now: int) -> None:
+        """Take the step of a further optimizer as part of the same step of the training."""
+        if id(optimizer) in self.group:
+            self._lose("an optimizer took two steps without a backward pass between them")
+            return
+        self.group.add(id(optimizer))
+        if all(one() is not optimizer for one in self.optimizers):
+            self.optimizers.append(weakref.ref(optimizer))
+        if self.steps is not None and self.count <= MOST_STEPS:
+            self.steps.whole[(self.count - 1) * FIELDS] = now
+
+    def _note(self, now: int) -> None:
+        """Write the row of a step that has ended."""
+        steps, number = self.steps, self.count
+        self.count = number + 1
+        if steps is not None and number < MOST_STEPS:
+            if number == steps.room:
+                self._guarded(steps.grow)
+                if number == steps.room:
+                    self._lose("its record found no room on the disk")
+                    return
+            row, whole = number * FIELDS, steps.whole
+            whole[row] = now
+            tokens = self.tokens
+            loader = self.loader
+            if loader is None or self.tokens_unseen:
+                whole[row + 1] = whole[row + 2] = whole[row + 3] = whole[row + 4] = UNSEEN
+            else:
+                whole[row + 1], whole[row + 2], whole[row + 3], whole[row + 4] = tokens
+                if len(loader.waiting) > MOST_PENDING:
+                    self.tokens_unseen = "more batches are read than reach a backward pass"
+            steps.real[row + 5] = self.loss
+            whole[row + 6] = self.passes
+            whole[row + 7] = 1
+            if self.pending_losses:
+                self._guarded(self._keep_loss, number)
+        tokens[:] = 0, 0, 0, 0
+        self.passes, self.loss = 0, math.nan
+        if self.page is not None:
+            self.page[0] = self.count
+        if number < 8 and (number == 0 or self.count in SKETCHES):
+            self._guarded(self._sketch)
+            self._guarded(self.write)
+
+    def backward(self, tensors: Any) -> None:
+        """Count a backward pass, with its loss and its batch."""
+        self.passes += 1
+        self.all_passes += 1
+        loader = self.loader
+        if loader is not None and not self.tokens_unseen:
+            counts = loader.waiting.pop(0) if loader.waiting else None
+            if counts is None:
+                self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
+            else:
+                tokens = self.tokens
+                tokens[0] += counts[0]
+                tokens[1] += counts[1]
+                tokens[2] += counts[2]
+                tokens[3] += counts[3]
+        loss: Any = tensors
+        if not isinstance(loss, self.torch.Tensor):
+            if len(loss) != 1:
+                self.loss_unseen = "a backward pass was of several tensors"
+                return
+            loss = loss[0]
+        loss = getattr(loss, "_accel_bench_unscaled", loss)
+        if loss.numel() != 1:
+            self.loss_unseen = "a backward pass was of no scalar"
+        elif loss.device.type == "cpu":
+            value = loss.item()
+            self.loss = value if self.passes == 1 else self.loss + value
+        else:
+            self.pending_losses.append(loss.detach())
+
+    def fetched(self, batches: Batches, batch: Any) -> None:
+        """Note that a batch was read; it waits for its backward pass."""
+        self.loader = batches
+        if not self.tokens_unseen and len(batches.waiting) < 4096:
+            batches.waiting.append(counts_of(batch, self.torch))
+
+    def _keep_loss(self, number: int) -> None:
+        """Copy the sum of a step's losses off the device, without waiting for it."""
+        total = self.pending_losses[0]
+        for one in self.pending_losses[1:]:
+            total = total + one
+        self.pending_losses.clear()
+        if self.pinned is None:
+            room = self.torch.full((MOST_STEPS,), math.nan, dtype=self.torch.float32)
+            self.pinned = room.pin_memory() if total.device.type == "cuda" else room
+        self.pinned[number].copy_(total.reshape(()), non_blocking=True)
+
+    # What becomes of it.
+
+    def _lose(self, reason: str) -> None:
+        self.steps_unseen = reason
+        self._guarded(self._open)
+        self._guarded(self.write)
+
+    def _guarded(self, work: Any, *args: Any) -> None:
+        """Do something that may fail, which must not hurt the training."""
+        try:
+            work(*args)
+        except Exception as error:
+            self.update_unseen = self.update_unseen or f"{type(error).__name__}: {error}"
+
+    @property
+    def _name(self) -> str:
+        return os.path.join(self.folder, f"{self.pid}-{self.began}")
+
+    def _open(self) -> None:
+        if self.steps is None:
+            self.steps = Steps(f"{self._name}.steps")
+        page = os.environ.get("ACCEL_BENCH_AB_PAGE", "")
+        if self.page is None and page and os.environ.get("RANK", "0") == "0":
+            with open(page, "r+b") as file:
+                self.page = memoryview(mmap.mmap(file.fileno(), 32)).cast("Q")
+
+    def close(self) -> None:
+        """Write what is known when the process ends."""
+        if self.closed or os.getpid() != self.pid or not (self.count or self.all_passes):
+            return
+        self.closed = True
+        if self.count not in self.updates:
+            self._guarded(self._sketch)
+        if self.pinned is not None and self.steps is not None:
+            self._guarded(self._read_losses)
+        self._guarded(self.write)
+
+    def _read_losses(self) -> None:
+        if self.pinned.is_pinned():
+            self.torch.cuda.synchronize()  # The command has ended its work.
+        for number in range(min(self.count, MOST_STEPS)):
+            self.steps.real[number * FIELDS + 5] = float(self.pinned[number])  # type: ignore[union-attr]
+
+    def write(self) -> None:
+        """Write the facts of the process, in place of those before."""
+        path = f"{self._name}.json"
+        with open(f"{path}.part", "w", encoding="utf8") as file:
+            json.dump(self.facts(), file)
+        os.replace(f"{path}.part", path)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the process beside its steps."""
+        optimizers = [one for one in (known() for known in self.optimizers) if one is not None]
+        tokens = self.tokens_unseen
+        if not tokens and self.loader is None:
+            tokens = "no DataLoader of torch was read"
+        return {
+            "pid": self.pid,
+            "began": self.began,
+            "rank": int(os.environ.get("RANK", "0") or 0),
+            "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
+            "python": sys.version.split()[0],
+            "torch": str(self.torch.__version__),
+            "steps": self.count,
+            "backward_passes": self.all_passes,
+            "steps_unseen": self.steps_unseen,
+            "tokens_unseen": tokens,
+            "loss_unseen": self.loss_unseen,
+            "update_unseen": self.update_unseen,
+            "updates": self.updates,
+            "threads": self.torch.get_num_threads(),
+            "peak_rss_bytes": peak_resident_bytes(),
+            "ended": self.closed,
+            **device_facts(self.torch),
+            **optimizer_facts(optimizers),
+            **compiler_facts(),
+        }
+
+    # The change of the weights.
+
+    def _first_sketch(self, optimizer: Any) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        names = names_of(parameters, self.torch)
+        if int(os.environ.get("RANK", "0") or 0):
+            self.update_unseen = "another rank keeps it"
+        elif any(hasattr(one, "full_tensor") for one in parameters):
+            self.update_unseen = "the weights lie on several ranks"
+        else:
+            pairs = zip(names, parameters, strict=True)
+            self.before = {name: sketch(name, one, self.torch) for name, one in pairs}
+        self.trained = dict(zip(names, map(weakref.ref, parameters), strict=True))
+
+    def _sketch(self) -> None:
+        """Sketch the change of the weights since before the first step."""
+        alive = {name: known() for name, known in self.trained.items()}
+        if not self.before or any(one is None for one in alive.values()):
+            return
+        now = {name: sketch(name, one, self.torch) for name, one in alive.items()}
+        self.updates[self.count] = {
+            name: {
+                "elements": alive[name].numel(),
+                "dtype": str(alive[name].dtype).replace("torch.", ""),
+                "change": (after - self.before[name]).tolist(),
+                "weights": after.tolist(),
+            }
+            for name, after in now.items()
+        }
+
+
+def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
+    """Return processed, real and supervised tokens, and sequences, of a batch on the host.
+
+    Each `*input_ids` counts with its `*attention_mask`; None for a batch without token ids.
+    """
+    if isinstance(batch, (tuple, list)):
+        found = [one for one in batch if hasattr(one, "keys")]
+        if not found and batch and is_tokens(batch[0], torch):
+            size = batch[0].numel()
+            return size, size, size, batch[0].shape[0]
+        batch = found[0] if len(found) == 1 else None
+    if batch is None or not hasattr(batch, "keys"):
+        return (batch.numel(),) * 3 + (batch.shape[0],) if is_tokens(batch, torch) else None
+    processed = real = sequences = 0
+    supervised = None
+    for key in batch.keys():
+        ids = batch[key]
+        if not str(key).endswith("input_ids") or not is_tokens(ids, torch):
+            continue
+        mask = batch.get(str(key)[: -len("input_ids")] + "attention_mask")
+        processed += ids.numel()
+        whole = mask is None or mask.shape != ids.shape
+        real += ids.numel() if whole else count_nonzero(mask)
+        sequences += ids.shape[0]
+    labels = batch.get("labels")
+    if is_tokens(labels, torch):
+        supervised = count_nonzero(labels[..., 1:] != -100)
+    if not processed:
+        return None
+    return processed, real, real if supervised is None else min(supervised, real), sequences
+
+
+def is_tokens(value: Any, torch: Any) -> bool:
+    """Return whether a value is a tensor of whole numbers on the host, of rows of tokens."""
+    known = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() >= 2
+    return known and not value.is_floating_point()
+
+
+def count_nonzero(tensor: Any) -> int:
+    """Return the number of elements that are not 0."""
+    return int(tensor.count_nonzero())
+
+
+def _watch_backward(torch: Any, watch: Watch) -> None:
+    """Have `torch.autograd.backward`, which `Tensor.backward` calls, tell the watch of it."""
+    own = torch.autograd.backward
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch.depth == 0:
+            watch._guarded(watch.backward, tensors)
+        watch.depth += 1
+        try:
+            return own(tensors, *args, **kwargs)
+        finally:
+            watch.depth -= 1
+
+    backward.__wrapped__ = own  # type: ignore[attr-defined]
+    backward._torchdynamo_disable = True  # type: ignore[attr-defined]
+    backward.__doc__, backward.__name__ = own.__doc__, own.__name__
+    torch.autograd.backward = backward
+
+
+def _watch_scaler(torch: Any) -> None:
+    """Have a gradient scaler's product remember the loss that it is the multiple of."""
+    kind = torch.amp.grad_scaler.GradScaler
+    own = kind.scale
+
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = own(self, outputs)
+        if isinstance(scaled, torch.Tensor) and scaled is not outputs:
+            scaled._accel_bench_unscaled = outputs.detach()
+        return scaled
+
+    scale.__wrapped__, scale.__doc__ = own, own.__doc__  # type: ignore[attr-defined]
+    kind.scale = scale
+
+
+def _watch_loader(torch: Any, watch: Watch) -> None:
+    """Have each iterator of a DataLoader tell the watch of its batches."""
+    from torch.utils.data import dataloader
+
+    kind = dataloader._BaseDataLoaderIter
+    own = kind.__next__
+
+    def fetch(self: Any) -> Any:
+        batches = self.__dict__.get("_accel_bench_batches")
+        if batches is None:
+            batches = self._accel_bench_batches = Batches()
+        watch.loader = batches
+        batch = own(self)
+        watch._guarded(watch.fetched, batches, batch)
+        return batch
+
+    kind.__next__ = kind.next = fetch
+
+
+def names_of(parameters: list[Any], torch: Any) -> list[str]:
+    """Return the names of an optimizer's parameters in the smallest module that holds the most of
+    them, else their places."""
+    import gc
+
+    wanted = {id(one) for one in parameters}
+    best: tuple[int, int] = (0, 0)
+    names: dict[int, str] = {}
+    for module in [one for one in gc.get_objects() if isinstance(one, torch.nn.Module)]:
+        found = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
+        rank = (len(found), -sum(1 for _ in module.modules()))
+        if found and rank > best:
+            best, names = rank, found
+    return [names.get(id(one), f"parameter {place}") for place, one in enumerate(parameters)]
+
+
+def sketch(name: str, tensor: Any, torch: Any) -> Any:
+    """Return signed sums of a tensor's elements, shape (BUCKETS,), float64, on the host.
+
+    The sign of an element depends on the tensor's name and the element's place alone, so that the
+    sketches of two processes can be compared.
+    """
+    import zlib
+
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        rows = -(-flat.numel() // ROW)
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        signs = torch.randint(0, 2, (ROW + rows,), generator=generator, dtype=torch.int8)
+        signs = (signs.double() * 2 - 1).to(flat.device)
+        sums = torch.zeros(ROW, dtype=torch.float64, device=flat.device)
+        for first in range(0, rows, 256):
+            block = flat[first * ROW : (first + 256) * ROW].double()
+            whole = block.numel() // ROW
+            of_rows = signs[ROW + first : ROW + first + whole + 1]
+            sums += of_rows[:whole] @ block[: whole * ROW].view(-1, ROW)
+            rest = block[whole * ROW :]
+            if rest.numel():
+                sums[: rest.numel()] += of_rows[whole] * rest
+        return (sums * signs[:ROW]).view(-1, BUCKETS).sum(0).cpu()
+
+
+def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
+    """Return the classes of the optimizers, and by parameter the numbers that are in force."""
+    facts: dict[str, Any] = {"optimizer": "+".join(type(one).__name__ for one in optimizers)}
+    rates: dict[str, int] = {}
+    decays: dict[str, int] = {}
+    others: dict[str, dict[str, int]] = {}
+    states: dict[str, int] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            tensors = len(group["params"])
+            for key, value in group.items():
+                if key == "params" or not isinstance(value, (int, float, tuple, list)):
+                    continue
+                known = {"lr": rates, "weight_decay": decays}.get(key)
+                known = others.setdefault(key, {}) if known is None else known
+                if key in ("lr", "weight_decay") or is_number(value):
+                    text = number_text(value)
+                    known[text] = known.get(text, 0) + tensors
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if hasattr(value, "dtype") and value.dim() and value.is_floating_point():
+                    dtype = str(value.dtype).replace("torch.", "")
+                    states[dtype] = states.get(dtype, 0) + value.numel()
+    facts["learning_rates"], facts["weight_decays"] = rates, decays
+    facts["hyperparameters"] = {key: value for key, value in others.items() if value}
+    facts["state_dtypes"] = states
+    return facts
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number that decides a training, or several of them."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return all(isinstance(one, float) and not isinstance(one, bool) for one in values)
+
+
+def number_text(value: Any) -> str:
+    """Return numbers with six digits."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return ", ".join(f"{float(one):.6g}" for one in values)
+
+
+def device_facts(torch: Any) -> dict[str, Any]:
+    """Return the device in use, and the peaks of its allocator, which are kept on the host."""
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return {"device": "cpu"}
+    return {
+        "device": "cuda",
+        "device_name": torch.cuda.get_device_name(),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
+
+
+def compiler_facts() -> dict[str, Any]:
+    """Return the counts of torch's compiler; empty where it was not loaded."""
+    dynamo = sys.modules.get("torch._dynamo")
+    counters = getattr(getattr(dynamo, "utils", None), "counters", None)
+    if counters is None:
+        return {}
+    stats = counters.get("stats", {})
+    breaks = counters.get("graph_break", {})
+    return {"graphs": stats.get("unique_graphs", 0), "graph_breaks": sum(breaks.values())}
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the peak resident memory of this process; None if unreadable."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+ROW_FORMAT = struct.Struct("=qqqqqdqq")
+"""One row of the file of steps."""

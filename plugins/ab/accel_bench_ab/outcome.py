@@ -1,0 +1,238 @@
+"""The result of a command's run: its status, window, figures and effective configuration."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accel_bench.analysis.wording import count
+from accel_bench.effective import Compilation, EffectiveConfiguration, OptimizerProgress
+from accel_bench.job import HEARTBEAT_STEP, MEASURE, Job
+from accel_bench.machine.info import Device
+from accel_bench.result import (
+    Metric,
+    RankResult,
+    Sample,
+    Status,
+    TensorUpdate,
+    WeightUpdate,
+    Window,
+)
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench_ab.figures import read_figures
+from accel_bench_ab.plugin import ENGINE, CommandOptions
+from accel_bench_ab.record import Observed
+from accel_bench_ab.window import window_of
+
+OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|out of memory")
+"""Words of a command's last output by which it ran out of memory."""
+
+LAST_BYTES = 1 << 16
+"""End of the output in which they are searched."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended, and what it was seen to do."""
+
+    code: int
+    """Exit code; negative for the signal that ended it."""
+
+    ended_by: str
+    """Name of the signal by which accel-bench ended it; empty if it ended by itself."""
+
+    started: float
+    ended: float
+    """Seconds by the monotonic clock."""
+
+    peak_bytes: int
+    """Peak resident memory of its largest process."""
+
+    killed_for_memory: bool
+    output: Path
+    observed: Observed
+
+    def seen(self) -> dict[str, Any]:
+        """Return what was seen of it, for the choice of what is compared."""
+        return {
+            "steps": len(self.observed.steps),
+            "unseen": self.observed.unseen,
+            "code": 0 if self.ended_by else self.code,
+            "seconds": self.ended - self.started,
+        }
+
+
+def result_of(
+    job: Job, options: CommandOptions, finished: Finished, heartbeat: Heartbeat
+) -> RankResult:
+    """Return the result of a command's run."""
+    observed, counts = finished.observed, job.experiment.scenario.counts
+    window = None
+    reasons = [*_failures(finished)]
+    status = Status.OK
+    if reasons:
+        status = Status.OOM if _ran_out_of_memory(finished) else Status.FAILED
+    elif job.purpose == MEASURE:
+        window = _call(finished) if counts == "calls" else _window(job, options, observed)
+        missing = [*_missing(observed, counts, window)]
+        if missing:
+            status, reasons, window = Status.INVALID, missing, None
+    heartbeat.page[HEARTBEAT_STEP] = window.samples[-1].step + 1 if window else 0
+    return RankResult(
+        rank=0,
+        status=status,
+        reasons=tuple(reasons),
+        phase="window" if reasons else "",
+        device=Device(job.experiment.scenario.resources.device, 0),
+        window=window,
+        metrics=tuple(_metrics(options, finished)) if status.completed else (),
+        effective=effective_of(observed),
+        update=update_of(observed),
+        evidence={ENGINE: _evidence(options, finished, window)},
+    )
+
+
+def _failures(finished: Finished) -> Iterator[str]:
+    """Yield that a command failed, unless accel-bench ended it."""
+    if finished.ended_by or finished.code == 0:
+        return
+    if finished.code < 0:
+        yield f"the command was ended by {signal.Signals(-finished.code).name}"
+    else:
+        yield f"the command ended with exit code {finished.code}"
+
+
+def _ran_out_of_memory(finished: Finished) -> bool:
+    if finished.code == -signal.SIGKILL:
+        return finished.killed_for_memory
+    with finished.output.open("rb") as file:
+        file.seek(max(0, finished.output.stat().st_size - LAST_BYTES))
+        return OUT_OF_MEMORY.search(file.read()) is not None
+
+
+def _call(finished: Finished) -> Window:
+    """Return the whole run of a command as one sample."""
+    seconds = finished.ended - finished.started
+    sample = Sample(
+        step=0,
+        seconds=seconds,
+        sequences=1,
+        processed_tokens=1,
+        real_tokens=1,
+        supervised_tokens=1,
+        loss=None,
+    )
+    return Window(started=finished.started, ended=finished.ended, samples=(sample,))
+
+
+def _window(job: Job, options: CommandOptions, observed: Observed) -> Window | None:
+    if not observed.steps:
+        return None
+    began = int(observed.ranks[0].facts["began"]) / 1e9
+    tokens = job.experiment.scenario.counts == "tokens" and not observed.tokens_unseen
+    return window_of(observed.steps, began, job.warmup, options.steps, tokens)
+
+
+def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator[str]:
+    """Yield what the comparison needs and this run has not shown."""
+    if counts == "calls":
+        return
+    if observed.steps_unseen:
+        yield f"steps not seen: {observed.steps_unseen}; compare by wall time: --by wall"
+    elif window is None:
+        yield f"{count(len(observed.steps), 'optimizer step')} seen, 2 are needed; train longer"
+    elif counts == "tokens" and observed.tokens_unseen:
+        yield f"tokens not seen: {observed.tokens_unseen}; compare by steps: --by steps"
+
+
+def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
+    """Yield the wall time, peaks of memory and the command's own figures."""
+    seconds = finished.ended - finished.started
+    reason = f"the command was ended by {finished.ended_by}" if finished.ended_by else ""
+    yield _metric("wall_seconds", None if reason else seconds, "seconds", reason=reason)
+    first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
+    resident = first.get("peak_rss_bytes") or finished.peak_bytes
+    yield _metric("run_peak_rss_bytes", resident, "bytes", figure="run_peak_rss", kind="rss")
+    yield _metric("peak_rss_bytes", resident, "bytes", figure="peak_rss", kind="rss")
+    if "peak_allocated_bytes" in first:
+        for name, kind in (("allocated", "memory"), ("reserved", "reserved")):
+            value, figure = first[f"peak_{name}_bytes"], f"peak_{kind}"
+            yield _metric(f"{figure}_bytes", value, "bytes", figure=figure, kind="allocated")
+    else:
+        yield _metric("peak_memory_bytes", resident, "bytes", figure="peak_memory", kind="rss")
+    yield from read_figures(options, finished.output)
+
+
+def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
+    known: Any = {"scope": "rank", "better": "lower", "plugin": ENGINE, **more}
+    return Metric(name=name, value=value, unit=unit, **known)
+
+
+def effective_of(observed: Observed) -> EffectiveConfiguration:
+    """Return what was in force when the steps were taken, as the first rank saw it."""
+    if not observed.ranks:
+        return EffectiveConfiguration()
+    facts = observed.ranks[0].facts
+    trained: dict[str, int] = {}
+    for tensor in next(iter(facts["updates"].values()), {}).values():
+        trained[tensor["dtype"]] = trained.get(tensor["dtype"], 0) + tensor["elements"]
+    compiled = facts.get("graphs")
+    return EffectiveConfiguration(
+        python=facts["python"],
+        torch=facts["torch"],
+        trained_dtypes=trained,
+        optimizer=facts["optimizer"] or None,
+        world_size=facts["world_size"],
+        device=facts.get("device_name"),
+        threads=facts["threads"],
+        compilation=None
+        if compiled is None
+        else Compilation(graphs=compiled, graph_breaks=facts["graph_breaks"]),
+        optimizer_progress=OptimizerProgress(
+            steps=facts["steps"],
+            learning_rates=facts["learning_rates"],
+            weight_decays=facts["weight_decays"],
+            hyperparameters=facts["hyperparameters"],
+            state_dtypes=facts["state_dtypes"],
+        ),
+    )
+
+
+def update_of(observed: Observed) -> WeightUpdate | None:
+    """Return the change of the weights after the last step at which it was sketched."""
+    facts = observed.ranks[0].facts if observed.ranks else {}
+    updates = {int(step): found for step, found in facts.get("updates", {}).items()}
+    if not updates:
+        return None
+    steps = max(updates)
+    tensors = updates[steps]
+    return WeightUpdate(
+        steps=steps,
+        trained_tensors=len(tensors),
+        trained_elements=sum(one["elements"] for one in tensors.values()),
+        tensors={
+            name: TensorUpdate(
+                elements=one["elements"], sketch=tuple(float(f"{v:.7g}") for v in one["change"])
+            )
+            for name, one in tensors.items()
+        },
+        weights=(),
+        seconds=0.0,
+    )
+
+
+def _evidence(options: CommandOptions, finished: Finished, window: Window | None) -> dict[str, Any]:
+    """Return what the table says of the command beside its figures."""
+    unseen = [f"{what} not seen: {reason}" for what, reason in finished.observed.unseen.items()]
+    if not options.observe:
+        unseen = ["not observed (--no-observe)"]
+    parts = [*dict.fromkeys(unseen)]
+    if finished.ended_by:
+        steps = len(window.samples) if window else 0
+        parts.append(f"ended by {finished.ended_by} after {count(steps, 'measured step')}")
+    summary = {"summary": "; ".join(parts)} if parts else {}
+    return {**summary, "command": [*options.command], "unseen": finished.observed.unseen}

@@ -1,0 +1,151 @@
+"""The engine `observed-command`, which runs a command in the place of a worker, and its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from accel_bench import (
+    Batch,
+    Engine,
+    Experiment,
+    Held,
+    Job,
+    Loss,
+    Machine,
+    Options,
+    Plugin,
+    RankProcess,
+    Run,
+    Task,
+    hookimpl,
+)
+from accel_bench_ab.launch import CommandProcess, program_of
+
+ENGINE = "observed-command"
+"""Name of the engine."""
+
+MOST_HASHED_BYTES = 1 << 26
+"""Size of the largest file whose content is part of an experiment's identity."""
+
+
+class CommandOptions(Options):
+    """Options of `observed-command`."""
+
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    """Program and arguments, as the user gave them; no shell reads them."""
+
+    folder: str = ""
+    """Working folder of the command; empty for the folder in which accel-bench was started."""
+
+    steps: int = Field(0, ge=0)
+    """Measured steps after which the command is ended; 0 lets it end by itself."""
+
+    figures: dict[str, str] = Field(default_factory=dict)
+    """Figures of the command's own by name: a regular expression of its output, whose last match
+    counts, or `json:PATH` in the last JSON object that it prints, or `json:FILE#PATH`."""
+
+    higher: tuple[str, ...] = Field(default=(), strict=False)
+    """Figures of which more is better; of all others less is."""
+
+    observe: bool = True
+    """False to run the command without the observer, by its wall time and its own figures."""
+
+
+class _Counts(Task[Options]):
+    """Base of the tasks of a command; the observer counts what a step holds."""
+
+    def held(self, batch: Batch) -> Held | None:
+        """Return nothing: no batch is made here."""
+        return None
+
+    @hookimpl
+    def build_loss(self, run: Run) -> Loss:
+        """Return no loss function: the command has its own. Raises NotImplementedError."""
+        raise NotImplementedError("a command computes its own loss")
+
+
+class Tokens(_Counts):
+    """Training of a command whose optimizer steps and tokens are seen."""
+
+
+class Steps(_Counts):
+    """Training of a command whose optimizer steps are seen, and their tokens are not."""
+
+    counts: ClassVar[str] = "steps"
+
+
+class Calls(_Counts):
+    """Any command: each run of it is one call, timed by the wall clock."""
+
+    counts: ClassVar[str] = "calls"
+
+
+class Command(Plugin[CommandOptions]):
+    """Runs a command in processes of its own, and reads what the observer has seen of it."""
+
+    Options = CommandOptions
+    modes = frozenset({"train"})
+    tasks = frozenset({"command-tokens", "command-steps", "command-calls"})
+    uses_torch = False
+
+    def claims(self) -> frozenset[str]:
+        """Return the one-answer hooks, of which a run calls the launcher's alone."""
+        return frozenset(
+            {"launch_ranks", "load_data", "load_model", "build_optimizer", "build_batches"}
+        )
+
+    def fingerprint(self, experiment: Experiment) -> Any:
+        """Return digests of the files that the command names, such as its script."""
+        folder = Path(self.options.folder or ".")
+        found = {}
+        for word in self.options.command:
+            path = folder / word
+            if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
+                found[word] = sha256(path.read_bytes()).hexdigest()
+        return found or None
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
+        """Yield why the command cannot be started."""
+        options = self.options
+        if not options.command:
+            yield "engine.command is empty: give a program and its arguments"
+        elif program_of(options.command[0], options.folder) is None:
+            yield f"no program {options.command[0]!r} is on PATH, nor in the working folder"
+        if options.folder and not Path(options.folder).is_dir():
+            yield f"engine.folder {options.folder!r} is no folder"
+
+    @hookimpl
+    def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
+        """Start the process that runs the command and watches it."""
+        return [CommandProcess(job, 0)]
+
+    @hookimpl
+    def load_data(self, run: Run) -> Any:
+        """Return an empty dataset: the command has its own."""
+        return ()
+
+    @hookimpl
+    def load_model(self, run: Run) -> Any:
+        """Return no model: the command has its own."""
+        return self
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        """Return no optimizer: the command has its own."""
+        return self
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Return no batches: the command has its own."""
+        return iter(())
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        """Return no engine: the command takes its own steps. Raises NotImplementedError."""
+        raise NotImplementedError("a command takes its own steps, in a process of its own")

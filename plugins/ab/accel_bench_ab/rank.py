@@ -1,0 +1,187 @@
+"""The rank of a command: start it, watch its steps, end it, and write what it did as a result.
+
+It stands where a worker stands, `python -m accel_bench_ab.rank JOB.json RANK LOCAL_RANK`, and never
+imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from accel_bench.documents.files import PRIVATE, write_atomically
+from accel_bench.job import HEARTBEAT_STEP, MEASURE, WRITES_RESULT, Job
+from accel_bench.machine.cgroup import read_memory_group
+from accel_bench.machine.parent import die_with_parent
+from accel_bench.result import Failure, RankResult, Status
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench_ab.launch import command_environment
+from accel_bench_ab.outcome import Finished, result_of
+from accel_bench_ab.plugin import CommandOptions
+from accel_bench_ab.record import observe, read_processes
+from accel_bench_ab.window import warmup_of
+
+LOOK = "ab-look"
+"""Purpose of a job that starts a command to see what can be seen of it."""
+
+LOOK_STEPS = 3
+"""Steps after which a look ends: what is seen of them is seen of all."""
+
+POLL_SECONDS = 0.05
+"""Seconds between two looks at a command that is to be ended after some steps."""
+
+PATIENCE_SECONDS = 10.0
+"""Seconds for a command to end by a signal before the next one is sent."""
+
+POLITELY = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""Signals that end a command's process group, the gentlest first."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command of a job. The result file holds the status, the exit code only whether that
+    file was written."""
+    die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    job = Job.model_validate_json(Path(arguments[0]).read_bytes())
+    heartbeat = Heartbeat(job.heartbeat_path(0))
+    heartbeat.phase = "window"
+    running = Running(job, heartbeat)
+    try:
+        result = running.run()
+    except KeyboardInterrupt as stop:
+        running.end()
+        result = RankResult(
+            rank=0,
+            status=Status.INTERRUPTED,
+            reasons=(f"stopped by {stop}",),
+            phase="window",
+            error=Failure(type="KeyboardInterrupt", message=str(stop), traceback=""),
+        )
+    heartbeat.phase = WRITES_RESULT
+    write_atomically(job.result_path(0), result.model_dump_json(), mode=PRIVATE)
+    return 0
+
+
+@dataclass
+class Running:
+    """A command while it runs."""
+
+    job: Job
+    heartbeat: Heartbeat
+
+    def __post_init__(self) -> None:
+        scenario = self.job.experiment.scenario
+        self.options = CommandOptions.model_validate(scenario.engine.options)
+        self.records = Path(self.job.folder) / "observed"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ended_by: signal.Signals | None = None
+
+    def run(self) -> RankResult:
+        """Run the command to its end, and return what it did."""
+        self.records.mkdir(mode=0o700, exist_ok=True)
+        group = read_memory_group()
+        started = time.monotonic()
+        self._start()
+        self._wait()
+        ended = time.monotonic()
+        after = read_memory_group()
+        finished = Finished(
+            code=self.process.returncode if self.process else 0,
+            ended_by=self.ended_by.name if self.ended_by else "",
+            started=started,
+            ended=ended,
+            peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            killed_for_memory=bool(group and after and after.kills > group.kills),
+            output=self.job.log_path(0),
+            observed=observe(self.records),
+        )
+        if self.job.purpose != MEASURE:
+            answer = json.dumps(finished.seen())
+            write_atomically(self.job.answer_path(0), answer, mode=PRIVATE)
+        return result_of(self.job, self.options, finished, self.heartbeat)
+
+    def _start(self) -> None:
+        """Start the command as the leader of a process group of its own."""
+        environment = command_environment(
+            os.environ, self.records, self.job.heartbeat_path(0), self.options.observe
+        )
+        self.process = subprocess.Popen(
+            self.options.command,
+            cwd=self.options.folder or None,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _wait(self) -> None:
+        """Wait for the end of the command, or end it after the steps that were asked for."""
+        assert self.process is not None
+        ends_early = self.job.purpose == LOOK or self.options.steps > 0
+        while not self._ended(POLL_SECONDS if ends_early else 3600.0):
+            if ends_early and self._has_enough():
+                self.end()
+
+    def _ended(self, seconds: float) -> bool:
+        """Return whether the command has ended, after waiting for that at most some seconds."""
+        assert self.process is not None
+        if hasattr(os, "pidfd_open") and self.process.poll() is None:
+            descriptor = os.pidfd_open(self.process.pid)
+            try:
+                select.select([descriptor], [], [], seconds)
+            finally:
+                os.close(descriptor)
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+        return self.process.poll() is not None
+
+    def _has_enough(self) -> bool:
+        """Return whether the command has taken the steps that were asked for."""
+        done = int(self.heartbeat.page[HEARTBEAT_STEP])
+        if self.job.purpose == LOOK:
+            return done >= LOOK_STEPS
+        if done <= self.options.steps:
+            return False
+        warmup = self.job.warmup
+        if warmup is None:
+            found = [one for one in read_processes(self.records) if one.steps]
+            began = int(found[0].facts["began"]) / 1e9 if found else 0.0
+            warmup = warmup_of(found[0].steps, began) if found else None
+        return warmup is not None and done >= warmup + self.options.steps
+
+    def end(self) -> None:
+        """End the command and its process group, gently at first."""
+        for number in POLITELY:
+            if self.process is None or self.process.poll() is not None:
+                break
+            self.ended_by = number
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            if self._ended(PATIENCE_SECONDS):
+                break
+
+
+def look(rank: object) -> None:
+    """Refuse to be called in a worker: a look is taken by the rank of a command."""
+    raise NotImplementedError("only a scenario of commands has what `ab` looks at")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,89 @@
+"""The scenario of commands: a stack for each, run by the ordinary session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from accel_bench_ab.plugin import ENGINE
+
+By: TypeAlias = Literal["tokens", "steps", "wall"]
+"""What a run of a command is counted in: real tokens, optimizer steps, or the run itself."""
+
+TASKS: Mapping[By, str] = {
+    "tokens": "command-tokens",
+    "steps": "command-steps",
+    "wall": "command-calls",
+}
+"""Task of each, which decides the counted elements."""
+
+LONGEST_SECONDS = 86_400.0
+"""Time limit of one run, unless `--timeout` gives another."""
+
+ANY_LENGTH = 16_777_216
+"""Longest sequence of a scenario: the lengths of a command's own batches are not known."""
+
+
+@dataclass(frozen=True)
+class NamedCommand:
+    """A command and the name of its stack."""
+
+    name: str
+    command: Sequence[str]
+
+    folder: str = ""
+    """Working folder; empty for the current one."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of its stack, by dotted key."""
+
+
+@dataclass(frozen=True)
+class CommandSettings:
+    """What all compared commands share."""
+
+    by: By = "tokens"
+    steps: int = 0
+    """Measured steps after which a command is ended; 0 lets it end by itself."""
+
+    figures: Mapping[str, str] = field(default_factory=dict)
+    higher: Sequence[str] = ()
+    observe: bool = True
+    compare: str | None = None
+    """Compared quantity; None for the speed."""
+
+
+def commands_scenario(
+    commands: Sequence[NamedCommand], settings: CommandSettings
+) -> dict[str, Any]:
+    """Return the scenario file of commands; the first is the baseline."""
+    return {
+        "name": "ab",
+        "description": f"Which of {', '.join(one.name for one in commands)} is faster?",
+        "task": {"use": TASKS[settings.by]},
+        "model": {"use": "none", "id": "command"},
+        "data": {"use": "none", "sequence_length": ANY_LENGTH if settings.by == "tokens" else 1},
+        "optimizer": {"use": "none"},
+        "engine": {
+            "use": ENGINE,
+            "steps": settings.steps,
+            "figures": dict(settings.figures),
+            "higher": [*settings.higher],
+            "observe": settings.observe,
+        },
+        "metrics": [],
+        "measure": {
+            "phase_steps": 0,
+            "exact_update_bytes": 0,
+            "timeout_seconds": LONGEST_SECONDS,
+            "compare": settings.compare,
+        },
+        "stacks": {one.name: {"set": _own(one)} for one in commands},
+        "baseline": commands[0].name,
+    }
+
+
+def _own(one: NamedCommand) -> dict[str, Any]:
+    folder = {"engine.folder": one.folder} if one.folder else {}
+    return {"engine.command": [*one.command], **folder, **one.settings}

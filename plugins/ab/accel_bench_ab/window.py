@@ -1,0 +1,96 @@
+"""The measured window of a command that knows of none: where it begins, and its samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+from accel_bench.result import Sample, Window
+from accel_bench.scenario.settings import LONGEST_WARMUP, MAXIMUM_SAMPLES
+from accel_bench.worker.stopwatch import PLATEAU_STEPS, is_plateau
+from accel_bench_ab.record import Step
+
+SETTLED = 1.5
+"""Multiple of the later steps' median pace below which a warm-up may have ended: caches that fill
+slowly, and a compiler that is late, make a plateau of their own."""
+
+LEAST_STEPS = 2
+"""Fewest steps that have a window: one to warm up, and one to measure."""
+
+
+def step_seconds(steps: Sequence[Step], began: float) -> list[float]:
+    """Return the time from the end of each step's predecessor to its own; of the first, from the
+    moment at which its process had imported torch."""
+    ends = [began, *(step.ended for step in steps)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def warmup_of(steps: Sequence[Step], began: float) -> int | None:
+    """Return the number of steps before the pace is steady; None if it is not yet known.
+
+    The rule is that of scenarios (`measure.warmup: auto`): the medians of the last five steps and
+    of the five before are within 1 %, and 30 steps are enough. Steps of unequal numbers of tokens
+    are compared by the token.
+    """
+    seconds = paces(steps, step_seconds(steps, began))
+    for number in range(2 * PLATEAU_STEPS, min(len(seconds), LONGEST_WARMUP) + 1):
+        if number == LONGEST_WARMUP or is_plateau(seconds[:number]):
+            return number
+    return None
+
+
+def settled_after(pace: Sequence[float], plateau: int | None) -> int:
+    """Return the number of steps after which the pace is that of all later ones, at least those to
+    the plateau, at most 30."""
+    for first in range(plateau or LONGEST_WARMUP, min(LONGEST_WARMUP, len(pace) - 1)):
+        before = median(pace[max(0, first - PLATEAU_STEPS) : first])
+        if before <= SETTLED * median(pace[first:]):
+            return first
+    return LONGEST_WARMUP
+
+
+def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
+    """Return seconds by the real tokens of a step, in units of the mean step; else as they are."""
+    if not all(step.real > 0 for step in steps):
+        return [*seconds]
+    usual = fmean(step.real for step in steps)
+    return [one * usual / step.real for one, step in zip(seconds, steps, strict=True)]
+
+
+def window_of(
+    steps: Sequence[Step], began: float, warmup: int | None, most: int, counted: bool
+) -> Window | None:
+    """Return the window behind the warm-up, of at most `most` steps (0: all); None for too few.
+
+    At most half of the steps are warm-up. Without `counted` tokens each step counts as one.
+    """
+    if len(steps) < LEAST_STEPS:
+        return None
+    seconds = step_seconds(steps, began)
+    if warmup is None:
+        warmup = settled_after(paces(steps, seconds), warmup_of(steps, began))
+    first = max(1, min(warmup, len(steps) // 2))
+    last = min(len(steps), MAXIMUM_SAMPLES, first + most if most else len(steps))
+    samples = [sample_of(i, seconds[i], steps[i], counted) for i in range(last)]
+    return Window(
+        started=steps[first - 1].ended,
+        ended=steps[last - 1].ended,
+        samples=tuple(samples[first:]),
+        warmup=tuple(samples[:first]),
+    )
+
+
+def sample_of(number: int, seconds: float, step: Step, counted: bool) -> Sample:
+    """Return a step as a sample of one sequence, as nobody knows the command's batches."""
+    tokens = (step.processed, step.real, step.supervised) if counted else (1, 1, 1)
+    return Sample(
+        step=number,
+        seconds=seconds,
+        sequences=1,
+        processed_tokens=tokens[0],
+        real_tokens=tokens[1],
+        supervised_tokens=tokens[2],
+        loss=step.loss if math.isfinite(step.loss) else None,
+    )

@@ -1,0 +1,112 @@
+"""Reading what the observer left behind, and where the measured window of a command begins."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_bench_ab.record import ROW, Observed, Step, observe, read_steps
+from accel_bench_ab.window import settled_after, step_seconds, warmup_of, window_of
+
+FACTS = {"began": 0, "rank": 0, "world_size": 1, "backward_passes": 3} | dict.fromkeys(
+    ("steps_unseen", "tokens_unseen", "loss_unseen"), ""
+)
+
+
+def leave(folder: Path, name: str, steps: int, **facts: Any) -> None:
+    """Write the record of a process whose steps took a second each."""
+    rows = [ROW.pack((i + 1) * 10**9, 8, 6, 5, 2, 1.0 / (i + 1), 1, 1) for i in range(steps)]
+    (folder / f"{name}.steps").write_bytes(b"".join(rows) + bytes(ROW.size * 4))
+    (folder / f"{name}.json").write_text(json.dumps({**FACTS, **facts}))
+
+
+def test_steps_end_where_the_first_row_is_empty(tmp_path: Path) -> None:
+    leave(tmp_path, "1", 3)
+    steps = read_steps(tmp_path / "1.steps")
+    assert steps[0] == Step(1.0, 8, 6, 5, 2, 1.0, 1)
+    assert len(steps) == 3
+
+
+def test_ranks_of_one_job_are_one_run(tmp_path: Path) -> None:
+    leave(tmp_path, "1", 3, rank=1, world_size=2)
+    leave(tmp_path, "2", 4, rank=0, world_size=2)
+    found = observe(tmp_path)
+    assert [rank.facts["rank"] for rank in found.ranks] == [0, 1]
+    assert found.steps[0] == Step(1.0, 16, 12, 10, 4, 1.0, 2)
+    assert len(found.steps) == 3
+
+
+@pytest.mark.parametrize(
+    ("processes", "reason"),
+    [
+        ([], "no process of it loaded torch"),
+        ([{"steps": 2}, {"steps": 2}], "took optimizer steps are not the ranks of one job"),
+        ([{"steps": 2, "world_size": 2}], "RANK 0 of WORLD_SIZE 2"),
+        ([{"steps": 0}], "3 backward passes and no step of an optimizer of torch"),
+        ([{"steps": 2, "steps_unseen": "optimizers take turns"}], "optimizers take turns"),
+    ],
+)
+def test_steps_that_are_not_seen_have_a_reason(
+    processes: list[dict[str, Any]], reason: str, tmp_path: Path
+) -> None:
+    for number, facts in enumerate(processes):
+        leave(tmp_path, str(number), **facts)
+    found = observe(tmp_path)
+    assert not found.steps
+    assert reason in found.unseen["steps"]
+
+
+def test_tokens_of_some_steps_alone_are_not_seen(tmp_path: Path) -> None:
+    leave(tmp_path, "1", 3, tokens_unseen="no DataLoader of torch was read")
+    assert observe(tmp_path).unseen == {"tokens": "no DataLoader of torch was read"}
+
+
+def steps_of(seconds: list[float], tokens: int = 8) -> list[Step]:
+    """Return steps of so many seconds each, the first of which begins at 0."""
+    ends = [sum(seconds[: i + 1]) for i in range(len(seconds))]
+    return [Step(end, tokens, tokens, tokens, 1, math.nan, 1) for end in ends]
+
+
+def test_a_step_lasts_from_the_end_of_the_one_before() -> None:
+    assert step_seconds(steps_of([5.0, 1.0, 2.0]), 0.0) == [5.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "warmup"),
+    [
+        ([9.0] + [1.0] * 19, 10),
+        ([9.0] * 7 + [1.0] * 30, 15),  # Both medians of five need three steps of the new pace.
+        ([2.0, 1.0] * 4, None),
+        ([float(100 - i) for i in range(60)], 30),
+    ],
+)
+def test_a_warmup_ends_at_a_plateau(seconds: list[float], warmup: int | None) -> None:
+    assert warmup_of(steps_of(seconds), 0.0) == warmup
+
+
+def test_a_plateau_before_the_caches_are_full_is_no_end_of_the_warmup() -> None:
+    slow_epoch = [3.0] * 14 + [1.0] * 46
+    assert warmup_of(steps_of(slow_epoch), 0.0) == 10
+    assert settled_after(slow_epoch, 10) == 17
+
+
+def test_a_window_leaves_at_most_half_of_the_steps_out() -> None:
+    window = window_of(steps_of([1.0] * 8), 0.0, None, 0, counted=True)
+    assert window is not None
+    assert (len(window.warmup), len(window.samples)) == (4, 4)
+    assert window.seconds == 4.0
+    assert window.samples[0].loss is None
+
+
+def test_a_window_ends_after_the_steps_that_were_asked() -> None:
+    window = window_of(steps_of([1.0] * 60), 0.0, 12, 20, counted=False)
+    assert window is not None
+    assert (len(window.warmup), len(window.samples)) == (12, 20)
+    assert {one.real_tokens for one in window.samples} == {1}
+
+
+def test_nothing_is_unseen_of_a_whole_record() -> None:
+    assert Observed(steps=steps_of([1.0])).unseen == {}
