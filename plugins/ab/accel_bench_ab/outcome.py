@@ -28,6 +28,9 @@ from accel_bench_ab.plugin import ENGINE, CommandOptions
 from accel_bench_ab.record import Observed
 from accel_bench_ab.window import window_of
 
+EARLY_STEPS = 8
+"""Last step after which every observed process sketches the change of its weights."""
+
 OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|out of memory")
 """Words of a command's last output by which it ran out of memory."""
 
@@ -91,7 +94,7 @@ def result_of(
         window=window,
         metrics=tuple(_metrics(options, finished)) if status.completed else (),
         effective=effective_of(observed),
-        update=update_of(observed),
+        update=update_of(observed, bool(finished.ended_by)),
         evidence={ENGINE: _evidence(options, finished, window)},
     )
 
@@ -202,10 +205,15 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
     )
 
 
-def update_of(observed: Observed) -> WeightUpdate | None:
-    """Return the change of the weights after the last step at which it was sketched."""
+def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
+    """Return the change of the weights after the last step at which it was sketched.
+
+    Of a command that was `ended`, that is one of its first steps: at another one each run is ended.
+    """
     facts = observed.ranks[0].facts if observed.ranks else {}
     updates = {int(step): found for step, found in facts.get("updates", {}).items()}
+    if ended:
+        updates = {step: found for step, found in updates.items() if step <= EARLY_STEPS}
     if not updates:
         return None
     steps = max(updates)

@@ -42,10 +42,14 @@ MOST_PENDING = 3
 
 UNSEEN = -1
 
+WATCHES: list[Watch] = []
+"""The watch of this process, once it has imported torch."""
+
 
 def start(torch: Any, folder: str) -> None:
     """Watch the optimizers, losses and batches of this process, and of those forked from it."""
     watch = Watch(torch, folder)
+    WATCHES.append(watch)
     optimizers = sys.modules["torch.optim.optimizer"]
     optimizers.register_optimizer_step_pre_hook(untraced(watch.before_step))
     optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
@@ -119,8 +123,11 @@ class Watch:
         self.tokens_unseen = ""
         self.steps_unseen = ""
         self.loss_unseen = ""
-        self.before: dict[str, Any] | None = None
+        self.sketched: set[int] = set()
+        self.before: dict[str, Any] = {}
         self.trained: dict[str, Any] = {}
+        self.finalizers: list[Any] = []
+        self.of_optimizers: dict[str, Any] = optimizer_facts([])
         self.updates: dict[int, Any] = {}
         self.update_unseen = ""
         self.closed = False
@@ -128,9 +135,9 @@ class Watch:
     # Events of the training.
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Sketch the weights before the first step of the process."""
-        if self.before is None:
-            self.before = {}
+        """Sketch the weights before the first step of each optimizer."""
+        if id(optimizer) not in self.sketched:
+            self.sketched.add(id(optimizer))
             self._guarded(self._first_sketch, optimizer)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -193,7 +200,8 @@ class Watch:
         if self.page is not None:
             self.page[0] = self.count
         if number < 8 and (number == 0 or self.count in SKETCHES):
-            self._guarded(self._sketch)
+            self._guarded(self._early_sketch)
+            self._guarded(self._read_optimizers)
             self._guarded(self.write)
 
     def backward(self, tensors: Any) -> None:
@@ -273,9 +281,9 @@ class Watch:
         """Write what is known when the process ends."""
         if self.closed or os.getpid() != self.pid or not (self.count or self.all_passes):
             return
+        for finalizer in self.finalizers:
+            finalizer()
         self.closed = True
-        if self.count not in self.updates:
-            self._guarded(self._sketch)
         if self.pinned is not None and self.steps is not None:
             self._guarded(self._read_losses)
         self._guarded(self.write)
@@ -293,9 +301,13 @@ class Watch:
             json.dump(self.facts(), file)
         os.replace(f"{path}.part", path)
 
+    def _read_optimizers(self) -> None:
+        """Read the numbers in force, at the same steps in every run."""
+        alive = [known() for known in self.optimizers]
+        self.of_optimizers = optimizer_facts([one for one in alive if one is not None])
+
     def facts(self) -> dict[str, Any]:
         """Return what is known of the process beside its steps."""
-        optimizers = [one for one in (known() for known in self.optimizers) if one is not None]
         tokens = self.tokens_unseen
         if not tokens and self.loader is None:
             tokens = "no DataLoader of torch was read"
@@ -317,39 +329,51 @@ class Watch:
             "peak_rss_bytes": peak_resident_bytes(),
             "ended": self.closed,
             **device_facts(self.torch),
-            **optimizer_facts(optimizers),
+            **self.of_optimizers,
             **compiler_facts(),
         }
 
     # The change of the weights.
 
     def _first_sketch(self, optimizer: Any) -> None:
+        """Sketch an optimizer's weights now, and once more when it goes: it holds them until then.
+
+        So no weight lives longer than it would without the observer.
+        """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        names = names_of(parameters, self.torch)
+        trained = dict(zip(names_of(parameters, self.torch), parameters, strict=True))
         if int(os.environ.get("RANK", "0") or 0):
             self.update_unseen = "another rank keeps it"
         elif any(hasattr(one, "full_tensor") for one in parameters):
             self.update_unseen = "the weights lie on several ranks"
         else:
-            pairs = zip(names, parameters, strict=True)
-            self.before = {name: sketch(name, one, self.torch) for name, one in pairs}
-        self.trained = dict(zip(names, map(weakref.ref, parameters), strict=True))
+            self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
+            self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
+            last = weakref.finalize(optimizer, self._guarded, self._last_sketch, self.pid, trained)
+            self.finalizers.append(last)
 
-    def _sketch(self) -> None:
-        """Sketch the change of the weights since before the first step."""
+    def _early_sketch(self) -> None:
+        """Sketch the change of all weights, while their optimizers live."""
         alive = {name: known() for name, known in self.trained.items()}
-        if not self.before or any(one is None for one in alive.values()):
-            return
-        now = {name: sketch(name, one, self.torch) for name, one in alive.items()}
-        self.updates[self.count] = {
-            name: {
-                "elements": alive[name].numel(),
-                "dtype": str(alive[name].dtype).replace("torch.", ""),
-                "change": (after - self.before[name]).tolist(),
-                "weights": after.tolist(),
+        if all(one is not None for one in alive.values()):
+            self._sketch(alive)
+
+    def _last_sketch(self, pid: int, trained: dict[str, Any]) -> None:
+        """Sketch the change of an optimizer's weights before they go with it."""
+        if pid == os.getpid() and not self.steps_unseen:
+            self._sketch(trained)
+            self.write()
+
+    def _sketch(self, trained: dict[str, Any]) -> None:
+        """Add the change of some weights since before the first step."""
+        updates = self.updates.setdefault(self.count, {})
+        for name, one in trained.items():
+            change = sketch(name, one, self.torch) - self.before[name]
+            updates[name] = {
+                "elements": one.numel(),
+                "dtype": str(one.dtype).replace("torch.", ""),
+                "change": change.tolist(),
             }
-            for name, after in now.items()
-        }
 
 
 def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
@@ -456,7 +480,7 @@ def names_of(parameters: list[Any], torch: Any) -> list[str]:
     wanted = {id(one) for one in parameters}
     best: tuple[int, int] = (0, 0)
     names: dict[int, str] = {}
-    for module in [one for one in gc.get_objects() if isinstance(one, torch.nn.Module)]:
+    for module in [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]:
         found = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
         rank = (len(found), -sum(1 for _ in module.modules()))
         if found and rank > best:

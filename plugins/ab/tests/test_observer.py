@@ -1,0 +1,113 @@
+"""The observer in real processes: trainings that mislead it, and its absence elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accel_bench_ab.launch import command_environment
+from accel_bench_ab.record import Observed, observe
+
+HERE = Path(__file__).parent
+
+
+def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command under the observer."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    environment = command_environment(environment, folder, folder / "no-page", observed=True)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, cwd=folder
+    )
+
+
+@pytest.fixture(scope="module")
+def attempts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
+    """What is seen of each attempt; all are processes forked from one."""
+    folder = tmp_path_factory.mktemp("attempts")
+    done = run(folder, sys.executable, str(HERE / "attempts.py"), str(folder))
+    assert done.returncode == 0, done.stderr
+    names = json.loads((folder / "names.json").read_text())
+    assert {name: code for name, code in names.items() if code} == {"killed": 9}
+    return {name: observe(folder / name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("plain", 5),
+        ("two_losses_a_batch", 10),
+        ("two_optimizers", 5),
+        ("wrapped_step", 5),
+        ("replaced_for_the_class", 5),
+        ("closures", 5),
+        ("in_backward", 5),
+        ("scaled", 4),
+        ("killed", 5),
+    ],
+)
+def test_steps_are_counted(name: str, steps: int, attempts: dict[str, Observed]) -> None:
+    assert len(attempts[name].steps) == steps
+    assert attempts[name].unseen == {"tokens": "no DataLoader of torch was read"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("twice_a_batch", "took two steps without a backward pass between them"),
+        ("optimizers_in_turns", "optimizers take turns"),
+        ("replaced_step", "5 backward passes and no step of an optimizer of torch"),
+        ("without_optimizer", "5 backward passes and no step of an optimizer of torch"),
+        ("in_a_fork", "are not the ranks of one job"),
+    ],
+)
+def test_what_cannot_be_counted_is_not_seen(
+    name: str, reason: str, attempts: dict[str, Observed]
+) -> None:
+    assert not attempts[name].steps
+    assert reason in attempts[name].unseen["steps"]
+
+
+def test_losses_are_those_before_a_scaler(attempts: dict[str, Observed]) -> None:
+    scaled, plain = attempts["scaled"].steps, attempts["plain"].steps
+    assert scaled[0].loss == plain[0].loss
+    assert [step.passes for step in scaled] == [1, 1, 2, 1]  # The third was skipped.
+
+
+def test_the_update_is_that_of_all_steps(attempts: dict[str, Observed]) -> None:
+    plain = attempts["plain"].ranks[0].facts
+    assert {*plain["updates"]} == {"1", "2", "5"}
+    assert {*plain["updates"]["5"]} == {"weight", "bias"}
+    assert plain["learning_rates"] == {"0.1": 2}
+
+
+def test_both_optimizers_have_an_update(attempts: dict[str, Observed]) -> None:
+    facts = attempts["two_optimizers"].ranks[0].facts
+    assert facts["optimizer"] == "SGD+Adam"
+    assert {*facts["updates"]["5"]} == {"weight", "bias"}
+
+
+HIDDEN = "import sys; print('observer' in sys.modules['sitecustomize'].__file__)"
+
+
+def test_a_sitecustomize_of_the_user_is_imported_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    done = run(tmp_path, sys.executable, "-c", HIDDEN, PYTHONPATH=str(tmp_path))
+    assert done.stdout.split() == ["mine", "False"], done.stderr
+
+
+def test_a_process_without_torch_leaves_nothing(tmp_path: Path) -> None:
+    code = "import sys; print('typing' in sys.modules, 'json' in sys.modules)"
+    done = run(tmp_path, sys.executable, "-S", "-c", code)
+    assert done.stdout.split() == ["False", "False"]
+    done = run(tmp_path, sys.executable, "-c", "import sys; print('json' in sys.modules)")
+    assert done.stdout.split() == ["False"]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_interpreter_that_ignores_the_environment_is_not_seen(tmp_path: Path) -> None:
+    run(tmp_path, sys.executable, "-E", "-c", "import torch")
+    assert "could see it" in observe(tmp_path).unseen["steps"]
