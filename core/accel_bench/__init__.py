@@ -1,7 +1,7 @@
-"""accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
+"""accel-bench: measure which acceleration pays, on which hardware, at what cost, at an equal loss.
 
-`run` measures a scenario and `open_store` reads what is stored; plugin authors import the other
-names. They are resolved on first use, so that importing the package costs nothing. `check_fit` and
+`run` measures a scenario and `open_store` reads stored results; plugin authors import the other
+names. Names are resolved on first use, so that importing the package costs nothing. `check_fit` and
 `load_base_model` import torch: import them in the body of a hook.
 """
 
@@ -13,7 +13,8 @@ import sys
 
 
 def _drop_working_folder() -> None:
-    """Remove the working folder, which `python -m accel_bench` puts first, from the import path.
+    """Remove the working folder from the import path, on which `python -m accel_bench` puts it
+    first.
 
     A `random.py` or `yaml.py` in it would hide the real module. An entry of PYTHONPATH for the same
     folder stays. Programs of plugins are named `accel_bench_*`; others that import this package

@@ -3,12 +3,12 @@
 import gc
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""Number of new objects after which Python's garbage collector runs: more than imports make, in
-which it would take half of the time of a short command."""
+"""Number of new objects between two garbage collections, more than imports make: collections would
+take half of the time of a short command."""
 
 
 def main() -> None:
-    """Run the program, and leave the clean-up of its memory to the operating system."""
+    """Run the program, without a garbage collection at its end."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     from accel_bench.cli.main import main as run
 

@@ -1,1 +1,1 @@
-"""What Python programs call: run scenarios, and read what is stored."""
+"""Python interface of the program: run scenarios, and read stored results."""

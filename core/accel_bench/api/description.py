@@ -1,4 +1,4 @@
-"""A run as names and numbers, for what logs it elsewhere: settings, figures and steps."""
+"""Description of a run for trackers: settings, figures and steps, as names and plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKING = frozenset(
         *("median_step_seconds", "mfu"),
     )
 )
-"""Figures by which runs are compared; those of plugins are too."""
+"""Names of the figures of speed, which a run that did not complete must not have."""
 
 
 class Step(NamedTuple):
@@ -28,43 +28,43 @@ class Step(NamedTuple):
     """Step number from 0, warm-up included."""
 
     measured: bool
-    """True if it is part of the measured window."""
+    """True for a step of the measured window."""
 
     seconds: float
-    """Seconds of the slowest rank."""
+    """Seconds that the slowest rank took for the step."""
 
     real_tokens: int
-    """Tokens without padding, of all ranks with batches of their own."""
+    """Tokens without padding, summed over the ranks with batches of their own."""
 
     loss: float | None
-    """Loss; None where it was not finite."""
+    """Loss of the step; None if it was not finite."""
 
 
 class RunDescription(NamedTuple):
-    """A run by the names under which the store has its columns."""
+    """Description of a run, with the column names of the store."""
 
     identity: dict[str, Any]
-    """Which run it is, how it ended and where it ran."""
+    """Ids, status, reasons and machine of the run."""
 
     settings: dict[str, Any]
-    """What was requested, options of plugins included, by dotted key."""
+    """Requested settings, with the options of plugins, by dotted key."""
 
     effective: dict[str, Any]
-    """What really held, by dotted key."""
+    """Effective configuration, which was read back from the run, by dotted key."""
 
     figures: dict[str, float]
-    """Every figure; its name has its unit. A run that is not completed has no speeds, no MFU and
-    no figures of plugins."""
+    """Figures by name, which ends in the unit; a run that did not complete has no figures of speed
+    and none of plugins."""
 
     steps: tuple[Step, ...]
-    """All steps; empty where a rank did not get so far."""
+    """Optimizer steps in order, warm-up included; empty if a rank has no measured window."""
 
     series: dict[str, TimeSeries]
-    """What was read over time, by the name of its metric."""
+    """Readings over time, by the name of the metric."""
 
 
 def describe_run(result: Result) -> RunDescription:
-    """Return a run as flat names and plain values; what is not known is left out."""
+    """Return the description of a run, without values that are unknown."""
     columns = derived_columns(result)
 
     def known(listed: tuple[DerivedColumn, ...]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def describe_run(result: Result) -> RunDescription:
 
 
 def _is_completed(audited: str) -> bool:
-    """Return whether an audited status is one of runs that count."""
+    """Return whether a status after the self-audit is one of a completed or an imported run."""
     return audited == IMPORTED or Status(audited).completed
 
 

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, as Python programs read them."""
+"""Reader of TensorBoard's event files into tables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("accel_bench")
 
 RECORD_BYTES = 16
-"""Bytes of a record of an event file beside its event: its length, and checksums of both."""
+"""Bytes that a record of an event file has beside its event: length and checksums."""
 
 MARK = "tfevents"
-"""What the name of every event file holds."""
+"""Text in the name of every event file."""
 
 
 def read_events(folder: str | os.PathLike[str]) -> pandas.DataFrame:
@@ -31,8 +31,7 @@ def read_events(folder: str | os.PathLike[str]) -> pandas.DataFrame:
     since 1970, and one for each tag, such as `Wall Time`, the seconds of a step. Steps per second
     of one run are `len(found) / found.sum()` with `found = frame["Wall Time"].dropna()`.
 
-    Raises AccelBenchError where the folder has no event files, or where tensorboard or pandas is
-    not installed.
+    Raises AccelBenchError if the folder has no event files, or if tensorboard or pandas is missing.
     """
     return to_frame(read_scalars(Path(folder)))
 
@@ -41,9 +40,9 @@ def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a row for each step of each folder with event files, by TensorBoard's own reader.
 
     A row has `run`, the folder with the events within `folder`, `step`, `wall_time` in seconds
-    since 1970, and the value of each tag. A file of which TensorBoard reads a part alone, as it is
-    damaged or still written, is named in a warning. Raises AccelBenchError where there are no event
-    files, or where tensorboard is not installed.
+    since 1970, and the value of each tag. A damaged or unfinished file, of which TensorBoard reads
+    only a part, is named in a warning. Raises AccelBenchError if there are no event files, or if
+    tensorboard is missing.
     """
     folders = sorted({Path(path) for path, _, names in os.walk(folder) if _events(names)})
     if not folders:
@@ -63,8 +62,7 @@ def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _warn_of_damage(folder: Path) -> None:
-    """Log a warning for each event file that does not end with the last record that is intact:
-    TensorBoard's reader stops there without a word."""
+    """Log a warning for each event file that TensorBoard cannot read to its end."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
     for path in sorted(path for path in folder.iterdir() if MARK in path.name and path.is_file()):
@@ -82,7 +80,8 @@ def _events(names: Iterable[str]) -> bool:
 
 @contextmanager
 def needing_tensorboard() -> Iterator[None]:
-    """Turn an import error into the way to install it. Raises AccelBenchError."""
+    """Turn an ImportError of the block into AccelBenchError, which says how to install
+    tensorboard."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Rows as a table of pandas, which is imported when one is made."""
+"""Conversion of rows to a pandas DataFrame, with pandas imported on use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def to_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return a row for each mapping, a column for each key that any of them has.
+    """Return a DataFrame with a row for each mapping, and a column for each key of any mapping.
 
-    Raises AccelBenchError where pandas is not installed.
+    Raises AccelBenchError if pandas is not installed.
     """
     try:
         import pandas

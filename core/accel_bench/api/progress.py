@@ -1,4 +1,4 @@
-"""Progress of a run, as a function of the caller gets it."""
+"""Progress of `accel_bench.run`, reported to a function of the caller."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from accel_bench.runner.session import Reporter
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """What `on_progress` of `accel_bench.run` is called with."""
+    """Progress of a scenario's runs, the argument of `on_progress` in `accel_bench.run`."""
 
     event: Literal["planned", "started", "running", "ended"]
-    """Before the first run, when a run starts, a few times a second while it runs, and once it is
-    stored."""
+    """Event: a plan before its first run, or a run that starts, that runs (a few times a second),
+    or that has ended and is stored."""
 
     scenario: str
     """Name of the scenario."""
 
     runs: int
-    """Runs of the scenario that this call makes."""
+    """Number of runs of the scenario in this call."""
 
     ended: int
-    """How many of them have ended, however they ended."""
+    """Number of runs that have ended, with any status."""
 
     estimated_seconds: float | None
-    """How long all of them may take, by what earlier runs of them took; None without those."""
+    """Estimated seconds of all runs, from stored runs of the same experiments; None without any."""
 
     stack: str = ""
-    """The stack that runs; empty before the first run."""
+    """Name of the running stack; empty before the first run."""
 
     tag: str = ""
-    """Name of its sweep point; empty where nothing is swept."""
+    """Tag of the running sweep point; empty without a sweep."""
 
     what: str = ""
-    """`round 2 of 5`, or `prepare` for what fills caches before the first round."""
+    """Work of the processes: `round 2 of 5`, or `prepare` for filling caches before round 1."""
 
     phase: str = ""
-    """What its worker does, such as `warmup` or `window`, while it runs."""
+    """Phase of the running worker, such as `warm-up` or `window`."""
 
     step: int = 0
-    """Optimizer steps that it has taken."""
+    """Optimizer steps that the run has completed."""
 
     live: str = ""
-    """What observers of the run show, such as the utilization of its GPU."""
+    """Text of the run's observers, such as the utilization of its GPU."""
 
     result: Result | None = None
-    """The run that has ended; None for the other events."""
+    """Result of the run that has ended; None for other events."""
 
 
 class CallbackReporter(Reporter):
-    """Calls a function with each progress, one call at a time.
+    """Reporter that calls a function with each progress event, one call at a time.
 
-    What the function raises ends the session as Ctrl-C does, and is kept in `raised`.
+    An exception of the function ends the session as Ctrl-C does, and is kept in `raised`.
     """
 
     def __init__(self, function: Callable[[RunProgress], object]) -> None:
@@ -70,22 +70,22 @@ class CallbackReporter(Reporter):
         self._lock = threading.RLock()
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
-        """Report how much is to be done."""
+        """Report a plan that is about to run, with its number of runs."""
         self._plan = {"scenario": plan.file.name, "runs": runs, "estimated_seconds": seconds}
         self._ended = 0
         self._call("planned")
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Report a run that starts."""
+        """Report the start of a run."""
         self._call("started", planned, what)
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Report the step of a run."""
+        """Report the phase and the step of a running worker."""
         shown = {"phase": progress.phase, "step": progress.step, "live": progress.live}
         self._call("running", planned, what, **shown)
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Report a run that has ended."""
+        """Report the end of a run."""
         with self._lock:
             self._ended += what != PREPARE
         self._call("ended", planned, what, result=result)

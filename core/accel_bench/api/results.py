@@ -1,4 +1,4 @@
-"""What `accel_bench.run` returns."""
+"""Results of `accel_bench.run`: its runs, and their comparison."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Results(Sequence[Result]):
-    """The runs of one call of `accel_bench.run`, and their comparison.
+    """Runs of one call of `accel_bench.run`, and their comparison.
 
-    As a sequence it holds a `Result` for each run that the comparison counts, those of earlier
-    sessions included with `resume`.
+    As a sequence it holds a `Result` for each compared run, with `resume` also those of earlier
+    sessions.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class Results(Sequence[Result]):
         folder: Path,
     ) -> None:
         self.summaries = tuple(summaries)
-        """The comparison of each scenario: several for a folder, none in a process whose work
-        another one did, as in the ranks of torchrun other than 0."""
+        """Comparison of each scenario; empty in a process that did not measure, as rank 1 of
+        torchrun."""
 
         self.folder = folder
-        """The results folder, where each run has left its files."""
+        """Results folder, which holds the files of each run."""
 
         self._results = tuple(results)
         self._columns = tuple(columns)
 
     @property
     def summary(self) -> Summary:
-        """The comparison of the scenario. Raises AccelBenchError unless there is exactly one."""
+        """Comparison of the scenario. Raises AccelBenchError unless there is exactly one."""
         if len(self.summaries) != 1:
             names = ", ".join(one.scenario for one in self.summaries) or "none"
             raise AccelBenchError(
@@ -56,35 +56,36 @@ class Results(Sequence[Result]):
 
     @property
     def rows(self) -> tuple[ExperimentSummary, ...]:
-        """The rows of the comparison: each stack at each sweep point, of all scenarios."""
+        """Rows of the comparison: each stack at each sweep point, of all scenarios."""
         return tuple(row for summary in self.summaries for row in summary.experiments)
 
     @property
     def conclusion(self) -> str:
-        """The answer in a sentence; of several scenarios a line for each, with its name."""
+        """Conclusion of the comparison in one sentence; for several scenarios one line each, with
+        the name."""
         if len(self.summaries) == 1:
             return conclusion(self.summaries[0])
         return "\n".join(f"{one.scenario}: {conclusion(one)}" for one in self.summaries)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the runs, by which the store and the program know them."""
+        """Ids of the runs."""
         return tuple(result.run_id for result in self._results)
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The sessions of the runs, in their order."""
+        """Ids of the sessions of the runs, without repetition."""
         return tuple(dict.fromkeys(result.session for result in self._results))
 
     @property
     def exit_code(self) -> int:
-        """What `accel-bench run` exits with: 0 where nothing failed, 1 where something did."""
+        """Exit code of `accel-bench run` for these results: 0, or 1 if a run failed."""
         return exit_code(self.summaries) if self.summaries else 0
 
     def frame(self) -> pandas.DataFrame:
-        """Return a row for each run, with the columns of `StoredResults.frame`.
+        """Return a DataFrame with a row for each run, and the columns of `StoredResults.frame`.
 
-        Raises AccelBenchError where pandas is not installed.
+        Raises AccelBenchError if pandas is not installed.
         """
         return to_frame(self._columns)
 

@@ -39,52 +39,53 @@ class RunOptions(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
     device: str
-    """Device on which to run."""
+    """Type of device on which to run, such as `cuda`."""
 
     timeout: Annotated[float, Field(gt=0)]
-    """Seconds for one run."""
+    """Time limit of one run, in seconds."""
 
     no_baseline: bool
-    """Leave the baseline out."""
+    """True to leave the baseline out."""
 
     tags: Sequence[str]
-    """Run only the sweep points with these tags; `*` is any text."""
+    """Tags of the sweep points to run, with `*` for any text."""
 
     reference_point: str
-    """Compare sweep points with the one of this tag; else the first."""
+    """Tag of the sweep point with which the others are compared; the first by default."""
 
     seeds: Annotated[int, Field(ge=2)]
-    """Train with this many seeds and compare the losses at the end."""
+    """Number of seeds to train with; the losses at the end are compared."""
 
     family: str
-    """Run each model of the catalog of this family, in the place of `model.id`."""
+    """Family of the catalog of which every model runs, in place of `model.id`."""
 
     resume: bool
-    """Count complete rounds that are already stored."""
+    """True to count complete rounds that are already stored."""
 
     repeat_round: Annotated[int, Field(ge=1)]
-    """With `resume`: measure a round again that a slow run spoils."""
+    """Number of a stored round, from 1, to measure again because a run of it was slow; needs
+    `resume`."""
 
     retries: Annotated[int, Field(ge=0)]
-    """Tries after a run that was lost."""
+    """Number of retries of a run whose failure may be transient."""
 
     max_runs: Annotated[int, Field(ge=1)]
-    """Refuse a plan with more runs; 1,000 by default."""
+    """Largest number of runs of a plan; 1,000 by default."""
 
     within: Annotated[float, Field(gt=0)]
-    """Seconds for rounds that are added where their number is `auto`; 180 by default."""
+    """Seconds in which `rounds="auto"` may add rounds; 180 by default."""
 
     force: bool
-    """Run what needs more memory than there is."""
+    """True to run experiments that need more memory than the machine has."""
 
     oversubscribe: bool
-    """Allow more processes than cores."""
+    """True to allow more processes than cores."""
 
     allow_env: bool
-    """Let scenarios set any environment variable."""
+    """True to let scenarios set any environment variable."""
 
     trust_remote_code: bool
-    """Let models bring code of their own."""
+    """True to let models run code of their own."""
 
 
 def run(  # noqa: PLR0913 - the options that most calls need
@@ -158,14 +159,14 @@ def run_purpose(
     overrides: Mapping[str, Any] | None = None,
     trust_remote_code: bool = False,
 ) -> list[Any]:
-    """Let fresh processes do with one stack of a scenario what a purpose is for.
+    """Run the function of a purpose on one stack of a scenario, in fresh processes.
 
-    `purpose` is the name of an entry point of `accel_bench.purposes`. `stack` is the baseline
-    unless it is named; `overrides` changes dotted keys. Returns what the purpose has returned on
-    each rank. Nothing is measured or stored, and torch is not imported into this process.
+    `purpose` is the name of an entry point of `accel_bench.purposes`. `stack` is the baseline by
+    default; `overrides` changes dotted keys. Returns the value of the function on each rank.
+    Nothing is measured or stored, and torch is not imported into this process.
 
-    Raises ScenarioError for what must be mended before anything starts, PluginError for an unknown
-    purpose, and WorkerError where a rank has failed.
+    Raises ScenarioError for faulty input, PluginError for an unknown purpose, and WorkerError if a
+    rank has failed.
     """
     machine, changes = read_machine(), to_plain(overrides or {}, "overrides")
     (draft, *others) = find_drafts([scenario])
@@ -180,12 +181,13 @@ def run_purpose(
 
 
 def _fields_of(model: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are fields of a dataclass."""
+    """Return the options whose names are fields of a dataclass."""
     return {one.name: options[one.name] for one in fields(model) if one.name in options}
 
 
 def _check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options. Raises TypeError for unknown names, ScenarioError for wrong values."""
+    """Return validated options. Raises TypeError for unknown names, ScenarioError for wrong
+    values."""
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
@@ -207,7 +209,7 @@ def _request(
     overrides: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> PlanRequest:
-    """Return the request to the planner."""
+    """Return the request to the planner, from arguments of `run`."""
     for name, value in (("stacks", stacks), ("plugins", plugins)):
         if isinstance(value, str):
             raise ScenarioError(f"{name}: expected a list of names, such as [{value!r}]")
@@ -228,7 +230,7 @@ def _request(
 
 
 def _measure(plans: Sequence[Plan], benchmark: Benchmark, reporter: Reporter) -> Results:
-    """Run the plans and return what they have measured."""
+    """Run the plans and return their results."""
     ended: list[Results] = []
 
     def keep(measured: Measured) -> None:
@@ -249,17 +251,16 @@ def _measure(plans: Sequence[Plan], benchmark: Benchmark, reporter: Reporter) ->
 
 
 def _of_another_process(exit_code: int, place: str) -> Results:
-    """Return no results: this is one of several processes, and the first one has them."""
+    """Return empty results, for a process beside the one that measures; raise its failure."""
     if exit_code:
         raise AccelBenchError(f"the process that measures ended with exit code {exit_code}")
     return Results((), (), (), Path(place))
 
 
 class _NoCommand(Sequence[str]):
-    """Stands for the command line that a call from Python does not have.
+    """Placeholder of the command line, which a call from Python does not have.
 
-    A launcher that has the command run elsewhere reads it, and must not get one that does not do
-    what the caller does.
+    A launcher that would start the command again elsewhere gets an error when it reads this.
     """
 
     def _refusal(self) -> ScenarioError:

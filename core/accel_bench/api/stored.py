@@ -1,4 +1,4 @@
-"""Stored results, as Python programs read them."""
+"""Python interface to stored results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LOGGER = logging.getLogger("accel_bench")
 
 
 class StoredResults:
-    """The results of a folder or of a database; each call reads what is there by then."""
+    """Results of a folder or a database, read anew by each call."""
 
     def __init__(self, place: str) -> None:
         self.place = place
-        """The folder, or the address of the database."""
+        """Path of the results folder, or address of the database."""
 
     def frame(
         self,
@@ -41,18 +41,18 @@ class StoredResults:
         group_by: Sequence[str] = (),
         newest: int | None = None,
     ) -> pandas.DataFrame:
-        """Return a row for each run; with `group_by` one for each group of them.
+        """Return a DataFrame with a row for each run; with `group_by` one for each group of runs.
 
-        Columns are called as conditions call them: settings (`train.learning_rate`), what really
-        held (`effective.optimizer`), figures with their units (`tokens_per_second`), options of
-        plugins and metrics (`metrics.NAME`). What a run does not have is missing. A run that was
-        damaged on the disk has the status `corrupt` and no figures.
+        Columns are named as in conditions: settings (`train.learning_rate`), the effective
+        configuration (`effective.optimizer`), figures with their units (`tokens_per_second`),
+        options of plugins, and metrics (`metrics.NAME`). An unknown value is missing. A run that
+        was damaged on the disk has the status `corrupt` and no figures.
 
-        `where` is a condition as in `accel-bench results list --where`; `newest` is at most so many
-        runs, the newest ones. `group_by` names columns; figures of groups are over completed runs.
+        `where` is a condition as in `accel-bench results list --where`; `newest` limits the runs to
+        that many newest ones. `group_by` names columns; figures of groups are over completed runs.
 
-        Raises StoreError where the results cannot be read or the condition names what no run has,
-        AccelBenchError where pandas is not installed.
+        Raises StoreError if the results cannot be read, or for an unknown name in the condition,
+        AccelBenchError if pandas is not installed.
         """
         with open_results(self.place) as store:
             conditions = _conditions(store, where)
@@ -63,10 +63,10 @@ class StoredResults:
             return to_frame(group_runs(store, list(group_by), conditions))
 
     def select(self, identifier: str | None = None, *, where: str | None = None) -> list[Result]:
-        """Return runs with everything that is stored of them, their samples included.
+        """Return stored runs, their samples included.
 
-        `identifier` is that of a run, an experiment or a session, or its beginning; `where` is a
-        condition. Raises StoreError where the results cannot be read, or there is no such id.
+        `identifier` is the id of a run, an experiment or a session, or its beginning; `where` is a
+        condition. Raises StoreError if the results cannot be read, or for an unknown id.
         """
         with open_results(self.place) as store:
             conditions = _conditions(store, where)
@@ -77,11 +77,11 @@ class StoredResults:
     def compare(
         self, a: str, b: str, *, other: StoredResults | None = None
     ) -> tuple[ExperimentComparison, ...]:
-        """Return the comparison of B against A, as `accel-bench compare` makes it, for each sweep
-        point that both have.
+        """Return the comparison of B against A, as of `accel-bench compare`, for each common sweep
+        point.
 
-        A and B are each the name of a stack, SESSION/STACK, or the beginning of an id; `other` is
-        where B is, if elsewhere. Raises StoreError where one is not there, or has several meanings.
+        A and B are each the name of a stack, SESSION/STACK, or the beginning of an id; `other`
+        holds B, if it is stored elsewhere. Raises StoreError for an unknown or ambiguous one.
         """
         with ExitStack() as stack:
             store = stack.enter_context(open_results(self.place))
@@ -100,8 +100,8 @@ class StoredResults:
 def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
     """Return the results of a folder, or of a database by its address.
 
-    Without a place it is that of the variable ACCEL_BENCH_RESULTS, else `accel_bench_results`.
-    Raises StoreError where there are none.
+    The default is the environment variable ACCEL_BENCH_RESULTS, else `accel_bench_results`. Raises
+    StoreError if there are no results.
     """
     stored = StoredResults(place_of(place))
     with database.open_store(stored.place, write=False):
@@ -109,7 +109,7 @@ def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
 
 
 def place_of(place: str | os.PathLike[str] | None) -> str:
-    """Return the place of results, by default that of the program."""
+    """Return the path or address of results; without one that of the environment or the default."""
     return os.environ.get(RESULTS, DEFAULT_RESULTS) if place is None else os.fspath(place)
 
 

@@ -1,1 +1,1 @@
-"""Turn a scenario and a request into the experiments to run, and those to skip with a reason."""
+"""Planning of a scenario: the experiments to run, and those to skip with reasons."""

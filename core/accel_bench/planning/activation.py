@@ -1,5 +1,5 @@
-"""Activate trackers and the plugins of sweep points, and lay down what the latter decide: groups of
-ranks that take batches of their own, and what is counted."""
+"""Activation of the plugins of planned experiments and of trackers, and of the Python environments
+of a scenario."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ from accel_bench.scenario.sweep import EXCLUDED, Point
 from accel_bench.scenario.uses import NO_PLUGIN, TOKENS, Use, slot_defaults
 
 ENVIRONMENTS = "accel_bench.environments"
-"""Group of the entry point that finds and builds Python environments.
+"""Group of the entry point `python`, which finds and builds Python environments.
 
-`python` is a function of an environment's name and settings, the plugins that are used there, and
-what takes a line before minutes of work or None for none; it returns an `Interpreter`, or None.
+It is a function of an environment's name and settings, the plugins used there, and a function that
+announces a build, or None to build nothing; it returns an `Interpreter`, or None.
 """
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment of the scenario."""
+    """Python environment of a scenario, for experiments with `resources.environment`."""
 
     name: str
     settings: PythonEnvironment
 
     interpreter: Interpreter | None
-    """Null where it is not built yet, and may not be."""
+    """Interpreter of the environment; null for one that is not built and may not be."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Why nothing can run in it."""
+        """Reason why no experiment can run in the environment; empty if it is built."""
         if self.interpreter is None:
             return (f"the environment {self.name!r} is not built yet; a run builds it",)
         return ()
 
 
 class ActivatedPoint(NamedTuple):
-    """A point as its plugins have it."""
+    """Stack at a sweep point, with its active plugins and the settings that these determine."""
 
     point: Point
 
     active: ActivePlugins
-    """Its plugins that are installed."""
+    """Active plugins of the point, without those that are not installed."""
 
     environment: Environment | None
-    """The Python environment that it runs in; null for that of this program."""
+    """Python environment of the point; null for the environment of this program."""
 
     skipped: tuple[str, ...]
-    """Why it is not run: it is excluded, or plugins or its environment are missing."""
+    """Reasons to skip the point: exclusions, missing plugins, an environment that is not built."""
 
 
 def activate_points(
     file: ResolvedFile, points: Iterable[Point], environments: Mapping[str, Environment]
 ) -> Iterator[ActivatedPoint]:
-    """Yield the points with their plugins, and with what these decide.
+    """Yield the points with their active plugins, and the settings that plugins determine.
 
-    Points with the same plugins and options, in the same environment, share what is activated.
-    Raises PluginError, and ScenarioError where the scenario gives other numbers than its plugins.
+    Points with the same plugins, options and environment share the active plugins. Raises
+    PluginError, and ScenarioError for settings of the scenario that contradict its plugins.
     """
     made: dict[str, ActivePlugins] = {}
     for one in points:
@@ -91,11 +91,11 @@ def activate_points(
 def find_environments(
     file: ResolvedFile, points: Sequence[Point], notify: Callable[[str], object] | None
 ) -> Mapping[str, Environment]:
-    """Return the environments in which points run, by name.
+    """Return the environments of the points, by name.
 
-    `notify` gets a line before one is built, which takes minutes; None builds none. Raises
-    ScenarioError with the place of one that is unknown, not allowed, cannot be built, or cannot run
-    this version's jobs.
+    `notify` is called with a line before an environment is built, which takes minutes; with None
+    none is built. Raises ScenarioError for an environment that is unknown, not allowed, cannot be
+    built, or cannot run this version's jobs.
     """
     names = dict.fromkeys(point.scenario.resources.environment for point in points)
     uses = sorted({use.use for point in points for use in point.uses} - {NO_PLUGIN})
@@ -126,7 +126,7 @@ def _find_environment(
 
 
 def _plugins_of(point: Point) -> str:
-    """Return equal texts for points whose plugins are the same, with the same options."""
+    """Return a key that is equal for points with the same plugins, options and environment."""
     scenario = point.scenario
     uses = [[use.use, use.options] for use in point.uses]
     checked = [scenario.mode, bool(scenario.data.held_out)]  # beside the plugins themselves
@@ -134,7 +134,7 @@ def _plugins_of(point: Point) -> str:
 
 
 def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]) -> ActivePlugins:
-    """Activate the plugins that are installed; an error in a ladder's stack names its item."""
+    """Activate the installed plugins of a point; an error in a ladder's stack names that stack."""
     stack = point.stack
     present = tuple(use for use in stack.uses if use.use not in missing)
     from_ladder = stack.ladder is not None and any(stack.ladder.holds)
@@ -154,7 +154,7 @@ def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]
 
 
 def with_gpu_metrics(scenario: Scenario) -> Scenario:
-    """Return the scenario with the installed metrics of a GPU, unless metrics were chosen."""
+    """Return the scenario with installed GPU metrics, if it runs on CUDA and names no metrics."""
     if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
         return scenario
     here = {plugin.use for plugin in installed()}
@@ -163,9 +163,9 @@ def with_gpu_metrics(scenario: Scenario) -> Scenario:
 
 
 def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:
-    """Return the point with the groups of ranks that its plugin makes, and batches by them.
+    """Return the point with its plugin's number of data-parallel groups, and batch sizes for it.
 
-    Raises ScenarioError where the scenario gives another number, and where the batch does not fit.
+    Raises ScenarioError for another number in the scenario, or for unfit batch sizes.
     """
     plugin, scenario = active.answers("parallelize_model"), point.scenario
     if plugin is not None:
@@ -176,7 +176,7 @@ def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Poi
 
 
 def _groups(plugin: ActivePlugin, point: Point) -> int:
-    """Return how many groups of ranks take batches of their own."""
+    """Return the number of groups of ranks that each take batches of their own."""
     scenario = point.scenario
     with attribute_errors_to(plugin, "data_parallel"):
         groups = int(plugin.instance.data_parallel(scenario))
@@ -190,7 +190,7 @@ def _groups(plugin: ActivePlugin, point: Point) -> int:
 
 
 def _with_counts(point: Point, active: ActivePlugins) -> Point:
-    """Return the point with what its task counts. Raises ScenarioError for another one."""
+    """Return the point with its task's unit, such as `images`. Raises ScenarioError for another."""
     scenario, task = point.scenario, task_of(active)
     given = scenario.task.counts
     if task is None:
@@ -207,10 +207,10 @@ def _with_counts(point: Point, active: ActivePlugins) -> Point:
 def make_trackers(
     file: ResolvedFile, named: Collection[str]
 ) -> tuple[ActivePlugins | None, tuple[str, ...]]:
-    """Return the trackers, None where there is none, and why others are left out.
+    """Return the active trackers, or None without any, and the reasons why others are left out.
 
-    One whose library is missing is left out, unless it is among the `named`: those of the command
-    line. Raises PluginError for that, for an unknown one and for what is no tracker.
+    A tracker without its library is left out, unless it is `named` on the command line. Raises
+    PluginError for a missing named one, an unknown one, and a plugin that is no tracker.
     """
     uses = file.scenario.trackers
     names = [use.use for use in uses]
@@ -234,7 +234,7 @@ def make_trackers(
 
 
 def _make_tracker(file: ResolvedFile, number: int, use: Use) -> tuple[ActivePlugin | None, str]:
-    """Return the tracker of a use, or why there is none."""
+    """Return the active tracker of a use, or None with the reason why it cannot be used."""
     place = ("trackers", number)
     if reason := missing_extra(use.use):
         return None, reason

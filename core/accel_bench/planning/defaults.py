@@ -1,4 +1,4 @@
-"""Check the plugins that the stacks name, and find what they need in the work of every stack."""
+"""Check of the stacks' plugins, and default settings that they need in every stack."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from accel_bench.scenario.models import BASELINE, StackEntry, Work
 from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
 
 USUAL_DTYPE = "float32"
-"""What `model.dtype` is when it is not set."""
+"""Default of `model.dtype`."""
 
 
 class _ChosenUse(NamedTuple):
-    """A plugin of a stack that is to be run."""
+    """Use of a plugin in a stack that will run, with the plugin's class."""
 
     name: str
     kind: type[Plugin[Any]]
@@ -33,12 +33,13 @@ class _ChosenUse(NamedTuple):
 def needs_of_plugins(
     file: ResolvedFile, request: PlanRequest
 ) -> tuple[list[Setting], tuple[str, ...]]:
-    """Return the adapter or dtype that a stack's plugin needs, to be set for every stack.
+    """Return settings (adapter, dtype) that some stack's plugin needs, for every stack, and
+    notices.
 
-    A comparison changes one thing: so the baseline gets them too. What the file sweeps, or the
-    stack sets itself, is left as it is. Returns notices, too, of what is set, taken for granted, or
-    cannot be known yet. Raises PluginError with the place where an unknown or broken plugin is
-    named, or a ladder's item that its plugin does not have.
+    The baseline gets them too, since a comparison changes one thing; keys that are swept, or set by
+    the stack, are unchanged. Notices state the settings, an assumed baseline, and models whose
+    support is not known yet. Raises PluginError, with the location in the file, for an unknown or
+    broken plugin and for an unknown item of a ladder.
     """
     baseline = file.scenario.baseline_name()
     # Of these a plugin that is not installed is an error; any other stack is skipped without it.
@@ -67,7 +68,7 @@ def needs_of_plugins(
 
 
 def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]:
-    """Import the plugins of the chosen stacks, in order; all others that the file names are found.
+    """Return the plugin uses of the chosen stacks, with each plugin's class.
 
     Raises PluginError.
     """
@@ -85,7 +86,7 @@ def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]
 
 
 def _named_in_work(file: ResolvedFile) -> Iterator[tuple[Location, str]]:
-    """Yield the plugins of slots that the file fills, and of metrics, with their places."""
+    """Yield the location and name of each plugin that the file names for a slot or as a metric."""
     for slot in Work.SLOTS:
         use = getattr(file.scenario, slot).use
         if file.is_set(slot) and use != NO_PLUGIN:
@@ -103,8 +104,8 @@ def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
 
 
 def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -> _ChosenUse | None:
-    """Return the first use for which neither the file, its sweep nor the stack decides on a key, or
-    on a slot's plugin."""
+    """Return the first use whose stack leaves `key` (a setting or a slot) open, if file and sweep
+    do."""
     written = file.written.get(key)
     if isinstance(written, dict):
         written = written.get("use")
@@ -114,16 +115,16 @@ def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -
 
 
 def _dtype_for(use: _ChosenUse, uses: Sequence[_ChosenUse]) -> str:
-    """Return the first dtype by name that every plugin allows, else that this one allows itself.
+    """Return the first dtype by name that all plugins support, else that this plugin supports.
 
-    That prefers bfloat16, which has the range of float32, to float16, which needs loss scaling.
+    By name bfloat16, which has the range of float32, precedes float16, which needs loss scaling.
     """
     allowed = use.kind.dtypes or frozenset()
     return min(allowed.intersection(*(other.kind.dtypes or allowed for other in uses)) or allowed)
 
 
 def _unknown_architectures(file: ResolvedFile, use: _ChosenUse) -> Iterator[str]:
-    """Yield a notice for each model of which only the worker can say whether it is supported."""
+    """Yield a notice for each model whose support by a plugin is unknown until it is loaded."""
     known = use.kind.restricted_model_archs
     scenario, key = file.scenario, "model.id"
     ids = (use.entry.set.get(key, scenario.model.id),)

@@ -1,8 +1,8 @@
-"""The door for stacks that are made from a key of a scenario file, which is `ladder`.
+"""Entry points that make stacks from a key of a scenario file, `ladder`.
 
-A distribution makes them by an entry point of the group `accel_bench.stacks` whose name is the key:
-a function that gets a draft, writes the stacks into it with their places, and returns them as
-`MadeStacks`.
+A distribution makes stacks by an entry point of the group `accel_bench.stacks` with the name of the
+key: a function of a draft that writes the stacks into the draft with their locations, and returns
+them as `MadeStacks`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import LadderPosition, StackEntry
 
 GROUP = "accel_bench.stacks"
-"""Group of the entry points."""
+"""Group of the entry points that make stacks."""
 
 KEY = "ladder"
 """Key of the scenario file."""
 
 
 class MadeStacks(Protocol):
-    """Stacks that are made from one list of items, and the baseline that they extend."""
+    """Stacks made from one list of items, and the baseline that they extend."""
 
     @property
     def names(self) -> Collection[str]:
         """Names of the stacks, without the baseline's."""
 
     def place(self, stack: str) -> LadderPosition | None:
-        """Return the items that a stack holds; None for a stack that was not made."""
+        """Return the items of the list in a stack; None for a stack that was not made from it."""
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the baseline and all stacks with these values of the swept keys; empty if none is
-        an option of a stack.
+        """Return the baseline and the made stacks at the given values of swept keys.
 
-        Raises ScenarioError for items that change nothing there.
+        Empty if no swept key is an option of a stack. Raises ScenarioError for items without effect
+        there.
         """
 
     def check_plugins(self, chosen: Collection[str]) -> None:

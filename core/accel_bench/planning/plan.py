@@ -1,4 +1,4 @@
-"""Plan the experiments of a scenario in one pass, from its file to ids and reasons."""
+"""Planning of a scenario's experiments, from the file to ids and reasons to skip, in one pass."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ __all__ = ["MemoryNeed", "Plan", "PlanRequest", "Planned", "make_plan", "scenari
 
 
 NEEDS = "accel_bench.needs"
-"""Group of the entry point that says what an experiment needs.
+"""Group of the entry point `memory`, which estimates the least memory of an experiment.
 
-`memory` is a function of the experiment, its plugins and the machine; it returns a `MemoryNeed`, or
-None where that is not known.
+It is a function of the experiment, its active plugins and the machine; it returns a `MemoryNeed`,
+or None if unknown.
 """
 
 
 @ended_children()
 @restored_environment()
 def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
-    """Return the plan. Nothing is started, and nothing heavy is imported.
+    """Return the plan of a scenario; nothing is started, and nothing heavy is imported.
 
-    Raises ScenarioError or PluginError for what the user must mend, a stack named on the command
-    line that cannot run here included.
+    Raises ScenarioError or PluginError for faulty input, and for a stack named on the command line
+    that cannot run here.
     """
     for name in request.sections:
         find_entry(GROUP, KIND, name)
@@ -81,7 +81,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
 
 
 def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
-    """Yield what is to be known of each model of a hub."""
+    """Yield notices on each model that comes from a hub."""
     for model in {one.experiment.scenario.model.id: one for one in planned}.values():
         yield from hub_notices(model.experiment.scenario.model)
 
@@ -93,7 +93,7 @@ def _plan_points(
     request: PlanRequest,
     notices: tuple[str, ...],
 ) -> tuple[Planned, ...]:
-    """Plan the points in their environments, which are built where they are missing."""
+    """Return the planned experiments of the points; missing environments are built."""
     notify = request.notify if request.build_environments else None
     environments = find_environments(file, points, notify)
     named = {*request.plugins, *request.stacks_of(file.scenario.name)}
@@ -115,7 +115,7 @@ def _planned(
 def _plan_point(
     one: ActivatedPoint, machine: Machine, named: Collection[str], notices: tuple[str, ...]
 ) -> Planned:
-    """Compute the id, and check constraints and memory."""
+    """Return the experiment of a point with its id, reasons to skip it, and its least memory."""
     point, active, environment = one.point, one.active, one.environment
     there = environment.interpreter if environment else None
     machine = there.on(machine) if there else machine
@@ -146,7 +146,7 @@ def _plan_point(
 def _memory_need(
     experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> MemoryNeed | None:
-    """Return the memory that an experiment needs at least; None where nothing says it."""
+    """Return the least memory of an experiment; None if no entry point estimates it."""
     entry = find_entries(NEEDS, "estimate").get("memory")
     if entry is None:
         return None
@@ -156,7 +156,7 @@ def _memory_need(
 
 
 def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
-    """Return what changes a result and is in no scenario: versions, devices, fingerprints."""
+    """Return inputs of a result that are in no scenario: versions, devices, fingerprints."""
     resources = experiment.scenario.resources
     device = device_type(resources.device)
     devices = list(device.find(machine)[: resources.devices])
@@ -176,7 +176,8 @@ def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> d
 
 
 def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """Return what a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
+    """Return a plugin's part of the experiment id. Raises HookError, also for a value that is no
+    JSON."""
     with attribute_errors_to(plugin, "fingerprint"):
         found = plugin.instance.fingerprint(experiment)
         canonical_json(found)
@@ -186,9 +187,9 @@ def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
 def _stand_in_notices(
     file: ResolvedFile, points: Iterable[Point], request: PlanRequest
 ) -> Iterator[str]:
-    """Yield which sizes are still to be worked out.
+    """Yield a notice for each key whose `auto` is planned with a placeholder.
 
-    Raises ScenarioError where that is not what was requested.
+    Raises ScenarioError unless the request allows placeholders.
     """
     for key in dict.fromkeys(key for point in points for key in point.open_sizes):
         if not request.stand_ins:
@@ -203,7 +204,7 @@ def _stand_in_notices(
 
 
 def _choice_notices(point: Point) -> tuple[str, ...]:
-    """Return how the sizes of a sweep point came about."""
+    """Return a sentence for each size that replaces `auto`, with the reason for its value."""
     sizes = filter(None, point.sizes.values())
     return tuple(f"{one.key}: {one.value:,} for auto: {one.because}" for one in sizes)
 
@@ -219,7 +220,7 @@ def _refuse_oversubscription(plan: Plan, machine: Machine) -> None:
 
 
 def _refuse_needs(plan: Plan) -> None:
-    """Raise ScenarioError with all stacks that need more memory than there is."""
+    """Raise ScenarioError with all stacks that need more memory than the device or host has."""
     stacks: dict[str, list[str]] = {}
     for one in plan.runnable:
         if one.need and not one.need.fits:

@@ -1,4 +1,4 @@
-"""The plan of one scenario: its experiments, those to run and those to skip with their reasons."""
+"""Plan of one scenario: experiments to run, and experiments to skip with reasons."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ from accel_bench.store.database import Store
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The memory that an experiment needs at least: activations, caches and code come on top."""
+    """Least memory of an experiment; activations, caches and code come on top."""
 
     parameters: int
 
     parts: Mapping[str, float]
-    """Bytes in the memory of one device, by what they are; of all ranks together on a CPU."""
+    """Bytes by purpose, such as weights: of one device, or on a CPU of all ranks together."""
 
     available_bytes: int | None
-    """All memory of the smallest device, free or not; None where there is no such device."""
+    """Total memory of the smallest device, used or not; None without such a device."""
 
     @property
     def total_bytes(self) -> float:
-        """Sum of the parts."""
+        """Sum of the bytes over all purposes."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """Return whether the machine has that much, used or not."""
+        """True if the least memory is within the device's total memory, used or not."""
         return self.available_bytes is None or self.total_bytes <= self.available_bytes
 
     def describe(self) -> str:
-        """Return `at least 696 GiB of memory (174 GiB weights + ...) for 46.7e9 parameters`."""
+        """Return text like `at least 696 GiB of memory (174 GiB weights + ...) of 46.7e9
+        parameters`."""
         parts = " + ".join(f"{size(value)} {what}" for what, value in self.parts.items())
         listed = f" ({parts})" if len(self.parts) > 1 else f" for {next(iter(self.parts))}"
         many = self.parameters >= 1e8
@@ -59,75 +60,75 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class Planned:
-    """One experiment of the plan."""
+    """Experiment of a plan, with its active plugins."""
 
     experiment: Experiment
     active: ActivePlugins
 
     skipped: tuple[str, ...] = ()
-    """Why it is not run; empty when it is run."""
+    """Reasons to skip the experiment; empty for one that will run."""
 
     need: MemoryNeed | None = None
-    """Its memory at least; null where that is not known."""
+    """Least memory of the experiment; null if unknown."""
 
     on_host: bool = False
-    """True if its ranks share the host's memory and cores."""
+    """True if the ranks share the host's memory and cores."""
 
     environment: Environment | None = None
-    """The Python environment that it runs in; null for that of this program."""
+    """Python environment of the experiment; null for the environment of this program."""
 
     open_sizes: tuple[str, ...] = ()
-    """Keys that stand for `auto` and are not worked out."""
+    """Keys with the value `auto` that are planned with a placeholder."""
 
     @property
     def interpreter(self) -> Interpreter | None:
-        """The Python of that environment."""
+        """Python interpreter of the environment; None for the interpreter of this program."""
         return self.environment.interpreter if self.environment else None
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command of that Python; empty for the one of this program."""
+        """Command of the environment's interpreter; empty for the interpreter of this program."""
         return self.interpreter.command if self.interpreter else ()
 
     def machine(self, machine: Machine) -> Machine:
-        """Return this machine with the versions that it runs with."""
+        """Return the machine with the versions of the experiment's environment."""
         return self.interpreter.on(machine) if self.interpreter else machine
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All experiments of one scenario, in order."""
+    """Plan of one scenario: all its experiments, in order."""
 
     file: ScenarioFile
-    """The scenario as it was written, with the command line's changes."""
+    """Scenario file with the changes of the command line."""
 
     planned: tuple[Planned, ...]
-    """Sweep points outermost, within each the stacks in written order."""
+    """Experiments in the order of sweep points, at each point in the order of stacks."""
 
     request: PlanRequest
 
     notices: tuple[str, ...] = ()
-    """What was added to the work because a plugin needs it, and trackers that are left out."""
+    """Sentences for the user, such as a setting added for a plugin, or a tracker left out."""
 
     trackers: ActivePlugins | None = None
-    """Plugins that log its runs beside the store; null where there is no tracker."""
+    """Trackers, which log the runs beside the store; null without any."""
 
     look_rounds: int = 0
-    """Rounds in all at a further look at open verdicts; 0 at the first."""
+    """Total number of rounds when further rounds decide open verdicts; 0 for a first plan."""
 
     @property
     def baseline(self) -> str:
-        """The stack that the others are compared with."""
+        """Name of the stack that the others are compared with."""
         return self.file.baseline_name()
 
     @property
     def open_sizes(self) -> dict[str, tuple[str, ...]]:
-        """Keys that stand for `auto`, by the sweep points where they are not worked out."""
+        """Keys with the value `auto` that are planned with a placeholder, by sweep point."""
         return {one.experiment.point: one.open_sizes for one in self.planned if one.open_sizes}
 
     @property
     def summaries(self) -> list[PlannedSummary]:
-        """Return the plan as the analysis needs it, without secrets."""
+        """Experiments without secrets, with reasons to skip them, as the analysis reads them."""
         return [
             Redactor.of_this_process(planned.experiment.scenario.environment).redact_model(
                 PlannedSummary(experiment=planned.experiment, skipped=planned.skipped)
@@ -136,7 +137,7 @@ class Plan:
         ]
 
     def summarize(self, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
-        """Return the comparison of the stacks; `stopped` is why later runs are missing."""
+        """Return the comparison of the stacks; `stopped` states why later runs are missing."""
         return summarize(
             self.file.name,
             self.baseline,
@@ -151,12 +152,12 @@ class Plan:
 
     @property
     def runnable(self) -> list[Planned]:
-        """Return the experiments that are to run."""
+        """Experiments that are not skipped."""
         return [planned for planned in self.planned if not planned.skipped]
 
     @property
     def single(self) -> Planned:
-        """Return the only experiment. Raises ScenarioError where there are several, or none."""
+        """The only experiment. Raises ScenarioError if there are several, or none that can run."""
         if self.nothing:
             raise ScenarioError(self.nothing)
         if len(self.planned) > 1:
@@ -169,25 +170,25 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """Return the number of rounds; of `auto` those of all stacks, which more may follow."""
+        """Number of rounds of each stack; for `auto` the number before any are added."""
         rounds = self.file.measure.rounds
         return (self.look_rounds or MINIMUM_ROUNDS) if rounds == "auto" else rounds
 
     @property
     def adds_rounds(self) -> bool:
-        """True if the number of rounds is `auto`: more may follow while a verdict is open."""
+        """True if rounds are added while a verdict is inconclusive (`measure.rounds: auto`)."""
         return self.file.measure.rounds == "auto"
 
     @property
     def runs(self) -> int:
-        """Return the number of runs in all rounds."""
+        """Number of runs in all rounds."""
         return len(self.runnable) * self.rounds
 
     def of_open(self, summary: Summary, rounds: int, last: Plan) -> Plan:
-        """Return so many rounds of the stacks whose verdict is open, each beside its baseline.
+        """Return a plan of `rounds` rounds in total for the stacks with inconclusive verdicts.
 
-        Stacks that have as many rounds are left out, and those that the last look left out: the
-        rounds of others may reopen a verdict, which would take all of its rounds anew.
+        Their baselines are kept. Stacks outside of the `last` plan stay out: rounds of other stacks
+        may make a verdict inconclusive again, which would take all of its rounds anew.
         """
         looked_at = {id(one) for one in last.planned}
         left = [
@@ -206,9 +207,9 @@ class Plan:
         return replace(self, planned=chosen, notices=(notice,), look_rounds=rounds)
 
     def seconds(self, store: Store | None) -> float | None:
-        """Return the seconds of all rounds, each run as long as the median of those stored.
+        """Return the estimated seconds of all rounds, from the median duration of stored runs.
 
-        None where an experiment has none, since nothing else says how fast this machine is.
+        None if an experiment has no stored run: nothing else tells how fast this machine is.
         """
         found: dict[str, list[float]] = {one.experiment.id: [] for one in self.runnable}
         with suppress(StoreError):
@@ -222,13 +223,13 @@ class Plan:
 
     @property
     def nothing(self) -> str:
-        """Return why nothing can run here; empty when something can."""
+        """Reasons why no experiment can run here, as one text; empty if any can."""
         reasons = {reason for planned in self.planned for reason in planned.skipped}
         return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
 
 
 def scenario_of(planned: Planned) -> dict[str, Any]:
-    """Return a scenario file of this one experiment: running it gives the same id."""
+    """Return a scenario file with this experiment alone; its run has the same id."""
     experiment = planned.experiment
     work = experiment.scenario.model_dump(mode="json", exclude_none=True)
     uses = [use.model_dump(mode="json") for use in experiment.stack.uses]

@@ -1,4 +1,4 @@
-"""Request of the command line to a plan, and the scenario with its changes."""
+"""Request of the command line to the planner, and the scenario file with its changes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from accel_bench.scenario.sweep import Choices
 from accel_bench.scenario.uses import Use
 
 AXES = "accel_bench.axes"
-"""Group of the entry point `family`: a function of a draft and the name of a family of models.
+"""Group of the entry point `family`, a function of a draft and a family of the model catalog.
 
-It removes from the draft what the axis replaces, and returns the axis' settings.
+It removes the file's model, and returns the settings that sweep over the family.
 """
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Changes of the command line to the file."""
+    """Request to the planner: changes of a scenario file, and limits, from the command line."""
 
     plugins: tuple[str, ...] = ()
     """Stacks to add: a plugin's name, or several joined by `+`."""
 
     trackers: tuple[str, ...] = ()
-    """Trackers to add to those of the file."""
+    """Trackers to add to those of the file, by name."""
 
     only: tuple[str, ...] = ()
     """Stacks to run, beside the baseline: STACK in every scenario, or SCENARIO/STACK in one; empty
@@ -52,24 +52,24 @@ class PlanRequest:
     """Dotted keys and their values."""
 
     seeds: int = 0
-    """Repeat every experiment with that many seeds of weights and data; 0 leaves the file's."""
+    """Number of seeds of weights and data to repeat every experiment with; 0 for the file's own."""
 
     family: str = ""
-    """Run every model of the catalog of this family, in the place of `model.id`; empty does not."""
+    """Family of the catalog of which every model is run, in place of `model.id`; empty for none."""
 
     no_baseline: bool = False
 
     sections: tuple[str, ...] = ()
-    """Sections of other distributions that the comparison shows."""
+    """Names of further report sections, which distributions add by entry points."""
 
     race: bool = False
-    """Run no more rounds of stacks that are surely not the best."""
+    """True to drop stacks that are certainly not the fastest from later rounds."""
 
     allow_environment: bool = False
-    """Let the scenario set any environment variable."""
+    """True to let the scenario set any environment variable."""
 
     trust_remote_code: bool = False
-    """Let models bring code of their own."""
+    """True to let models run code of their own."""
 
     observers: tuple[Use, ...] = ()
     """Plugins that observe steps of every run after its measured window."""
@@ -77,35 +77,35 @@ class PlanRequest:
     max_runs: int = 1000
 
     force: bool = False
-    """Plan what needs more memory than the machine has."""
+    """True to plan experiments that need more memory than the machine has."""
 
     oversubscribe: bool = False
-    """Plan more processes than cores."""
+    """True to plan more processes than cores."""
 
     choices: Choices = field(default_factory=dict)
-    """Sizes that were worked out where the scenario says `auto`."""
+    """Sizes that replace `auto`, by sweep point and key."""
 
     stand_ins: bool = False
-    """Plan with a stand-in where such a size is not worked out, and say so; else refuse that."""
+    """True to plan an `auto` without a size by a placeholder, with a notice; else it raises."""
 
     build_environments: bool = True
-    """Build the scenario's environments that are missing, which takes minutes."""
+    """True to build missing environments of the scenario, which takes minutes."""
 
     notify: Callable[[str], object] = print
-    """Takes a line before something that takes minutes."""
+    """Function that is called with a line of text before minutes of work."""
 
     def stacks_of(self, scenario: str) -> tuple[str, ...]:
-        """Return the names of `only` that are of a scenario."""
+        """Return the stacks of `only` for a scenario."""
         split = (name.rpartition("/") for name in self.only)
         return tuple(stack for own, _, stack in split if own in ("", scenario))
 
     def leaves_out(self, scenario: str) -> bool:
-        """Return whether `only` names stacks of other scenarios alone."""
+        """Return whether `only` names stacks, but none of this scenario."""
         return bool(self.only) and not self.stacks_of(scenario)
 
 
 def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the stacks of `--plugin`, and the trackers among what it names."""
+    """Return the names given to `--plugin` without trackers, and the trackers."""
     trackers: list[str] = []
     for name in plugins:
         with suppress(PluginError):  # what is wrong with it is said where its stack is made
@@ -126,7 +126,7 @@ def requested_draft(draft: Draft, request: PlanRequest) -> Draft:
 
 
 def add_stack(draft: Draft, stack: str) -> None:
-    """Add the stack of `--plugin`; a file without stacks is itself the baseline."""
+    """Add a stack of `--plugin` to the draft; a file without stacks gets an empty baseline too."""
     names = stack.split("+")
     for name in names:
         find(name)
@@ -155,7 +155,7 @@ def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
 
 
 def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None:
-    """Refuse an axis of the command line where keys move together, in the file or by `axes`."""
+    """Raise ScenarioError if an option sweeps a key and the file, or `axes`, has a `zip`."""
     places = [place for key, _, place in axes if key.startswith("zip.")]
     if draft.data.get("zip") is not None:
         places.append(draft.where(("zip",)))
@@ -164,8 +164,8 @@ def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None
 
 
 def _sweep_seeds(draft: Draft, request: PlanRequest, axes: Sequence[Setting]) -> list[Setting]:
-    """Return the axis of the seeds of weights and data together (`--seeds`), from those that the
-    file sets and no longer needs."""
+    """Return the settings that sweep over seeds of weights and data together (`--seeds`), from the
+    file's seeds on, which are removed from the draft."""
     # Before a list of them is made.
     refuse_too_many(str(draft.data.get("name")), request.seeds, request.max_runs)
     _refuse_zip(draft, "--seeds", axes)
@@ -181,8 +181,8 @@ def _sweep_seeds(draft: Draft, request: PlanRequest, axes: Sequence[Setting]) ->
 
 
 def _sweep_family(draft: Draft, family: str) -> list[Setting]:
-    """Return the axis of the models of the catalog of one family (`--family`), which replaces the
-    file's model."""
+    """Return the settings that sweep over the catalog models of a family (`--family`), in place of
+    the file's model."""
     entry = find_entry(AXES, "axis", "family")
     with entry.blamed():
         axes: list[Setting] = entry.load()(draft, family)
@@ -196,7 +196,7 @@ def refuse_too_many(
     max_runs: int,
     sweep: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> None:
-    """Raise ScenarioError for more runs than the limit, with a part of the sweep that is within."""
+    """Raise ScenarioError for more runs than the limit, which suggests a smaller sweep."""
     if runs <= max_runs:
         return
     several = sorted((len(values), key) for key, values in sweep.items() if len(values) > 1)

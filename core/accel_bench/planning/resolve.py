@@ -1,5 +1,4 @@
-"""Resolve a scenario file once: change it as requested, validate it, expand its ladder, and yield
-its sweep points."""
+"""Resolution of a scenario file: changed as requested, validated, ladder and sweep expanded."""
 
 from __future__ import annotations
 
@@ -38,18 +37,18 @@ from accel_bench.scenario.sweep import (
 )
 
 ENVIRONMENT = "resources.environment"
-"""Key that chooses one of the environments."""
+"""Key of the name of a Python environment."""
 
 
 @dataclass(frozen=True)
 class ResolvedFile:
-    """A validated scenario file. Points of the sweep are taken from it."""
+    """Validated scenario file, from which the experiments of its sweep are made."""
 
     scenario: ScenarioFile
-    """The file with its baseline named and all stacks expanded, those of a ladder included."""
+    """Content of the file, with its baseline named and all stacks, those of a ladder included."""
 
     written: Draft
-    """The plain data of the same file, with the place of every value."""
+    """Plain data of the file, with the location of every value."""
 
     ladder: MadeStacks | None
 
@@ -57,7 +56,7 @@ class ResolvedFile:
     """True if stacks and sweeps may set any environment variable."""
 
     choices: Choices = field(default_factory=dict)
-    """Sizes that were worked out where the file says `auto`."""
+    """Sizes that replace `auto`, by sweep point and key."""
 
     @property
     def stacks(self) -> Mapping[str, StackEntry]:
@@ -65,15 +64,15 @@ class ResolvedFile:
         return self.scenario.stacks
 
     def where(self, location: Location) -> str:
-        """Return the place of a value, or of the nearest enclosing one that is known."""
+        """Return the location of a value in the file, or of the nearest enclosing known value."""
         return self.written.where(location)
 
     def is_set(self, key: str) -> bool:
-        """Return whether the file sets a dotted key to something."""
+        """Return whether the file has a value for a dotted key."""
         return self.written.get(key) is not None
 
     def with_settings(self, settings: Sequence[Setting]) -> ResolvedFile:
-        """Return the file with dotted keys of its work changed. Raises ScenarioError."""
+        """Return the file with changed settings of its work. Raises ScenarioError."""
         if not settings:
             return self
         written = self.written.with_values(settings)
@@ -81,16 +80,16 @@ class ResolvedFile:
         return replace(file, choices=self.choices).with_stacks(self.stacks)
 
     def with_stacks(self, names: Iterable[str]) -> ResolvedFile:
-        """Return the file with these of its stacks alone."""
+        """Return the file with the named stacks only."""
         stacks = {name: self.stacks[name] for name in names}
         return replace(self, scenario=self.scenario.model_copy(update={"stacks": stacks}))
 
     def points(self, device: str) -> Iterator[Point]:
-        """Yield the points in written order: sweep points outermost, within each the stacks.
+        """Yield each stack at each sweep point, in the order of sweep points, then of stacks.
 
-        `device` is what `resources.device: auto` means here. Raises ScenarioError for a point that
-        is not valid, for an environment variable that may not be set, and at the end for an
-        exclusion with a key that no point has.
+        `device` replaces `resources.device: auto`. Raises ScenarioError for invalid settings, for
+        an environment variable that is not allowed, and at the end for an exclusion by an unknown
+        key.
         """
         rules = self.scenario.exclude
         tagged: dict[str, dict[str, Any]] = {}
@@ -117,16 +116,16 @@ class ResolvedFile:
 
     @contextmanager
     def _located(self, *location: str) -> Iterator[None]:
-        """Name the place of a value in a ScenarioError of the block."""
+        """Put the location of a value before the text of a ScenarioError of the block."""
         try:
             yield
         except ScenarioError as error:
             raise ScenarioError(f"{self.where(location)}: {error}") from error
 
     def with_data_parallel(self, point: Point, groups: int) -> Point:
-        """Return a point with `resources.data_parallel`, and batches worked out by it.
+        """Return a point with a number of data-parallel groups, and batch sizes for it.
 
-        Raises ScenarioError where the sizes of its batches do not fit.
+        Raises ScenarioError for unfit batch sizes.
         """
         swept, _ = self._swept(point.sweep)
         setting = ("resources.data_parallel", groups, "the plugin that parallelizes")
@@ -138,8 +137,8 @@ class ResolvedFile:
         return point.model_copy(update={"scenario": scenario, "provisional": False})
 
     def _swept(self, sweep: Mapping[str, Any]) -> tuple[Draft, dict[str, Choice | None]]:
-        """Return the written file with these values of the swept keys, and what became of its
-        sizes that are `auto`; None stands for a stand-in."""
+        """Return the file's data at the given values of swept keys, and the size of each key with
+        `auto`; None stands for a placeholder."""
         here = self.written.with_values(
             (key, value, self.where(("zip" if key in self.scenario.zip else "sweep", key)))
             for key, value in sweep.items()
@@ -152,8 +151,7 @@ class ResolvedFile:
         return here, sizes
 
     def points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
-        """Yield the points of all stacks with these values of the swept keys. Raises
-        ScenarioError."""
+        """Yield each stack at the given values of swept keys. Raises ScenarioError."""
         here, sizes = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
             place = self.ladder and self.ladder.place(name)
@@ -164,7 +162,7 @@ class ResolvedFile:
             )
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the stacks with swept options; those of a ladder follow its baseline."""
+        """Return the stacks at the given values of swept keys, which may be options of stacks."""
         made = self.ladder.stacks_at(here, sweep) if self.ladder is not None else {}
         if not any(key.startswith("stacks.") for key in sweep):
             return self.stacks
@@ -175,10 +173,10 @@ class ResolvedFile:
     def _work_of(
         self, here: Draft, stack: Stack, sweep: dict[str, Any], device: str
     ) -> tuple[Scenario, bool]:
-        """Fold a stack's settings into the work, and validate the result; `device` is what `auto`
-        means.
+        """Return the validated work with a stack's settings; `device` replaces `auto`.
 
-        Return too whether the batch fits only some groups of the devices, as a plugin may make.
+        Returns also True if the batch fits only fewer data-parallel groups than devices, which a
+        plugin may make.
         """
         work = copy.deepcopy({key: here.data[key] for key in here.data if key in Work.model_fields})
         for key, value in stack.settings.items():
@@ -212,8 +210,7 @@ class ResolvedFile:
 
 
 def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
-    """Validate a draft as a whole, expand its ladder and sweep its environments; the draft stays as
-    it is.
+    """Validate a draft, expand its ladder, and sweep its environments; the draft is unchanged.
 
     Raises ScenarioError with file, line and column.
     """
@@ -223,7 +220,7 @@ def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
 
 
 def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
-    """Return the file with its environments as an axis, unless something in it chooses one."""
+    """Return the file with a sweep over its environments, unless it chooses one elsewhere."""
     names = list(file.scenario.environments)
     chosen = {*file.scenario.sweep, *file.scenario.zip}
     chosen |= {key for stack in file.stacks.values() for key in stack.set}
@@ -255,16 +252,14 @@ def _validated(written: Draft, ladder: MadeStacks | None, allow_environment: boo
 
 
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the changes of the command line, and the stacks that it names.
-
-    Raises ScenarioError.
-    """
+    """Return the resolved file with the changes and the stacks of a request. Raises
+    ScenarioError."""
     file = resolve(requested_draft(draft, request), request.allow_environment)
     return replace(file, choices=request.choices).with_stacks(_chosen_stacks(file, request))
 
 
 def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
-    """Return the stacks of `--only`, and the baseline unless there is to be none."""
+    """Return the stacks of `--only` and the baseline, the latter not with `--no-baseline`."""
     baseline, only = file.scenario.baseline_name(), request.stacks_of(file.scenario.name)
     for name in only:
         if name not in file.stacks:
@@ -278,10 +273,8 @@ def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
 
 
 def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points that the request names. Raises ScenarioError.
-
-    The runs are counted before any point is made.
-    """
+    """Return the points with the requested tags. Raises ScenarioError, before any point is made for
+    too many runs."""
     rounds = file.scenario.measure.rounds
     runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
     refuse_too_many(file.scenario.name, runs, request.max_runs, file.scenario.sweep)

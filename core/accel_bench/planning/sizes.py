@@ -1,9 +1,8 @@
-"""The door for sizes that follow from data and memory: what `auto` in a scenario becomes.
+"""Entry points that determine a size given as `auto` in a scenario from data and memory.
 
-A distribution works a size out by an entry point of the group `accel_bench.sizes` whose name is
-the dotted key: a function that gets a `Sizing` and returns the size and a sentence that says how it
-came about, or None if it is not known yet and no processes may be started for it. It raises
-ScenarioError if there is no such size.
+A distribution adds one to the group `accel_bench.sizes`, named by the dotted key: a function of a
+`Sizing` that returns the size and a sentence with the reason, or None if it is not known yet and no
+processes may be started for it. It raises ScenarioError if there is no such size.
 """
 
 from __future__ import annotations
@@ -20,41 +19,41 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.sweep import STAND_INS, Choice
 
 GROUP = "accel_bench.sizes"
-"""Group of the entry points."""
+"""Group of the entry points that determine sizes."""
 
 Settings: TypeAlias = tuple[tuple[str, Any], ...]
-"""Values of dotted keys."""
+"""Dotted keys with their values."""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a size of one sweep point is worked out from."""
+    """Inputs from which a size of one sweep point is determined."""
 
     draft: Draft
-    """The scenario file, as it was read."""
+    """Scenario file before the changes of the request."""
 
     machine: Machine
     """The machine on which the experiments will run."""
 
     request: PlanRequest
-    """What the command asks of the plan, such as `--set` and `--only`."""
+    """Request of the command line, such as `--set` and `--only`."""
 
     work_out: bool
-    """True if processes may be started for what is not known yet."""
+    """True if processes may be started to determine sizes."""
 
     rough: Plan
-    """The plan with stand-ins for what is open."""
+    """Plan with placeholders for the sizes to be determined."""
 
     point: str
-    """The sweep point, as `Experiment.point` names it."""
+    """Name of the sweep point, as in `Experiment.point`."""
 
     found: Mapping[str, Choice] = field(default_factory=dict)
-    """Its sizes that are known already, by key."""
+    """Known sizes of the sweep point, by key."""
 
     def stacks(self, chosen: Sequence[Choice] = (), settings: Settings = ()) -> list[Planned]:
-        """Return the experiments of the point that run here.
+        """Return the experiments of the sweep point that can run here.
 
-        They have the sizes that are known and those that are `chosen`, and `settings`.
+        They have the known sizes, those of `chosen`, and the further `settings`.
         """
         choices = {self.point: {**self.found, **{one.key: one for one in chosen}}}
         overrides = (*self.request.overrides, *settings)
@@ -65,10 +64,10 @@ class Sizing:
 def plan_with_sizes(
     draft: Draft, machine: Machine, request: PlanRequest, work_out: bool = True
 ) -> Plan:
-    """Return the plan with every `auto` worked out; with stand-ins where it is not to be.
+    """Return the plan with a size for every `auto`; without `work_out`, a placeholder for unknown
+    ones.
 
-    Sizes that were worked out before are taken without any work. Raises ScenarioError where a size
-    cannot be worked out.
+    Raises ScenarioError if a size cannot be determined.
     """
     rough = make_plan(draft, machine, replace(request, stand_ins=True))
     if not rough.open_sizes:
@@ -85,7 +84,7 @@ def plan_with_sizes(
 
 
 def _choices(sizing: Sizing) -> Mapping[str, Choice]:
-    """Return the sizes of a point by their keys; fewer where they are not to be worked out."""
+    """Return the sizes of a sweep point by key, up to the first that is not known yet."""
     found: dict[str, Choice] = {}
     for key in filter(sizing.rough.open_sizes[sizing.point].__contains__, STAND_INS):
         if (size := _ask(_entry_of(key), replace(sizing, found=found))) is None:
@@ -96,7 +95,7 @@ def _choices(sizing: Sizing) -> Mapping[str, Choice]:
 
 
 def _entry_of(key: str) -> DoorEntry:
-    """Return what works out the size of a key. Raises ScenarioError where nothing does."""
+    """Return the entry point for the size of a key. Raises ScenarioError without exactly one."""
     entries = find_entries(GROUP, "size")
     if entry := entries.get(key):
         return entry
@@ -110,7 +109,7 @@ def _entry_of(key: str) -> DoorEntry:
 
 
 def _ask(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
-    """Return the size and its reason; None if it is not known yet. Raises PluginError."""
+    """Return a size with its reason; None if it is not known yet. Raises PluginError."""
     function = entry.load()
     with entry.blamed():
         size = function(sizing)
