@@ -1,7 +1,7 @@
-"""The door for formats: files of other programs that are read as results, or written of them.
+"""Formats of other programs' files, which are read as results, or written from results.
 
-A distribution adds one by an entry point of the group `accel_bench.formats` whose value is a
-`Format`. It is imported when it is named, or to recognize a file.
+A distribution adds a format by an entry point of the group `accel_bench.formats` whose value is a
+`Format`. It is imported when a user names it, or to recognize a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 from accel_bench.result import Metric, Result, Status
 
 GROUP, KIND = "accel_bench.formats", "format"
-"""Group of the entry points, and the word for one of them in messages."""
+"""Group of the entry points, and the noun for such an entry in messages."""
 
 MAXIMUM_BYTES = 32 * 1024 * 1024
 """Size in bytes above which a file is refused."""
@@ -45,7 +45,7 @@ class SourceFile:
     """Hex digest of the bytes that were read, as `sha256sum` prints it."""
 
     others: dict[str, str] = field(default_factory=dict, compare=False)
-    """SHA-256 digests of the other files of the folder that the reader has used, by name."""
+    """SHA-256 digests of further files that the reader has used, by name within the folder."""
 
     @cached_property
     def json(self) -> Any:
@@ -142,7 +142,7 @@ class Format:
 
 
 def read_source(path: Path) -> SourceFile:
-    """Read a file. Raises ImportFileError."""
+    """Read a file of another program. Raises ImportFileError, also for a file that is too large."""
     limit = ", the limit of an import"
     raw = read_bytes(path, MAXIMUM_BYTES, ImportFileError, limit)
     return SourceFile(path, as_text(path, raw, ImportFileError), hashlib.sha256(raw).hexdigest())

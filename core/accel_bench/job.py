@@ -71,7 +71,7 @@ BYTES_OF_A_CHANGE = 4
 """Bytes of one number in the file of the weights' change: float32, little-endian."""
 
 SPARE_DISK_BYTES = 1 << 30
-"""Bytes that must stay free on a disk after a file of weights' changes is written."""
+"""Bytes of a disk that must stay free after the file of the weights' change is written."""
 
 
 class Job(Frozen):
@@ -107,13 +107,13 @@ class Job(Frozen):
     """Round, from 0."""
 
     attempt: int = Field(0, ge=0)
-    """Retry of the same run, from 0."""
+    """Number of the attempt of this run, from 0; a retry adds one."""
 
     trust_remote_code: bool = False
     """True if a model may bring code of its own."""
 
     update_bytes: int = Field(0, ge=0)
-    """Largest file of the trained weights' change that rank 0 may leave; 0: none."""
+    """Largest file of the weights' change that rank 0 may leave, in bytes; 0: no file."""
 
     observers: tuple[Use, ...] = ()
     """Plugins that observe steps after the measured window, outside of the experiment."""

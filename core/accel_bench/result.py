@@ -124,7 +124,7 @@ class Metric(Frozen):
     """Value of the metric; null if it could not be measured, never 0 in its place."""
 
     unit: str
-    """`bytes`, `seconds`, `1` ..."""
+    """Unit, such as `bytes` or `seconds`; `1` for a plain number."""
 
     scope: Literal["rank", "device", "global"]
     better: Literal["lower", "higher", "neither"] = "neither"
@@ -136,7 +136,7 @@ class Metric(Frozen):
     """Figure that the metric measures, for tables and checks; null for any other."""
 
     kind: str = ""
-    """Method of measurement, for figures that have several."""
+    """Method of measurement, if a figure has several."""
 
     rank: int | None = None
     """Rank of a metric that was measured from outside; null for all ranks together."""
@@ -541,8 +541,8 @@ class Provenance(Frozen):
     """Origin of a row: measured by this program, or imported from a file of another one."""
 
     origin: Literal["measured", "exported", "imported"] = "measured"
-    """Kind of origin; `exported` rows come from an export of another store, which states that it
-    measured them."""
+    """Origin of the row; `exported` rows come from another store's export, which states that they
+    were measured."""
 
     format: str = ""
     """Format of the imported file."""
@@ -593,7 +593,7 @@ class Result(Frozen):
     """Number of the attempt, from 0; only the last attempt counts."""
 
     replaces: str = ""
-    """Session whose round of this number this run replaces; the replaced no longer counts."""
+    """Session whose run of the same round no longer counts, because this run replaces it."""
 
     status: Status
     reasons: tuple[str, ...] = ()

@@ -227,11 +227,10 @@ class Run:
             self.on_calling(before)
 
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
-        """Return the folder with the content of `key`, filled by `fill(folder)` if it does not
-        exist.
+        """Return the cache folder of `key`, filled by `fill(folder)` if it does not exist.
 
-        `key` holds all that the content depends on, as JSON. One process fills while others wait; a
-        fill that fails leaves nothing behind. Raises what `fill` raises.
+        `key` holds, as JSON, all that the content depends on. One process fills while others wait;
+        a fill that fails leaves nothing behind. Raises what `fill` raises.
         """
         target = self.cache_folder / kind / digest(key, 24)
         with locked(target.with_suffix(".lock")):

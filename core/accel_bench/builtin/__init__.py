@@ -1,1 +1,1 @@
-"""Plugins that core measures with where nothing else is installed."""
+"""Plugins of the core, which suffice to measure without any other."""

@@ -11,5 +11,5 @@ class CausalLM(Task[Options]):
     families = frozenset({"text-generation", "multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of a batch; the model shifts its labels, unless they are shifted."""
+        """Return the token counts of a batch's tensors, whose labels the model shifts by one."""
         return held_tokens(batch, shifts=True)

@@ -19,18 +19,18 @@ class CPU(DeviceType):
     autocast_dtypes: ClassVar[frozenset[str]] = frozenset({"bfloat16"})
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the processor, which every machine has."""
+        """Return the name of the machine's processor, its only device of this type."""
         return [machine.processor]
 
     def is_started(self) -> bool:
-        """Return false: torch's CPU has no allocator with readings."""
+        """Return false: torch has no allocator statistics for a CPU."""
         return False
 
     def use(self, index: int) -> None:
         """Do nothing, as there is one CPU device."""
 
     def identify(self, index: int) -> tuple[str, str]:
-        """Return `cpu`; the machine's description has the processor's name."""
+        """Return `cpu` without a name: the machine's description has the processor's."""
         return "cpu", ""
 
     def synchronize(self) -> None:

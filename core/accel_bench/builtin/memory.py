@@ -1,4 +1,4 @@
-"""`memory`: peaks of memory in the window and in the run, and what a forward pass saves."""
+"""`memory`: peaks of memory in the window and in the run, and bytes saved by a forward pass."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
 
 
 def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Metric]:
-    """Yield resident memory; on a CPU the peak above the imports is the one that tables show."""
+    """Yield peaks of resident memory; on a CPU also the window's peak above the imports' memory."""
     peak, reason = window.host_peak_bytes, ""
     if peak is None:
         reason = "this system does not tell the peak of the window from that of the process"
@@ -139,7 +139,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def _bytes_metric(figure: str, value: int | None, kind: str, reason: str = "") -> Metric:
-    """Return a figure of this rank in bytes, or a null with the reason."""
+    """Return a metric of this rank in bytes; null with the reason if it could not be measured."""
     more: Any = {"figure": figure, "scope": "rank", "better": "lower"}
     return Metric(
         name=f"{figure}_bytes", value=value, unit="bytes", kind=kind, reason=reason, **more

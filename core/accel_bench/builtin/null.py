@@ -67,7 +67,7 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield the same batch without end, with a count of tokens."""
+        """Yield the same empty batch endlessly, with token counts."""
         train, length = run.scenario.train, run.scenario.data.sequence_length
         tokens = train.micro_batch_size * length
         supervised = train.global_batch_size * (length - 1)

@@ -1,10 +1,10 @@
-"""The door for commands: listed from metadata and a data file, imported when they are called.
+"""Commands of installed distributions: listed from metadata and a data file, imported when called.
 
 A distribution adds a command by an entry point of the group `accel_bench.commands`, whose value is
 a function with typer's annotations or a `typer.Typer`, and by a table of the same name in the file
-`commands.toml` among its presets (`accel_bench.samples`): the title under which `--help` lists it,
-and one line about it. The entry point `results.import` is the command `import` of the noun
-`results`. Our own commands enter by this door too.
+`commands.toml` among its presets (`accel_bench.samples`): the title under which `--help` lists the
+command, and one line about it. The entry point `results.import` is the command `import` of the noun
+`results`. The program's own commands are added in the same way.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Command:
     """Title under which the command is listed."""
 
     line: str
-    """Description in one line; names the missing library of a command that lacks one."""
+    """Description in one line; a command without its library has a line that names the library."""
 
     more: bool = False
-    """True if only `accel-bench help commands` lists it."""
+    """True for a command that only `accel-bench help commands` lists."""
 
 
 def find_commands() -> dict[str, Command]:
@@ -107,7 +107,7 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
 
 
 def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> Command:
-    """Return a command, whose line names a missing library, if any."""
+    """Return a command with its title and line, by descriptions of commands by name."""
     facts = described.get(entry.point.name, {})
     untitled = BELOW_A_NOUN if _parts(entry.name)[0] else UNTITLED
     title, line = str(facts.get("title") or untitled), str(facts.get("help", ""))
@@ -120,13 +120,13 @@ def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the descriptions of commands in these folders; the first of a name wins."""
+    """Return the descriptions of commands in several folders; of equal names the first."""
     tables = _tables(roots, DESCRIPTIONS)
     return {name: facts for name, facts in tables.items() if isinstance(facts, dict)}
 
 
 def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
-    """Return the tables of a file in each of these folders, if it exists."""
+    """Return the TOML tables of a file in several folders; the first of a name wins."""
     found: dict[str, Any] = {}
     for path in (root / file for root in roots):
         try:

@@ -93,7 +93,8 @@ class LazyCommands(TyperGroup):
         return sorted(names, key=lambda name: (*VERBS, name).index(name)) if self.noun else names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the imported command; None for an unknown name. Raises PluginError."""
+        """Return the imported command; None for an unknown name. Raises PluginError if it is
+        broken."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         found = self.available().get(cmd_name)
@@ -124,7 +125,7 @@ class LazyCommands(TyperGroup):
         return f" of {self.noun.replace('.', ' ')}" if self.noun else ""
 
     def lines(self, ctx: Any) -> dict[str, dict[str, str]]:
-        """Return the lines about commands by title and name, without importing any."""
+        """Return the descriptions of commands by title and name, without importing any."""
         titled: dict[str, dict[str, str]] = {}
         found = self.available()
         for name in self.list_commands(ctx):

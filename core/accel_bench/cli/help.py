@@ -59,7 +59,8 @@ def find_topics() -> dict[str, str]:
 
 
 def _all_commands() -> dict[str, dict[str, str]]:
-    """Return the lines of all commands by title; a noun's commands stand under its name."""
+    """Return the descriptions of all commands by title and name; a noun's commands follow its
+    name."""
     titled: dict[str, dict[str, str]] = {}
     for name, command in find_commands().items():
         noun = name.rpartition(".")[0] if ":" not in name else ""
@@ -69,7 +70,7 @@ def _all_commands() -> dict[str, dict[str, str]]:
 
 
 def _print_lists(context: Any, titled: dict[str, dict[str, str]]) -> None:
-    """Print names with their lines, as `--help` does."""
+    """Print names with their descriptions below titles, as `--help` does."""
     formatter = context.make_formatter()
     for title, lines in titled.items():
         with formatter.section(title):

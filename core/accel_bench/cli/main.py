@@ -81,7 +81,7 @@ def _print_error(error: Exception) -> None:
 
 
 QUICK_SECONDS = 2.0
-"""Seconds in which signals after the first are ignored: people press twice."""
+"""Seconds after a signal in which further ones are ignored: people press Ctrl-C twice."""
 
 _raised: list[tuple[int, float]] = []
 """Signals that were raised as KeyboardInterrupt, with the times."""
@@ -96,7 +96,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _exit_code(otherwise: Any) -> Any:
-    """Return 128 + the terminating signal, and ignore later signals."""
+    """Return 128 + the terminating signal, or `otherwise` without one; ignore later signals."""
     if not _raised:
         return otherwise
     for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.

@@ -157,9 +157,9 @@ OptionsT = TypeVar("OptionsT")
 def takes(
     model: type[OptionsT],
 ) -> Callable[[Callable[[OptionsT], int | None]], Callable[..., None]]:
-    """Return a decorator that makes a typer command of a function of a model of options.
+    """Return a decorator that turns a function of an options model into a typer command.
 
-    The function returns the exit code; None is 0.
+    The function returns the exit code; None stands for 0.
     """
 
     def decorate(function: Callable[[OptionsT], int | None]) -> Callable[..., None]:
@@ -174,7 +174,7 @@ def takes(
 
 
 def _signature(model: type[Any]) -> inspect.Signature:
-    """Return a signature of the fields as keyword parameters, inherited ones last."""
+    """Return a function signature with the model's fields as keywords, inherited ones last."""
     hints = get_type_hints(model, include_extras=True)
     own = inspect.get_annotations(model)
     given = inspect.signature(model).parameters.values()

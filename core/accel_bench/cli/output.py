@@ -64,7 +64,7 @@ def form_of_output(form: str) -> str:
 
 
 def print_report(report: Report, form: str) -> None:
-    """Print a report in a format; a long list for programs in parts."""
+    """Print a report in a format; a long JSON list is printed in parts."""
     from accel_bench.report.formats import render_list, render_report
 
     if form == "json" and isinstance(report.document, list):
@@ -96,7 +96,7 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print a list of objects in a format; programs get unformatted values."""
+    """Print a list of objects in a format; JSON and CSV have unformatted values."""
     document = [{column.key: row[column.key] for column in columns} for row in rows]
     print_report(Report([Section(tables=[Table(columns, rows)])], document), output)
 

@@ -47,7 +47,7 @@ class LineReporter(Reporter):
         self._ended, self._seconds = 0, 0.0
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Print the run's status and speed, and the estimated time of the rest."""
+        """Print the run's status and speed, and the estimated time of the remaining runs."""
         speed = run_throughput(result)
         unit = f"{planned.experiment.scenario.counts}/s"
         pace = f"  {rate(speed.tokens_per_second)} {unit}" if speed else ""
@@ -134,7 +134,7 @@ class LiveReporter(LineReporter):
         self._expected, self._since = seconds, time.monotonic()
 
     def _line(self) -> Text:
-        """Return the current experiment, with the estimated remaining time of the session."""
+        """Return the line: current experiment, and estimated remaining time of the session."""
         if not self._parts:
             return Text("")
         return Text(plain("  ".join([*self._parts, *self._left_of_all()])))

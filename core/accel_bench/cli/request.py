@@ -44,7 +44,7 @@ class Invocation:
     allocation: Allocation | None = None
 
     within: float = WITHIN
-    """Seconds for rounds that `auto` adds."""
+    """Seconds in which `measure.rounds: auto` may add rounds."""
 
     @contextmanager
     def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
@@ -60,7 +60,7 @@ class Invocation:
             yield replace(self, machine=machine, allocation=allocation)
 
     def plan(self, draft: Draft, request: PlanRequest) -> Plan:
-        """Return the plan; plugins' own prints are kept out of the document on stdout."""
+        """Return the plan of a scenario; prints of plugins go to stderr."""
         with redirect_stdout(sys.stderr):
             return make_plan(draft, self.machine, request)
 
@@ -70,13 +70,13 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress, and yield the function that makes sessions; stdout goes to stderr."""
+        """Show progress within the block, and yield the function that makes sessions."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)
 
     def benchmark(self) -> Benchmark:
-        """Return the benchmark that runs plans; stdout is redirected to stderr meanwhile."""
+        """Return the settings with which plans are run."""
         options = self.options
 
         @contextmanager
@@ -137,8 +137,8 @@ def run_plans(
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
-    """Return the request to the planner; `short` are values of dotted keys with options of their
-    own, and `command` are requests of one command alone."""
+    """Return the request to the planner; `short` holds values of dotted keys, as of the option
+    `--rounds`, and `command` further fields of the request."""
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,

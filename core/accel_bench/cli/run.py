@@ -120,7 +120,7 @@ def run(options: RunCommandOptions) -> int:
 
 
 def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]:
-    """Return the scenarios of which stacks are to run. Raises ScenarioError for an unknown one."""
+    """Return the scenarios with a requested stack. Raises ScenarioError for an unknown one."""
     names = [str(draft.get("name")) for draft in drafts]
     for name in request.only:
         scenario = name.rpartition("/")[0]
@@ -133,7 +133,7 @@ def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]
 
 
 def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
-    """Return the function of the exit code. Raises ScenarioError for options that do not fit."""
+    """Return the function from summaries to exit code. Raises ScenarioError for unfit options."""
     if options.fail_if_slower is None:
         return exit_code
     if options.no_baseline:
@@ -197,7 +197,7 @@ def _plan_and_run(
 
 
 def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
-    """Return the exit code with `--fail-if-slower`, and print the reason if it is not 0."""
+    """Return the exit code with `--fail-if-slower`, and print the reasons for a failure."""
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
@@ -211,7 +211,7 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
 
 
 def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
-    """Raise ScenarioError for a gate without any stack to compare."""
+    """Raise ScenarioError for `--fail-if-slower` without any stack beside the baseline."""
     stacks = ((one.experiment.stack.name, plan.baseline) for plan in plans for one in plan.planned)
     if all(name == baseline for name, baseline in stacks):
         raise ScenarioError(
@@ -220,7 +220,7 @@ def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
 
 
 def _refuse_idle_race(plans: Sequence[Plan]) -> None:
-    """Raise ScenarioError for a race that could not drop a stack."""
+    """Raise ScenarioError for `--race` with too few stacks or rounds to drop a stack."""
     for plan in plans:
         rounds = plan.rounds
         if plan.request.no_baseline:

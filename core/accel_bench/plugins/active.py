@@ -66,7 +66,7 @@ class ActivePlugin:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
     def run_by(self, there: Interpreter) -> ActivePlugin:
-        """Return the same in another environment, by what is installed and missing there."""
+        """Return the plugin as active in another environment, by what is installed there."""
         version = there.distributions.get(canonicalize_name(self.distribution), "")
         unmet = there.unmet(self.name, self.distribution)
         return replace(self, installed_version=version, unmet_there=unmet)
@@ -78,7 +78,7 @@ class _Hooks(pluggy.PluginManager):
     marked: frozenset[str] = frozenset()
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """Return the marks of an attribute; None if it is no hook."""
+        """Return pluggy's options of an attribute; None if the attribute is no hook."""
         return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
 
 

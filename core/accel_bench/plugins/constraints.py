@@ -87,7 +87,7 @@ def unmet_constraints(
 
 
 def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[str]:
-    """Yield batch sizes that one stack alone changes, if the loss depends on them."""
+    """Yield a reason if this stack alone sets the batch size, on which the loss depends."""
     task, changed = task_of(active), sorted({*experiment.stack.settings} & MICRO_BATCH)
     if task is not None and task.batch_dependent and changed:
         yield (
@@ -136,7 +136,7 @@ def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
 
 
 def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
-    """Yield devices that the command's machine, on which ranks run, lacks."""
+    """Yield a reason if this machine, on which the ranks run, lacks the devices."""
     resources = scenario.resources
     kind = device_type(resources.device)
     names = kind.find(machine)
@@ -190,7 +190,7 @@ def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:
-    """Return a device with less memory than required, as text; empty without one."""
+    """Return text on a device with less memory than the scenario requires; empty without one."""
     resources = scenario.resources
     needed = resources.device_memory_bytes
     for gpu in machine.gpus[: resources.devices]:
@@ -220,14 +220,14 @@ def _resources(scenario: Scenario) -> Iterable[str]:
 
 
 def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
-    """Return the device type, or torch's type for it if the plugin allows only that."""
+    """Return the device type, by torch's name for it if a plugin allows only that name."""
     name = scenario.resources.device
     torch_type = device_type(name).torch_type
     return torch_type if allowed and torch_type in allowed else name
 
 
 def _requirements(plugin: ActivePlugin) -> Iterable[str]:
-    """Yield packages that the job's environment lacks."""
+    """Yield requirements of the plugin that the job's environment does not meet."""
     requires = plugin.instance.requires
     if plugin.unmet_there is not None:
         yield from plugin.unmet_there
@@ -239,7 +239,7 @@ def _requirements(plugin: ActivePlugin) -> Iterable[str]:
 
 
 def _missing_reader(scenario: Scenario) -> Iterable[str]:
-    """Yield the missing reader of a quantized checkpoint, with its extra."""
+    """Yield a reason, with the extra, if no library reads the quantized checkpoint."""
     model = scenario.model
     directory = model_directory(model) if model.weights == "pretrained" else None
     settings = read_config(directory).get("quantization_config") if directory else None
@@ -265,7 +265,7 @@ def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
 def _declared(
     scenario: Scenario, plugin: ActivePlugin, machine: Machine, architecture: str | None
 ) -> Iterable[str]:
-    """Yield unmet declarations of the plugin's class."""
+    """Yield a reason for each declaration of the plugin's class that is not met."""
     declared = plugin.instance
     # Models of another task are of other architectures: one of the two reasons is enough.
     if declared.tasks is None or scenario.task.use in declared.tasks:

@@ -1,4 +1,4 @@
-"""Import a plugin's class, and survive one that raises, exits, crashes, hangs or imports torch."""
+"""Import of a plugin's class, also of one that raises, exits, crashes, hangs or imports torch."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from accel_bench.plugin import Plugin
 from accel_bench.plugins.trial import ending_apart
 
 IMPORT_SECONDS = 10.0
-"""Limit for the import of a plugin's module, which takes milliseconds when it is light."""
+"""Time limit in seconds for the import of a plugin's module, which takes milliseconds if light."""
 
 
 class TookTooLongError(BaseException):
-    """Raised by the alarm; no `except Exception` of a plugin swallows it."""
+    """A plugin's code exceeded its time limit; its own `except Exception` does not catch this."""
 
 
 def import_plugin(
     entry: metadata.EntryPoint, label: str, allow_torch: bool, probe: bool = False
 ) -> type[Plugin[Any]]:
-    """Return the class behind an entry point.
+    """Return the plugin class of an entry point.
 
-    `label` names the plugin and its distribution in errors. With `probe` it is first imported in a
-    process of its own, which may end or hang. Raises PluginError when the import fails, ends the
-    process or takes longer than `IMPORT_SECONDS`, when what it finds is no Plugin, and, unless
-    `allow_torch`, when it imported torch.
+    `label` names the plugin and its distribution in errors. With `probe`, another process imports
+    the class first. Raises PluginError if the import fails, ends the process or takes longer than
+    `IMPORT_SECONDS`, if the object is no Plugin, and, unless `allow_torch`, if torch was imported.
     """
     before, seconds = "torch" in sys.modules, limit_seconds()
     too_long = f"{label} is broken: its import takes more than {seconds:g} s"
@@ -64,19 +63,19 @@ def import_plugin(
 
 
 def limit_seconds() -> float:
-    """Return how long a plugin's import, or a call of it in the parent, may take.
+    """Return the time limit of a plugin's import or call in the parent, in seconds.
 
-    The environment can raise the limit on a very slow disk.
+    An environment variable can raise the limit for a very slow disk.
     """
     return seconds_from("ACCEL_BENCH_IMPORT_SECONDS", IMPORT_SECONDS)
 
 
 @contextlib.contextmanager
 def restored_environment() -> Iterator[list[str]]:
-    """Undo changes to `os.environ` at the end of the block; yield what then lists their names.
+    """Undo the block's changes of `os.environ`, priority and CPUs.
 
-    Workers inherit the parent's environment, those of other stacks too, as they do its priority and
-    its CPUs, which are put back as well.
+    Yields a list, filled with the changed variables when the block ends. Workers of all stacks
+    inherit the parent's environment.
     """
     before = dict(os.environ)
     changed: list[str] = []
@@ -92,7 +91,7 @@ def restored_environment() -> Iterator[list[str]]:
 
 
 def _reason(error: BaseException) -> str:
-    """Describe in one line what the import raised."""
+    """Return the error of an import as one line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     if isinstance(error, SystemExit):
@@ -102,7 +101,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLongError in the block after that many seconds, in the main thread alone."""
+    """Raise TookTooLongError if the block takes longer; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

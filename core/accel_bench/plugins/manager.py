@@ -1,4 +1,4 @@
-"""Plugins are activated only when a scenario names them.
+"""Activation of plugins, only when a scenario names them.
 
 `activate` imports the named ones, validates their options and returns the `ActivePlugins` of one
 run, which call hooks in written order and attribute errors to the plugin that raised them.
@@ -36,15 +36,15 @@ from accel_bench.scenario.uses import NO_PLUGIN, Use
 from accel_bench.task import Task
 
 TRACKING = "record_result"
-"""Hook of trackers."""
+"""Name of the hook that makes a plugin a tracker."""
 
 OBSERVES = "observe_steps"
 OF_OBSERVERS = frozenset({OBSERVES, "finish_metrics", "close_run"})
-"""Hooks of plugins that observe steps and are no part of an experiment: after the window all."""
+"""Hooks allowed for a plugin that observes steps outside of an experiment, all after the window."""
 
 
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
-    """Import a plugin's class. Raises PluginError: plugin, distribution, reason."""
+    """Return a plugin's imported class. Raises PluginError with plugin, distribution and reason."""
     plugin = find(name)
     label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
     if problem := plugin.wrong_contract:
@@ -65,12 +65,12 @@ def activate(
     where: Callable[[Location], str] | None = None,
     on_plugin: Callable[[int], None] = lambda number: None,
 ) -> ActivePlugins:
-    """Import, configure and register what a scenario and a stack name, and nothing else.
+    """Return the active plugins of a scenario and a stack, imported and with validated options.
 
-    `where` returns the place in the file of what a path leads to, for messages. `on_plugin` is
-    called with the number, from 1, of each plugin before it is imported. Raises PluginError
-    for an unknown, broken or doubled plugin, bad options, two claims, a conflict or a wrong order.
-    In the parent, a plugin whose import brings torch along is refused.
+    `where` returns the location of a setting in the file, for messages. `on_plugin` is called with
+    the number, from 1, of each plugin before its import. Raises PluginError for an unknown, broken
+    or repeated plugin, bad options, two claims of a hook, a conflict or a wrong order, and in the
+    parent for a plugin whose import also imports torch.
     """
     numbers = itertools.count(1)
 
@@ -100,12 +100,12 @@ def activate(
 
 
 def is_tracker(kind: type[Plugin[Any]]) -> bool:
-    """Return whether a plugin logs results."""
+    """Return whether a plugin is a tracker, which logs results."""
     return TRACKING in dict(marked_methods(kind))
 
 
 def _refuse_tracker(plugin: ActivePlugin) -> None:
-    """Refuse a tracker as a part of a stack or of the work, whose id it would change."""
+    """Raise PluginError for a tracker within a stack or the work, whose id it would change."""
     if is_tracker(type(plugin.instance)):
         raise PluginError(
             f"plugin {plugin.name!r} is a tracker, and no part of what is measured; write "
@@ -114,7 +114,7 @@ def _refuse_tracker(plugin: ActivePlugin) -> None:
 
 
 def with_observers(active: ActivePlugins, uses: Sequence[Use]) -> ActivePlugins:
-    """Return active plugins with some more that observe steps after the window.
+    """Return active plugins, extended by plugins that observe steps after the window.
 
     Raises PluginError as `activate` does, and for a plugin that does more than observe.
     """
@@ -129,7 +129,7 @@ def with_observers(active: ActivePlugins, uses: Sequence[Use]) -> ActivePlugins:
 
 
 def _refuse_participant(plugin: ActivePlugin) -> None:
-    """Refuse a plugin that does not only observe: its work would be no part of the experiment."""
+    """Raise PluginError for a plugin that does more than observe, and so changes an experiment."""
     hooks = dict(marked_methods(type(plugin.instance))).keys()
     if OBSERVES not in hooks or hooks - OF_OBSERVERS:
         others = ", ".join(sorted(hooks - OF_OBSERVERS)) or f"no {OBSERVES}"
@@ -137,7 +137,7 @@ def _refuse_participant(plugin: ActivePlugin) -> None:
 
 
 def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
-    """Yield each slot with its use. Raises PluginError for one without a plugin, but options."""
+    """Yield each filled slot with its use. Raises PluginError for options without a plugin."""
     for slot in Work.SLOTS:
         use: Use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
@@ -148,7 +148,7 @@ def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
 
 
 def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:
-    """Import and configure the plugin of one slot alone. Raises PluginError as `activate` does."""
+    """Return the active plugin of one slot alone. Raises PluginError as `activate` does."""
     use = getattr(work, slot)
     if use.use == NO_PLUGIN:
         raise PluginError(f"{slot}: none cannot be run; name a plugin")
@@ -158,7 +158,7 @@ def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> Ac
 def activate_use(
     use: Use, slot: str, place: Location, where: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Import and configure the plugin of one use, which stands at `place` in the file.
+    """Return the active plugin of one use, whose location in the file is `place`.
 
     Raises PluginError as `activate` does.
     """
@@ -173,7 +173,7 @@ def activate_use(
 def _use_plugin(
     use: Use, slot: str | None, allow_torch: bool, label: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Import the plugin of one use and give it its validated options."""
+    """Return the active plugin of one use, imported and with validated options."""
     plugin = find(use.use)
     with restored_environment() as changed:
         kind = load_class(use.use, allow_torch)
@@ -188,7 +188,7 @@ def _make(
     distribution: str,
     label: Callable[[Location], str],
 ) -> Plugin[Any]:
-    """Validate the options of a use and make its instance."""
+    """Return an instance of a plugin's class with the validated options of a use."""
     clash = type(use).owned_keys() & set(kind.Options.model_fields)
     if clash:
         raise PluginError(
@@ -213,7 +213,7 @@ def _make(
 
 
 def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
-    """Refuse a plugin used twice, conflicts, and an order that a plugin rules out."""
+    """Raise PluginError for a plugin used twice, a conflict, or an order that is not allowed."""
     names = [plugin.name for plugin in plugins]
     for plugin in plugins:
         if names.count(plugin.name) > 1:
@@ -228,7 +228,7 @@ def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
 
 
 def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
-    """Return the nearest order that `after` and `before` allow; the given one when allowed."""
+    """Return the plugins' names in the nearest order that their `after` and `before` allow."""
     names = [plugin.name for plugin in plugins]
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for plugin in plugins:
@@ -250,7 +250,7 @@ def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
 
 
 def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
-    """Refuse a slot whose hooks no plugin answers, such as `data: lora`."""
+    """Raise PluginError for a slot whose hooks no plugin answers, such as `data: lora`."""
     for plugin in active.plugins:
         if plugin.slot == "task" and not isinstance(plugin.instance, Task):
             raise PluginError(
@@ -274,10 +274,10 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 
 def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
-    """Do picklable `work` in a process of its own first, if it uses a plugin of others that was not
-    tried yet with these options.
+    """Run picklable `work` in another process first, if it uses an untried plugin of another
+    author.
 
-    Raises HookError for a plugin whose code ends that: it would end the program in silence.
+    Raises HookError for a plugin whose code ends that process: it would end the program silently.
     """
     if "torch" in sys.modules:
         return
@@ -293,7 +293,7 @@ def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
 
 
 _tried: set[str] = set()
-"""Uses of plugins of others that have not ended a process of their own."""
+"""Uses of other authors' plugins, as JSON, that were tried in another process."""
 
 
 def _is_foreign(name: str) -> bool:

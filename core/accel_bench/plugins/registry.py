@@ -1,5 +1,5 @@
-"""The list of plugins from metadata and a data file, without importing any, and the contract
-versions that they were built for."""
+"""List of installed plugins from metadata and a data file, without importing any, and checks of the
+contract versions that they were built for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class InstalledPlugin:
 
     @property
     def wrong_contract(self) -> str | None:
-        """Reason, with the way out, why accel-bench refuses the plugin; None if it fits."""
+        """Reason, with the remedy, why accel-bench refuses the plugin; None if it is accepted."""
         return wrong_contract(self.distribution, self.requires)
 
     def unmet(self, requires: Iterable[str] = ()) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str
 
 
 def overview() -> list[dict[str, Any]]:
-    """Return what each plugin does and needs, by name, without importing any.
+    """Return a description of each plugin, by name, without importing any.
 
     Installed plugins come first, then shipped ones that are not installed.
     """
@@ -100,7 +100,7 @@ def overview() -> list[dict[str, Any]]:
 
 
 def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
-    """Return a plugin's description, from the shipped list if it has one; None is not installed."""
+    """Return a plugin's description, by the shipped list if it is there; None is not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
     same = [one for one in installed() if plugin and one.name == plugin.name and one != plugin]
@@ -121,7 +121,7 @@ def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
 
 
 def find(name: str) -> InstalledPlugin:
-    """Return the installed plugin of a name or an address, `distribution:name`.
+    """Return the installed plugin with a name or an address, `distribution:name`.
 
     Raises PluginError unless there is exactly one.
     """
@@ -144,7 +144,7 @@ def find(name: str) -> InstalledPlugin:
 
 
 def _meant_by(name: str) -> list[InstalledPlugin]:
-    """Return the plugins of a name; the name of a shipped plugin means that one alone."""
+    """Return the installed plugins with a name; of a shipped plugin's name, that plugin alone."""
     same = [plugin for plugin in installed() if plugin.name == name]
     ours = [plugin for plugin in same if is_shipped(plugin.distribution)]
     return same if len(ours) == len(same) or name not in shipped() else ours
@@ -157,7 +157,7 @@ def _address(name: str) -> str:
 
 @cache
 def unmet_requirement(requirement: str) -> str | None:
-    """Return why a requirement (PEP 508) is not met here; None if met, or not applicable.
+    """Return the reason why a requirement (PEP 508) is not met here; None if met or not applicable.
 
     Requirements of its extras, such as `name[extra]>=1`, must be met too.
     """
@@ -165,7 +165,7 @@ def unmet_requirement(requirement: str) -> str | None:
 
 
 def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yield reasons; `above` are the requirements whose extras led here, which may be cyclic."""
+    """Yield reasons why a requirement is not met; `above` are those whose extras lead to it."""
     try:
         needed = Requirement(requirement)
     except InvalidRequirement as error:
@@ -187,7 +187,7 @@ def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _contains(needed: Requirement, have: str | None) -> bool:
-    """Return whether a version meets a requirement; an unknown or invalid one rarely does."""
+    """Return whether a version meets a requirement; an unknown or invalid one meets no limit."""
     try:
         return not needed.specifier or needed.specifier.contains(have or "", prereleases=True)
     except InvalidVersion:
@@ -205,20 +205,20 @@ def _brought_by_extras(distribution: metadata.Distribution, names: Iterable[str]
 
 
 def missing_extra(name: str) -> str | None:
-    """Return how to install an extra's plugin; None for another, or for an installed one."""
+    """Return how to install an extra's plugin; None for an installed or any other plugin."""
     if name not in extras() or _meant_by(name):
         return None
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
 
 
 def missing_extras(names: Iterable[str]) -> dict[str, str]:
-    """Return how to install each plugin that an extra brings and that is not installed."""
+    """Return the installing command for each named plugin of an extra that is not installed."""
     reasons = {name: missing_extra(name) for name in names}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _not_installed(name: str) -> str:
-    """Return how to get a missing plugin: install an extra, or correct its name."""
+    """Return text on how to get a missing plugin: install an extra, or correct its name."""
     if reason := missing_extra(name):
         return reason
     known = {plugin.use for plugin in installed()}
@@ -236,10 +236,10 @@ def _not_installed(name: str) -> str:
 
 @cache
 def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
-    """Return why this accel-bench refuses the plugins of a distribution with these requirements.
+    """Return the reason why this accel-bench refuses a distribution with these requirements.
 
-    `built for accel-bench>=0.2,<0.3; ...` with the way out; None for accepted ones, such as without
-    a requirement on accel-bench.
+    `built for accel-bench>=0.2,<0.3; ...` with the remedy; None for accepted requirements, such as
+    none on accel-bench.
     """
     for text, specifier in _on_us(requires):
         if not specifier.contains(__version__, prereleases=True):
@@ -268,7 +268,7 @@ def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
 
 
 def _way_out(distribution: str, text: str, specifier: SpecifierSet) -> str:
-    """Return how to upgrade the older one of accel-bench and a distribution."""
+    """Return text on how to upgrade the older one of accel-bench and a distribution."""
     here = Version(__version__)
     for bound in specifier:
         try:

@@ -84,9 +84,9 @@ def _shipped_distributions() -> frozenset[str]:
 
 
 def plugin_meant_by(word: str) -> str | None:
-    """Return the plugin of an extra by another word for it, or by the extra's name; else None.
+    """Return the name of an extra's plugin by a search word or the extra's name; else None.
 
-    The name of an extra with several plugins means the first of the list.
+    Of several plugins of an extra it is the first in the list.
     """
     plain = word.lower().replace("_", "-")
     return next((n for n, e in extras().items() if plain in {n, e.extra, *e.also}), None)

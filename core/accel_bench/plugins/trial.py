@@ -1,4 +1,4 @@
-"""Try work of plugins in a process of its own, which it may end."""
+"""Trial of plugins' code in a process of its own, which that code may end."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ PROGRAM = (
     "import pickle; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from accel_bench.plugins.trial import serve; serve()"
 )
-"""Program of the process; of the working folder it imports nothing but what its parent may."""
+"""Python code that the trial's process runs, with the import path of its parent."""
 
 
 class Ending(NamedTuple):
-    """How the process ended before its work had returned."""
+    """End of a trial's process before its work had returned."""
 
     how: str
-    """`exit code 0` or `SIGSEGV`; empty when it had not returned in time."""
+    """Exit code or signal, such as `exit code 0` or `SIGSEGV`; empty at the time limit."""
 
     call: tuple[str, str, str]
-    """Plugin, distribution and hook that `note_call` was last given; empty texts without one."""
+    """Plugin, distribution and hook of the last `note_call`; empty texts without one."""
 
 
 class _Trial:
-    """The pipe to which a trial writes; None in any other process."""
+    """Pipe to which a trial's process writes; None in any other process."""
 
     notes: int | None = None
 
 
 def note_call(plugin: str, distribution: str, hook: str) -> None:
-    """In a trial, tell which plugin's code is called from here on, but for shipped ones."""
+    """Write to a trial's pipe which plugin's code runs from here on, except shipped plugins."""
     if _Trial.notes is not None and not is_shipped(distribution):
         os.write(_Trial.notes, "\0".join(("\n" + plugin, distribution, hook)).encode())
 
 
 def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
-    """Do picklable `work` in another process; return how it ended that, None if it returned or
-    raised, and in a trial itself.
+    """Run picklable `work` in another process; return how it ended that process, else None.
 
-    What it raises is left to the same work in this process to report.
+    An exception does not end it: the same work in this process raises it again. Within a trial no
+    other one starts.
     """
     if _Trial.notes is not None:
         return None
@@ -79,7 +79,7 @@ def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
 
 
 def serve() -> None:
-    """Do the work that standard input holds, say that it returned or raised, and end."""
+    """Run the pickled work of standard input, note its return on the pipe, and exit."""
     _Trial.notes = os.dup(1)
     os.register_at_fork(after_in_child=_leave_notes)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -96,7 +96,7 @@ def serve() -> None:
 
 
 def _leave_notes() -> None:
-    """Close the pipe in a process that plugins fork: the trial's end is that of its own process."""
+    """Close the pipe in a process forked by a plugin, since it is not the trial's process."""
     if _Trial.notes is not None:
         os.close(_Trial.notes)
         _Trial.notes = None

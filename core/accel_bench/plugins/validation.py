@@ -44,7 +44,7 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield a reason if the class needs another version of the contract, or names none."""
+    """Yield a reason if the class needs another version of the contract, or an invalid one."""
     if not isinstance(kind.contract, str):
         return
     try:

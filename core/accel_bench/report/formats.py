@@ -18,7 +18,7 @@ from accel_bench.report.views.stack_comparison import stacks_report
 
 
 def render_json(document: Any) -> str:
-    """Return models and plain values as JSON; numbers that are not finite become null."""
+    """Return JSON of models and plain values; numbers that are not finite become null."""
     from pydantic_core import to_json
 
     text = to_json(document, indent=2, inf_nan_mode="null", fallback=str)
@@ -26,7 +26,7 @@ def render_json(document: Any) -> str:
 
 
 def render_list(documents: Iterable[Any], at_once: int = 1) -> Iterator[str]:
-    """Yield a list like `render_json`'s in pieces of several documents each."""
+    """Yield the JSON of a list in pieces of `at_once` documents each."""
     rest, before = iter(documents), "["
     while part := list(islice(rest, at_once)):
         yield before + render_json(part).removeprefix("[").removesuffix("\n]\n")

@@ -1,4 +1,4 @@
-"""HTML pages: templates that escape text, with inline style and script, and their files.
+"""HTML pages: templates that escape all text, inline style and script, and writing of the files.
 
 A page may replace an older page of accel-bench, and no other file.
 """
@@ -68,7 +68,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def write_markdown(path: Path, text: str) -> None:
-    """Write Markdown after the mark, a comment, with the checks of `write_page`."""
+    """Write Markdown after a comment that marks it as ours, with the checks of `write_page`."""
     _check(path, MARKDOWN_MARK)
     write_atomically(path, MARKDOWN_MARK.decode() + text)
 

@@ -25,7 +25,7 @@ UNBROKEN = 100_000
 
 
 class TableLayout(NamedTuple):
-    """Layout of a table, by its use of width."""
+    """Layout of a table on a terminal, which determines its width."""
 
     names: int
     """Width of a name before it continues on the next line, in columns of the terminal."""
@@ -34,7 +34,7 @@ class TableLayout(NamedTuple):
     """Gap between two columns of a table, in columns of the terminal."""
 
     stacked: tuple[str, ...] = ()
-    """Kinds of columns whose cells have their parts below one another."""
+    """Kinds of columns whose cells have one part on each line, such as value and interval."""
 
     unit: int = 15
     """Width of a unit before it continues on the next line, in columns of the terminal."""
@@ -174,7 +174,7 @@ class _Cells:
         return " ".join(parts).split() if phrase else list(parts)
 
     def heads(self, layout: TableLayout, width: int) -> list[str]:
-        """Return the lines of the header above cells of a width."""
+        """Return the lines of the column's header above cells of a width."""
         narrow = layout.names < UNBROKEN and self.column.kind != "text"
         unit = wrapped(plain(self.column.unit), max(width, layout.unit) if narrow else UNBROKEN)
         room = max(width, HEADER_WIDTH, *map(_width, unit)) if narrow else UNBROKEN
@@ -247,7 +247,7 @@ class _Drawing(NamedTuple):
 
 
 def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
-    """Return the first drawing that fits the width, or the narrowest.
+    """Return the table in the first layout that fits the width, or in the narrowest.
 
     No number is ever broken: columns of higher rank are left out.
     """

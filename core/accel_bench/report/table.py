@@ -120,7 +120,7 @@ class Report:
 
 
 class Line(SimpleNamespace):
-    """A row of several documents, each under a name with which the paths of columns begin."""
+    """Row made of several documents; paths of columns begin with a document's name."""
 
 
 def one_or_list(documents: Sequence[Any]) -> Any:
@@ -170,7 +170,7 @@ def number_column(
 
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns with the counted elements' name in units, and in titles that are units."""
+    """Return columns with the counted elements, such as `images`, in units and titles."""
     # The program's help has tables, and no results: it imports what they are made of in vain.
     from accel_bench.analysis.wording import rate_unit
 
@@ -210,7 +210,7 @@ def columns_of(
 
 
 def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
-    """Return columns that read what `find` returns of a row; null where that is null."""
+    """Return columns that read the object that `find` returns for a row; null without an object."""
 
     def cell(column: Column, row: Any) -> Any:
         found = find(row)
@@ -220,7 +220,7 @@ def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
 
 
 def reader(path: str) -> Callable[[Any], Any]:
-    """Return a function that reads a dotted path of attributes; null ends it."""
+    """Return a function that reads a dotted path of attributes; null if any attribute is null."""
     names = path.strip(".").split(".")
 
     def read(value: Any) -> Any:

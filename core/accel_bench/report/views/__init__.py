@@ -1,1 +1,1 @@
-"""Views: one module for each thing to show, which makes its tables and documents."""
+"""Views: tables and documents of each kind of output, one module each."""

@@ -45,10 +45,10 @@ from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
 OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
-"""Rows that only repeat the speed, or are empty, if calls of an operation are counted."""
+"""Rows left out for calls of an operation, for which they repeat the speed or are empty."""
 
 DIFFERENT = ("different", WITHIN)
-"""Prefixes of the words for another training."""
+"""Beginnings of verdicts on a training that differs from the baseline's."""
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
@@ -78,7 +78,7 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:
-    """Return the speed of A or B, or the word for its status."""
+    """Return the speed of side `a` or `b` as text, or its status without a speed."""
     operand: Operand = getattr(one, side)
     if not operand.status.completed:
         return "OOM" if operand.status is Status.OOM else operand.status.value
@@ -139,7 +139,7 @@ def _section(one: ExperimentComparison) -> Section:
 
 
 def _facts(one: ExperimentComparison) -> Sequence[Column]:
-    """Return the rows of the table, without some if calls of an operation are counted."""
+    """Return the columns of the table of facts; fewer if calls of an operation are counted."""
     if (one.a.counts, one.b.counts) != (CALLS, CALLS):
         return FACTS
     return [
@@ -152,7 +152,7 @@ def _facts(one: ExperimentComparison) -> Sequence[Column]:
 def _shared_metrics(
     one: ExperimentComparison,
 ) -> Iterator[tuple[MetricFigure, MetricFigure | None]]:
-    """Yield each metric of A with that of B, then those of B alone."""
+    """Yield each metric of A with B's metric of that name, or None, then metrics of B alone."""
     theirs = {metric.key: metric for metric in one.b.metrics}
     for metric in one.a.metrics:
         yield metric, theirs.pop(metric.key, None)

@@ -55,7 +55,7 @@ from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.sweep import is_chosen
 
 Made = TypeVar("Made", Table, str)
-"""Kind of things that a section's function makes."""
+"""Type of what a section's function returns: tables, or sentences."""
 
 NEW_TOKENS = "new tokens/s"
 """Unit of the speed: generated tokens, in the time of prompts and answers."""
@@ -64,7 +64,7 @@ WIDTH = 80
 """Width of the page without a terminal, in columns."""
 
 PHASE_TOLERANCE = 0.05
-"""Relative distance from the window's step within which a split step represents it."""
+"""Largest relative distance from the window's median step of a representative split step."""
 
 SUMMARY_CHARACTERS = 200
 """Largest length of a plugin's summary of its evidence, in characters."""
@@ -73,7 +73,7 @@ BYTES = "bytes per device"
 """Unit of peaks of memory, which people read as MiB."""
 
 MORE = ("step", "last loss", "status")
-"""Columns for thorough readers."""
+"""Headers of the columns that only a verbose or a wide table has."""
 
 
 def stacks_report(
@@ -112,9 +112,9 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def extra_tables(summary: Summary) -> list[Table]:
-    """Return the tables beside that of the stacks: metrics and sections.
+    """Return the tables of metrics and of sections, beside the table of stacks.
 
-    Sections that show metrics themselves stand before the table of the others.
+    Sections that show metrics themselves stand before the table of the other metrics.
     """
     shown = {name: frozenset(_declared(name, "SHOWN_METRICS")) for name in summary.sections}
     first = [one for name in shown if shown[name] for one in _section_tables(summary, name)]
@@ -136,7 +136,7 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
 
 
 def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iterator[str]:
-    """Yield what sections say of the stacks (`notes`), or of one row (`details`), or why not."""
+    """Yield sentences of sections on the stacks (`notes`) or on a row (`details`), and failures."""
     for name in summary.sections:
         try:
             yield from _made(summary, name, what, str, *row) or ()
@@ -147,7 +147,7 @@ def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iter
 def _made(
     summary: Summary, name: str, what: str, kind: type[Made], *row: ExperimentSummary
 ) -> Sequence[Made] | None:
-    """Return what a section's function makes of its document; None without that function.
+    """Return the values of a section's function named `what`; None for a section without it.
 
     Raises PluginError that names the section.
     """
@@ -162,7 +162,7 @@ def _made(
 
 
 def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
-    """Yield the columns of the CSV that sections add; those of the box are always there."""
+    """Yield the CSV columns of sections: all in the box, and the others of these summaries."""
     named = dict.fromkeys(name for summary in summaries for name in summary.sections)
     for name, entry in find_entries(GROUP, KIND).items():
         if entry.is_ours or name in named:
@@ -170,9 +170,9 @@ def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
 
 
 def _declared(name: str, what: str) -> Sequence[Any]:
-    """Return what a section declares under a name; nothing if it cannot be loaded.
+    """Return the constant `what` of a section, such as its columns; empty if it cannot be loaded.
 
-    A column whose cell fails is an error that names the section.
+    A column whose cell fails raises an error that names the section.
     """
     entry = find_entry(GROUP, KIND, name)
     try:
@@ -194,7 +194,7 @@ def stack_columns(summary: Summary) -> list[Column]:
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return all notes of a page but its doubts, including the headline's, then the details."""
+    """Return a page's notes except `doubts`, with those in the headline; then the details."""
     shared = _reasons_of_all(summary)
     rows = [
         row.model_copy(update={"reasons": tuple(one for one in row.reasons if one not in shared)})
@@ -205,8 +205,7 @@ def comparison_notes(summary: Summary) -> list[str]:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """Return notes that cast doubt on all figures: the load of the host, and reasons that degrade
-    every measured row."""
+    """Return notes on the host's load, and reasons that degrade every measured row."""
     degraded = [f"all rows are degraded: {reason}" for reason in _reasons_of_all(summary)]
     return [*(f"load: {note}" for note in summary.noise), *degraded]
 
@@ -217,7 +216,7 @@ def _reasons_of_all(summary: Summary) -> list[str]:
 
 
 def _notes(summary: Summary, answer: str) -> list[str]:
-    """Return the notes that are not in the headline."""
+    """Return the notes of a page without those in its headline, which is `answer`."""
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
@@ -242,7 +241,7 @@ def _load_notes(summary: Summary) -> list[str]:
 
 
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
-    """Return the columns that name a row, and the columns of its figures."""
+    """Return the columns that identify a row, such as the stack, and those of its figures."""
     keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
     tagged = any(is_chosen(row.tag, row.sweep) for row in summary.experiments)
     keys = [] if tagged else keys  # the tags tell the points apart
@@ -279,7 +278,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return the column of the compared quantity; none for the usual one, or without a value."""
+    """Return the column of the compared quantity; empty for tokens/s, or without a value."""
     known = (row.quantity for row in summary.experiments if row.quantity.value)
     found = {one.name: one for one in known}
     return [
@@ -358,7 +357,7 @@ def _evidence(summary: Summary) -> list[str]:
 
 
 def _reason_notes(summary: Summary, answer: str) -> list[str]:
-    """Return reasons why rows are not ok, each once; the load of the host comes last."""
+    """Return reasons why rows are not ok, each once, without those in the headline `answer`."""
     reasons = [
         (label(row), reason)
         for row in summary.experiments
@@ -368,7 +367,7 @@ def _reason_notes(summary: Summary, answer: str) -> list[str]:
 
 
 def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str]:
-    """Yield the reasons of one row that are not in the headline."""
+    """Yield the reasons of one row that are not in the headline, which is `answer`."""
     degraded = "degraded: " if row.status.completed else ""
 
     def said(reason: str) -> bool:
@@ -450,10 +449,10 @@ def _plugins(flat: Line) -> list[str]:
 
 
 NAMED_BELOW = "rates tokens start_up phases utilization memory losses"
-"""Documents of a row whose columns do not begin with the name of their field."""
+"""Fields of a row whose own fields become columns without the outer field's name."""
 
 LEFT_OUT = "evidence effective update_cost"
-"""Documents of a row that a spreadsheet does without."""
+"""Fields of a row that the CSV leaves out."""
 
 PEAKS = ("reserved", "nvml", "rss")
 """Ways of measuring memory whose peak has a column, beside the one of `peak_memory_bytes`."""

@@ -11,9 +11,9 @@ from accel_bench.report.table import Column
 
 
 def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) -> Column:
-    """Return a column of the verdicts on the `loss`, the `update` or the `output`.
+    """Return a column of verdicts on `what`: the `loss`, the `update` or the `output`.
 
-    `compared` reads from a row an object with the fields of a `TrainingComparison`, or null.
+    `compared` returns a row's object with the fields of a `TrainingComparison`, or None.
     """
 
     def cell(row: Any) -> tuple[str, ...] | None:
