@@ -1,1 +1,1 @@
-"""Running of a plan: ranks are started, supervised and ended, with one result for every outcome."""
+"""Running of a plan: ranks are started, supervised and ended, and every attempt gets one result."""

@@ -1,4 +1,4 @@
-"""Allocations: processes that a launcher gets once for a session, before planning."""
+"""Allocations: processes that a launcher keeps for a whole session, started before planning."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def allocated(
     command: Sequence[str],
     dry_run: bool = False,
 ) -> Iterator[Allocation | None]:
-    """Yield the allocation that the launcher keeps for the session; release it at the end.
+    """Yield the allocation that the launcher keeps for the session; release it after the block.
 
-    None for a launcher that starts processes for each run. Raises ScenarioError for launchers that
-    differ, and in one of several processes whose launcher does not allocate them.
+    None for a launcher that starts processes for each run. Raises ScenarioError for different
+    launchers, and in one of several processes that another launcher started.
     """
     files = [resolve_request(draft, request) for draft in drafts]
     launcher = _allocating_launcher(files)
@@ -74,7 +74,7 @@ def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
 
 
 def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
-    """Return a point's scenario, with `auto` if its file leaves the device open.
+    """Return a point's scenario, with the device `auto` if the file says so.
 
     The nodes of an allocation may have other devices than this machine.
     """
@@ -87,17 +87,16 @@ def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
 
 
 def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:
-    """Return the machine with the cores of all processes of a node together, each of which may be
-    bound to some."""
+    """Return the machine with all cores that an allocation may use on a node."""
     if allocation is None or allocation.cores is None:
         return machine
     return machine.model_copy(update={"cores": allocation.cores})
 
 
 def refuse_several_programs() -> None:
-    """Raise ScenarioError in one of several copies of the program that a launcher has started.
+    """Raise ScenarioError if a launcher has started this program several times.
 
-    Each would measure everything, beside the others.
+    Each copy would measure everything, concurrently with the others.
     """
     found = read_placement(os.environ)
     if found is not None and found.size > 1 and not found.per_node:

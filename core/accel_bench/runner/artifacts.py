@@ -27,7 +27,7 @@ RUNS_FOLDER = "runs"
 """Name of the folder of all attempts in a results folder."""
 
 RESULT_FILE = "result.json"
-"""Name of a file in an attempt's folder that exists once its row is stored."""
+"""Name of the file in an attempt's folder that is written once the attempt is stored."""
 
 KEPT_BYTES = 4 * 1024 * 1024
 """Bytes kept of the beginning of a long log, and of its end."""
@@ -36,7 +36,7 @@ TAIL_BYTES = 64 * 1024
 """Bytes of a failed rank's log that go into the result."""
 
 EDGE_CHARACTERS = 64 * 1024
-"""Characters at the gap of a shortened log that may hold a part of a secret."""
+"""Characters beside the gap of a shortened log, in a long line, that may belong to a secret."""
 
 LOG_LINES = 15
 """Number of the last lines of a log that are shown."""

@@ -1,4 +1,4 @@
-"""One attempt of one run: its ranks are started and supervised, with one Result."""
+"""One attempt of a run: its ranks are started and supervised, which ends in one Result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from accel_bench.runner.supervise import ProcessOutcome, Supervisor, deferred_si
 
 @dataclass(frozen=True)
 class Attempt:
-    """Inputs of one attempt; those that no rank reads become part of its `Result`."""
+    """Inputs of one attempt: its job, and values for its `Result` that no rank reads."""
 
     job: Job
     session: str
@@ -179,14 +179,15 @@ def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
 
 
 def _not_run(error: OSError | AccelBenchError) -> AttemptVerdict:
-    """Return the verdict if no rank could be started: the launcher's fault, or the machine's."""
+    """Return the verdict on an attempt whose ranks could not be started, by launcher or machine."""
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
         return AttemptVerdict(Status.PLUGIN_ERROR, (str(error),))
     return AttemptVerdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
-    """Return the memory limit at which the kernel has killed since; empty if it has not."""
+    """Return the memory limit at which the kernel has killed since `before`; empty if it has
+    not."""
     after = read_memory_group()
     if before is None or after is None or after.kills <= before.kills:
         return ""

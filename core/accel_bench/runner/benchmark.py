@@ -1,4 +1,4 @@
-"""Run plans, each in a session, and summarize them: for the program's commands and for Python."""
+"""Benchmarks: plans are run, each in a session, and summarized, for commands and for Python."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ from accel_bench.runner.session import Reporter, Session, new_id
 from accel_bench.store.database import Store
 
 JOB = "ACCEL_BENCH_JOB"
-"""Variable with the name of a job that may be run again, and then continues its own sessions."""
+"""Environment variable with a job's name: the same job, started again, continues its sessions."""
 
 WITHIN = 180.0
-"""Seconds in which rounds are added to a plan whose rounds are `auto`, unless others are given."""
+"""Default seconds in which `measure.rounds: auto` may add rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What plans are run with."""
+    """Settings with which plans are run, common to all of them."""
 
     results: str
-    """The results folder, or the address of a database."""
+    """Path of the results folder, or address of a database."""
 
     machine: Machine
     allocation: Allocation | None = None
 
     command: tuple[str, ...] = ()
-    """Arguments of the program, for the record."""
+    """Command-line arguments of the program, for the record."""
 
     retries: int = 0
-    """How often a run is tried again whose failure may be transient."""
+    """Number of retries of a run whose failure may be transient."""
 
     resume: bool = False
-    """Count the rounds that are already complete in the store."""
+    """True to count rounds that are already complete in the store."""
 
     session: Mapping[str, Any] = field(default_factory=dict)
-    """More settings of the sessions."""
+    """Further fields of each `Session`, by name."""
 
     within: float = WITHIN
-    """Seconds in which rounds of a plan are added, where their number is `auto`."""
+    """Seconds in which `measure.rounds: auto` may add rounds."""
 
     progress: Callable[[], AbstractContextManager[Reporter]]
-    """Opens what is called while the sessions run."""
+    """Function that returns a context with the reporter of progress, open while sessions run."""
 
 
 class Measured(NamedTuple):
-    """What the plans of one benchmark have measured, as far as they got."""
+    """Results of a benchmark's plans, also of an interrupted one."""
 
     summaries: list[Summary]
     sessions: list[Session]
     results: list[Result]
-    """Runs that the summaries count, those of earlier sessions included."""
+    """Runs that the summaries count, with those of earlier sessions."""
 
     store: Store
     """Store of the results, open until the benchmark returns."""
@@ -75,9 +75,9 @@ class Measured(NamedTuple):
 def run_plans(
     plans: Sequence[Plan], benchmark: Benchmark, on_end: Callable[[Measured], None]
 ) -> None:
-    """Run the plans, each in a session; `on_end` gets what they have measured, however they end.
+    """Run each plan in a session, and call `on_end` with the results, even after an error.
 
-    Raises StoreError, and KeyboardInterrupt once what was interrupted is stored.
+    Raises StoreError, and KeyboardInterrupt once the interrupted run is stored.
     """
     by_plan: list[tuple[Plan, list[Session]]] = []
     stopped = BY_THE_USER
@@ -106,10 +106,10 @@ def run_plans(
 def _run_looks(
     plan: Plan, sessions: list[Session], new_session: Callable[..., Session], benchmark: Benchmark
 ) -> None:
-    """Run a plan in its session and, where the rounds are `auto`, the open stacks in further ones.
+    """Run a plan in a session, then for `rounds: auto` stacks with inconclusive verdicts in more.
 
-    Each further session is a look at the verdicts, after as many rounds as `look_sizes` says. It is
-    left out where it would take longer than `within` allows, by the runs before it.
+    Further sessions follow the looks of a group-sequential test, with rounds by `look_sizes`. A
+    session is left out if its estimated time exceeds `within`.
     """
     started = time.monotonic()
     sessions[0].run_plan(plan)
@@ -134,11 +134,11 @@ def _run_looks(
 
 
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
-    """Return what makes the sessions of one command.
+    """Return the function that makes a command's sessions, whose ids differ by a number.
 
-    They share their id but for a number, and continue those of the same job: where they are of one
-    file each, those of their number and its further looks; with `continues`, all are of one file.
-    A session `after` others is a further look at what these have measured.
+    A session continues sessions that the same job has started earlier: those of its number, or with
+    `continues` all of them and the given ones. A session with `after` adds rounds to the given
+    sessions' results.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
     before = [one for one in store.sessions() if one.document.get("job") == job] if job else []

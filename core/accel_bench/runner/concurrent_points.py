@@ -31,9 +31,9 @@ def first_place(allocation: Allocation | None) -> Allocation | None:
 
 
 def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
-    """Run every point, with as many concurrently as there are parts of the allocation.
+    """Run every sweep point, as many concurrently as the allocation has parts.
 
-    Ctrl-C, or an error in one point, ends all, and is raised when they have ended.
+    Ctrl-C, or an error in one point, ends all points, and is raised when these have ended.
     """
     queue = _Queue(points)
     places = places_of(allocation)
@@ -45,9 +45,9 @@ def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
 
 
 def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedAllocation) -> None:
-    """Run points on all parts, each in a thread, until no point is waiting or no part is left.
+    """Run queued sweep points on all parts, each part in a thread, while points and parts are left.
 
-    Ctrl-C is deferred from before the first one starts: raised anywhere, it could miss the threads.
+    Ctrl-C is deferred before the threads start, since raised anywhere it could miss some.
     """
     running: list[Future[None]] = []
     finished = False
@@ -82,7 +82,7 @@ class _Queue:
         self._busy = 0
 
     def work(self, place: AllocationPart) -> None:
-        """Run points on a part while there are any; return a point if the part is lost."""
+        """Run queued sweep points on a part; return a point to the queue if the part is lost."""
         while (point := self._take()) is not None:
             back: SweepPointRun | None = point
             try:

@@ -74,7 +74,7 @@ def note(sightings: list[Sighting], progress: Progress, before: float, after: fl
 def seen_windows(
     job: Job, sightings: Mapping[int, Sequence[Sighting]], ranks: Mapping[int, RankResult]
 ) -> tuple[SeenWindow, ...]:
-    """Return the bounds of each rank's window; empty for other nodes' ranks, whose page may lag."""
+    """Return the bounds of each rank's window; empty with several nodes, whose pages may lag."""
     if job.experiment.scenario.resources.nodes > 1:
         return ()
     return tuple(
@@ -105,6 +105,6 @@ def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWind
 
 
 def _phase(sighting: Sighting) -> int:
-    """Return the index of a phase; an unknown one counts as the window, without effect."""
+    """Return the index of a heartbeat's phase; an unknown phase counts as the window."""
     phase = sighting.progress.phase
     return PHASES.index(phase) if phase in PHASES else WINDOW

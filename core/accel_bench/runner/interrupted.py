@@ -49,8 +49,8 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
-    """Open results like `open_store`, after `redact_unfinished`; with `write`, store results that
-    were kept for later."""
+    """Open a store for the block, after redacting interrupted attempts; with `write`, also add the
+    results that could not be stored when their run ended."""
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         if write:
@@ -61,7 +61,7 @@ def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
 def save_pending_result(
     folder: Path, result: Result, error: StoreUnavailableError
 ) -> StoreUnavailableError:
-    """Keep a result in its folder that the database did not accept in time.
+    """Write a result to its folder because the database is unavailable.
 
     Returns the error with the path of the result.
     """
@@ -74,7 +74,7 @@ def save_pending_result(
 
 
 def _store_pending(store: Store) -> None:
-    """Store results that were kept for later, except those of another database."""
+    """Store results that were written to their folders, except those of another database."""
     for folder in unfinished_attempts(store.folder):
         kept = folder / PENDING_FILE
         if not kept.is_file() or kept.is_symlink():

@@ -1,4 +1,4 @@
-"""Observers of an attempt's ranks from outside, and trackers that log stored runs."""
+"""Calls of observers of an attempt's ranks, from outside, and of trackers of stored runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HURRIED_TRACKER_SECONDS = 5.0
 
 
 class Observation:
-    """Observers of one attempt; each started one is finished, whatever the others do."""
+    """Observers of one attempt; every started observer is finished, even if others fail."""
 
     def __init__(self, job: Job, active: ActivePlugins) -> None:
         self._job = job
@@ -106,7 +106,7 @@ def _finish(
 def call_bounded(
     plugin: ActivePlugin, seconds: float, call: Callable[[], Any], hook: str = HOOK
 ) -> Any:
-    """Call a plugin's code in a thread, which is abandoned when it hangs.
+    """Call a plugin's code in a thread, which is abandoned at the time limit.
 
     Raises HookError for any error of the code, even a KeyboardInterrupt, since Ctrl-C reaches only
     the main thread.
@@ -153,7 +153,7 @@ class Trackers:
             self._call(plugin, result=result, summary=None)
 
     def finish(self, summarize: Callable[[], Summary]) -> None:
-        """Log the comparison to the trackers that accept one."""
+        """Log the session's comparison to the trackers whose method takes one."""
         taking = [one for one in (self._active.plugins if self._active else ()) if _takes_one(one)]
         summary = summarize() if taking else None
         for plugin in taking:
@@ -189,6 +189,6 @@ def _patience() -> float:
 
 
 def _takes_one(plugin: ActivePlugin) -> bool:
-    """Return whether a tracker's method takes a summary."""
+    """Return whether a tracker's method takes the comparison of a session."""
     method = dict(marked_methods(type(plugin.instance)))[TRACKING]
     return "summary" in inspect.signature(method).parameters

@@ -1,4 +1,4 @@
-"""The status of an attempt, with its reasons, from the outcome of its ranks."""
+"""Status of an attempt, with its reasons, derived from the endings of its ranks."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def judge(
 
 
 def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Iterator[str]:
-    """Yield differences of ranks' results from what the worker's core would have written.
+    """Yield contradictions of ranks' results with their heartbeats, as forged result files have.
 
-    Core stores its last phase in the heartbeat before it writes, and every counted step. The
-    heartbeats of another node are not compared, since they may lag.
+    Core stores its last phase in the heartbeat before it writes the result, and every counted step.
+    The heartbeats of another node are not compared, since they may lag.
     """
     far = job.experiment.scenario.resources.nodes > 1
     for rank, found in sorted(ranks.items()):
@@ -121,7 +121,7 @@ def _interruption(result: RankResult) -> str:
 
 
 def _where(progress: Progress, active: ActivePlugins | None) -> str:
-    """Return the phase, with the plugin whose hook was called, except in a step."""
+    """Return a rank's phase, with the plugin whose hook is running; an engine's step has none."""
     plugins = active.plugins if active else ()
     if active is None or not 0 < progress.plugin <= len(plugins):
         return progress.phase
@@ -169,9 +169,9 @@ def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdi
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
-    """Return the rank that caused the failure; one with a reason comes before the others.
+    """Return the rank that caused the failure, preferably a rank with a reason; None without any.
 
-    A rank that a signal has terminated has no reason, and the others fail because it is gone.
+    A rank that was terminated by a signal has no reason, and others fail because it is gone.
     """
     missing = [rank for rank in range(job.world_size) if rank not in ranks]
     failed = [rank for rank, found in ranks.items() if not found.status.completed]

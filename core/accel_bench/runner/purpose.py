@@ -1,4 +1,4 @@
-"""Purposes of workers other than measuring, run on one experiment without storing anything."""
+"""Purposes of workers beside measuring, run on one experiment without storing anything."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def ask_ranks(
 ) -> list[bytes]:
     """Return the JSON that a purpose returns on each rank of an experiment, from fresh processes.
 
-    In `one_process` it builds nothing, and no caches are filled before. Raises PluginError for an
-    unknown purpose, and WorkerError for a failed rank.
+    With `one_process` a single process builds no model, and no caches are filled before. Raises
+    PluginError for an unknown purpose, and WorkerError for a failed rank.
     """
     if purpose in OWN_PURPOSES:
         raise PluginError(f"{purpose!r} is a purpose of the core; a further one has another name")

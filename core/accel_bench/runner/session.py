@@ -88,7 +88,7 @@ class Session:
     """Earlier sessions whose complete rounds count even without `resume`."""
 
     look_of: str = ""
-    """Session whose open verdicts get more rounds; empty for a first look."""
+    """Session whose inconclusive verdicts get more rounds; empty for a first session."""
 
     job: str = ""
     """Name of the job that runs this command, and again after pre-emption, for the record."""
@@ -184,7 +184,7 @@ class Session:
         return [*self.earlier(ids), *own]
 
     def earlier(self, ids: Sequence[str]) -> list[Result]:
-        """Return results of all earlier sessions with `resume`, else of those in `continues`."""
+        """Return results of earlier sessions: all with `resume`, else those in `continues`."""
         if self.resume:
             found = self.store.results(experiment_ids=ids)
             return [result for result in found if result.session != self.id]
@@ -195,10 +195,10 @@ class Session:
         ]
 
     def _rounds_to_repeat(self, plan: Plan) -> dict[str, str]:
-        """Return the session whose round is measured again, by sweep point.
+        """Return the sessions whose round `repeat_round` is measured again, by sweep point.
 
-        Raises ScenarioError for a round without grounds to repeat it: choosing rounds would be
-        choosing results.
+        Raises ScenarioError unless an unusually slow run justifies it: choosing rounds freely would
+        be choosing results.
         """
         if self.repeat_round is None:
             return {}

@@ -73,7 +73,7 @@ class ProcessOutcome:
     """Rank with the fewest steps at the time limit; None if all ranks had as many."""
 
     def reached(self, rank: int) -> Progress:
-        """Return the last heartbeat of a rank, or one without progress."""
+        """Return the last heartbeat of a rank, or step 0 of the first phase."""
         return self.progress.get(rank, Progress(0, "start"))
 
 
@@ -173,7 +173,7 @@ class Supervisor:
             self._changed = monotonic()
 
     def _flooded(self) -> bool:
-        """Note the first rank whose log is too large; return whether there is one."""
+        """Record the first rank whose log is too large; return whether there is one."""
         logs = ((rank.rank, self._job.log_path(rank.rank)) for rank in self._running())
         large = (rank for rank, log in logs if log.exists() and log.stat().st_size > MOST_LOG_BYTES)
         self.outcome.flooding = next(large, None)
@@ -186,7 +186,7 @@ class Supervisor:
             self.terminate()
 
     def _expire(self, timeout_seconds: float) -> None:
-        """Note whether any rank still progressed, dump the stacks, and terminate all ranks."""
+        """Record `timeout` or `hung`, dump the stacks, and terminate all ranks."""
         still = monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
@@ -207,7 +207,7 @@ class Supervisor:
             rank.signal(number)
 
     def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
-        """Wait until the ranks have ended, for `seconds` at most or until `hurried` is filled."""
+        """Wait until the ranks have ended, `seconds` have passed, or `hurried` has a signal."""
         until = monotonic() + seconds
         while (running := self._running()) and (left := until - monotonic()) > 0:
             if hurried:

@@ -1,4 +1,4 @@
-"""The stacks of one sweep point: they are prepared, and their missing rounds run and stored."""
+"""Runs of one sweep point's stacks: caches are filled, then missing rounds run and stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class NodesChangedError(Exception):
-    """The part of an allocation is on other nodes than those that were prepared."""
+    """Nodes of the allocation were replaced after a stack was prepared on them."""
 
 
 class SweepPointRun:
@@ -41,7 +41,7 @@ class SweepPointRun:
     def __init__(
         self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
     ) -> None:
-        """Find the missing rounds; `replaces` is a session whose `repeat_round` is run again."""
+        """Determine the missing rounds; with `replaces`, a session, also its `repeat_round`."""
         self._stacks = {one.experiment.stack.name: one for one in planned}
         self._session = session
         self._plan = plan
@@ -74,8 +74,8 @@ class SweepPointRun:
     def run_point(self) -> None:
         """Prepare every stack, then run the missing rounds.
 
-        Raises PartLostError if the point can continue elsewhere, with the whole round again, so
-        that no round compares two places.
+        Raises PartLostError if the sweep point can continue on another part, where the whole round
+        is run again, so that runs of one round share their machines.
         """
         self.prepare()
         for number in [one for one in self.rounds if one not in self._done]:
@@ -106,7 +106,7 @@ class SweepPointRun:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
 
     def _drop_too_large(self) -> None:
-        """Drop the stacks of which a smaller point has run out of memory."""
+        """Drop the stacks that have run out of memory at a smaller sweep point."""
         for name, planned in self._stacks.items():
             reason = too_large(planned.experiment, self._session.out_of_memory)
             if reason and name not in self._dropped:
@@ -114,7 +114,7 @@ class SweepPointRun:
                 self._session.reporter.on_drop(planned, reason)
 
     def _losers(self) -> dict[str, str]:
-        """Return the stacks that a race has dropped after all rounds so far, with the reasons."""
+        """Return the stacks that a race has dropped after the stored rounds, with the reasons."""
         if not self._plan.request.race:
             return {}
         ids = [planned.experiment.id for planned in self._stacks.values()]
@@ -148,13 +148,13 @@ class SweepPointRun:
             self._dropped.add(planned.experiment.stack.name)
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
-        """Run one stack once, with retries that may help."""
+        """Run one stack in a round, with retries of transient failures."""
         rounds = self._plan.rounds
-        order = _order(planned, "measure", number)
+        key = _run_key(planned, "measure", number)
         # What failed before the nodes were replaced counts too: a stack may be what kills them.
-        while self._failed[order] <= self._session.retries:
+        while self._failed[key] <= self._session.retries:
             self._check_place()
-            attempt = self._attempts[order]
+            attempt = self._attempts[key]
             again = f", attempt {attempt + 1}" if attempt else ""
             what = f"round {number + 1} of {rounds}{again}"
             result = self._attempt(planned, "measure", number, position, what)
@@ -163,8 +163,8 @@ class SweepPointRun:
                     # The largest of round 1 becomes that of all stacks.
                     self._found = max(self._found, _warmup_steps(result))
                 return
-            self._failed[order] += 1
-            if result.status.repeatable or self._failed[order] > self._session.retries:
+            self._failed[key] += 1
+            if result.status.repeatable or self._failed[key] > self._session.retries:
                 if result.status is Status.OOM:
                     self._session.out_of_memory.append(planned.experiment)
                 if result.status in ENDS_A_STACK:
@@ -179,13 +179,13 @@ class SweepPointRun:
         position: int,
         what: str,
     ) -> Result:
-        """Start one process group, wait for it, and store its result."""
+        """Run one process group, store its result, and return it."""
         session = self._session
         session.reporter.on_start(planned, what)
         root = session.store.folder
-        order = _order(planned, purpose, number)
-        attempt = self._attempts[order]
-        self._attempts[order] += 1
+        key = _run_key(planned, purpose, number)
+        attempt = self._attempts[key]
+        self._attempts[key] += 1
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
         folder = self._folder(planned, name)
         command = repeat_command(folder, root, self._plan.request)
@@ -239,9 +239,9 @@ class SweepPointRun:
         return run_folder(self._session.store.folder, self._session.id, name, tag)
 
     def _check_place(self) -> None:
-        """Raise PartLostError for lost processes, KeyboardInterrupt at the end of the session.
+        """Raise KeyboardInterrupt at the session's end, PartLostError for lost processes.
 
-        Raises NodesChangedError for replaced nodes. A point in the main thread has no other place.
+        Raises NodesChangedError for replaced nodes. The main thread has no other part to run on.
         """
         is_ready = getattr(self.place, "is_ready", None)
         found = is_ready is None or is_ready()
@@ -258,10 +258,8 @@ class SweepPointRun:
         return tuple(names()) if names else ()
 
     def _keep(self, folder: Path, result: Result, purpose: str, added: list[Result]) -> Result:
-        """Store a run, and a preparation only when it failed; return it without secrets.
-
-        What is stored is added to `added`.
-        """
+        """Store a run, or a failed preparation, and add it to `added`; return it without
+        secrets."""
         if purpose == "measure":
             own = {"replaces": self._replaces.get(result.round, "")}
             result = result.model_copy(update={**own, "provenance": self._session.repeats})
@@ -294,9 +292,9 @@ class SweepPointRun:
 def missing_rounds(
     stored: Sequence[Result], needed: Sequence[Experiment], rounds: int
 ) -> list[int]:
-    """Return the numbers of the rounds to run: as many as are missing, gaps first.
+    """Return the numbers of the rounds to run until `rounds` are complete, gaps first.
 
-    A round is complete if every needed experiment has a completed run in it from one session.
+    In a complete round every needed experiment has a completed run, all from one session.
     """
     by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
     replaced = replaced_rounds(stored)
@@ -315,8 +313,8 @@ def _name(experiment: Experiment) -> tuple[str, str]:
     return experiment.id, experiment.stack.name
 
 
-def _order(planned: Planned, purpose: str, number: int) -> str:
-    """Return the text that distinguishes a run from others of its sweep point."""
+def _run_key(planned: Planned, purpose: str, number: int) -> str:
+    """Return the key of a run within its sweep point, which its attempts share."""
     return f"{purpose} {number} {planned.experiment.stack.name}"
 
 

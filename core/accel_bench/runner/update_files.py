@@ -1,7 +1,7 @@
-"""Exact comparison of the weights' changes by the runs of a round, from files that they keep.
+"""Exact comparison of the weights' changes of a round's runs, from files that the runs write.
 
-Each run leaves its change in a file. The parent opens it when the run has ended and unlinks it at
-once: the file disappears with the last reader, however the program ends.
+The parent opens a run's file when the run has ended and unlinks it at once: the file disappears
+with the last reader, however the program ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PendingUpdates:
         self._kept: dict[str, UpdateFile] = {}
 
     def room(self, folder: Path, shared: bool = False) -> int:
-        """Return the bytes that the next run's file may have; 0 if runs are concurrent."""
+        """Return the largest size of the next run's file in bytes; 0 for concurrent runs."""
         if shared:
             return 0
         free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
@@ -146,9 +146,9 @@ def _read(change: UpdateFile, length: int) -> bytes:
 
 
 def _take(path: Path, result: Result) -> UpdateFile | None:
-    """Open a run's file and unlink it; None for a run without one, or a failed run.
+    """Return a run's file, open and unlinked; None for a run without one, or a failed run.
 
-    Raises OSError if it cannot be opened, and ValueError for other content.
+    Raises OSError if the file cannot be opened, and ValueError for other content.
     """
     update = result.ranks[0].update if result.ranks else None
     if not result.status.completed or update is None or not update.kept_bytes:

@@ -1,4 +1,4 @@
-"""The store: results are added and read, and never overwritten or lost."""
+"""Store of results, which are added and read, and never overwritten or lost."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class Store:
         return {row["run_id"]: row["number"] for row in self.fetch(query)}
 
     def find(self, prefix: str) -> list[Result]:
-        """Return the results whose run, experiment or session `prefix` names, by `named_by`."""
+        """Return the results of the run, experiment or session with an id, or its beginning."""
         found = next(filter(None, (list(self._runs(one)) for one in self.named_by(prefix))), [])
         if not found:
             raise self.unknown(prefix)
@@ -282,7 +282,7 @@ class Store:
         return sound
 
     def run_ids(self, prefix: str) -> list[str]:
-        """Return the ids of the runs of `find`, including unreadable ones."""
+        """Return the ids of the runs that `find` would return, with those of unreadable ones."""
         for condition in self.named_by(prefix):
             query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
             if found := [row["run_id"] for row in self.fetch(query)]:
@@ -299,7 +299,7 @@ class Store:
 
     @contextmanager
     def changing(self) -> Iterator[Connection]:
-        """Open a transaction that writes."""
+        """Open a transaction that writes, for the block."""
         with self._faults(), self._connect(self._writing) as connection, connection.begin():
             yield connection
 

@@ -142,14 +142,14 @@ def _throughput(result: Result) -> str | None:
 
 
 def _mapping(values: Mapping[str, Any]) -> str:
-    """Return JSON within every database's limits; other values are left out."""
+    """Return a JSON object without values that exceed a database's limits."""
     texts = {_text(k): _text(v) if isinstance(v, str) else v for k, v in values.items()}
     stored = canonical_json({key: item for key, item in texts.items() if _storable(item)})
     return stored if len(stored) <= MAXIMUM_COLUMN_BYTES else "{}"
 
 
 def _read(sources: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of attributes and keys; `[0]` is the first of a count."""
+    """Return the value at a dotted path of attributes and keys; `[0]` is a count's first key."""
     source, _, rest = path.partition(".")
     value = sources[source]
     for name in rest.split("."):

@@ -46,9 +46,8 @@ def list_runs(
     """Return a row of LIST_COLUMNS for each run, and the number of corrupt runs left out.
 
     `conditions` and `newest` limit the runs, `most_corrupt` the corrupt ones. `cut_off` are folders
-    of attempts without a result, as after a kill of the program; those not stored follow as
-    `unfinished`. Columns for tags, notes and the runs' numbers are added to all rows if any run has
-    them. Raises StoreError.
+    of interrupted attempts, listed last as `unfinished`. Columns for tags, notes and the runs'
+    numbers are added to all rows if any run has them. Raises StoreError.
     """
     numbers = store.numbers()
     rows, left_out = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)

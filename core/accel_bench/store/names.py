@@ -50,7 +50,7 @@ LABEL_KINDS = {"tags": "tag", "notes": "note"}
 """Kinds of labels, which people give to runs."""
 
 TRUTHS = {"true": ("true", "1"), "false": ("false", "0")}
-"""Boolean values in databases, by their spellings."""
+"""Texts by which databases and users write true and false."""
 
 _OPTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
@@ -162,7 +162,7 @@ def known_names() -> dict[str, type]:
 
 
 def column_field(name: str) -> Field | None:
-    """Return the column or label field of a name; None for a name that may be an option.
+    """Return the field of a column's or label's name; None for any other name, such as an option's.
 
     The last part of a setting's name suffices if it is unique, and `optimizer` means
     `optimizer.use`. Raises StoreError for an ambiguous last part.
@@ -200,7 +200,7 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
 
 def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
-    """Return the JSON of runs with valid JSON: a damaged text would stop the whole query."""
+    """Return a JSON column without damaged texts, one of which would stop the whole query."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column

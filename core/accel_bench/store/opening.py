@@ -99,7 +99,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
 
 @contextmanager
 def _bound(faults: Faults) -> Iterator[None]:
-    """Turn errors of a database, also for unstorable text, into StoreError."""
+    """Turn a database's errors, and the error for text that is not UTF-8, into StoreError."""
     try:
         with faults():
             yield
@@ -139,8 +139,8 @@ def _results_folder(folder: Path, write: bool) -> Path:
 
 
 def _left_or_set_aside(path: Path, write: bool, error: StoreError) -> StoreError:
-    """Return the error for an unreadable database, which is left unchanged, or set aside with
-    `write`."""
+    """Return the error for an unreadable database; with `write` the file is renamed, else
+    unchanged."""
     if not write:
         do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
         return StoreError(f"{error}. {do}")

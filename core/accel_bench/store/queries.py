@@ -69,9 +69,9 @@ def model_ids(store: Store) -> set[str]:
 
 
 def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
-    """Return an option's field restricted to runs whose JSON PostgreSQL can read.
+    """Return an option's field, restricted to runs whose JSON PostgreSQL can parse.
 
-    Before version 16 it cannot test this, so all JSON is tried once.
+    PostgreSQL before version 16 has no test for this, so all JSON is parsed once.
     """
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))

@@ -42,11 +42,11 @@ from accel_bench.store.schema import (
 
 NUMBER_SHAPES = bytes.maketrans(b".0123456789E", b"11111111111e")
 IN_NO_NUMBER = b"+_ghjklmopqrsuvwxz"
-"""Characters that no out-of-range number needs, removed before the search for one."""
+"""Characters without which an out-of-range number can be written; removed before the search."""
 
 SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
-"""Signs of an out-of-range number in a JSON text whose digits are replaced by 1 and exponents by e,
-without the characters of IN_NO_NUMBER."""
+"""Texts that reveal an out-of-range number, once digits are replaced by 1, exponents by e, and
+IN_NO_NUMBER is removed."""
 
 EXPERIMENT, BEHIND_EXPERIMENT = '"experiment":', ',"folder":"'
 """Texts before and after an experiment in the canonical JSON of a result."""
@@ -200,7 +200,7 @@ def parse_result(payload: str) -> Result:
 
 
 class _ResultElsewhere(Result):
-    """A result whose experiment is parsed separately."""
+    """Result without its experiment, which is parsed separately."""
 
     experiment: None = None  # type: ignore[assignment]
 

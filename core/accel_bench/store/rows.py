@@ -151,7 +151,7 @@ def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
 
 
 def _believed(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that are listed for intact runs only."""
+    """Return the columns of a run that are listed only if its row is intact."""
     rates = _rates(columns)
     if columns["audited_status"] == IMPORTED:
         stated = _mapping(columns["metrics"])

@@ -57,7 +57,7 @@ class DerivedColumn:
     """Type of the column: `str`, `int`, `float` or `bool`."""
 
     path: str
-    """Path of the column's value, for `fields`."""
+    """Dotted path of the column's value within a result, as `fields` reads it."""
 
     @property
     def column(self) -> str:

@@ -175,7 +175,7 @@ def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
 
 
 def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None) -> list[NamedRun]:
-    """Return the runs of a command, or of the newest one, for a word that is a bare stack name."""
+    """Return the runs of a given command; without one, for a bare stack's name, of the newest."""
     if any(run["stack"] != word for run in runs):
         return runs
     command = command or max(runs, key=itemgetter("started_at"))["command"]
