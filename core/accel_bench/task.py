@@ -19,7 +19,7 @@ each rank knows the labels of a whole step."""
 
 
 class Held(NamedTuple):
-    """Bounds of a batch's counts: the fewest and the most that its tensors can hold."""
+    """Bounds of a batch's counts: the fewest and the most elements that its tensors may hold."""
 
     processed: tuple[int, int]
     real: tuple[int, int]

@@ -1,1 +1,1 @@
-"""The measured process; outside of it only the test kit imports this package."""
+"""The measured process, one for each rank; beside it only the test kit imports this package."""

@@ -22,8 +22,8 @@ from accel_bench.worker.measurement import measure
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank of a job. The result file holds the status, the exit code only whether that file
-    was written."""
+    """Run one rank of a job; the exit code is 0 if the result file, with the status, was
+    written."""
     job_file, rank, local_rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     faulthandler.enable()

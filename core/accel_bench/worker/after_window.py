@@ -15,32 +15,32 @@ from accel_bench.scenario.settings import PACE_STEPS
 from accel_bench.worker.clocks import HostClock, counted, samples_of
 
 PATIENCE_SECONDS = 2.0
-"""Least seconds for which slow steps are repeated, as other work may disturb them."""
+"""Seconds for which slow steps are at least repeated, since other work may disturb them."""
 
 PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
 """Least and largest number of repeated steps."""
 
 
 class StepStage(ABC):
-    """Stage: steps of one kind that a stopwatch takes after the window."""
+    """Stage of steps after the window, taken for one purpose."""
 
     phase: ClassVar[str]
     """Phase of the worker that the heartbeat shows during the stage."""
 
     @abstractmethod
     def start(self) -> bool:
-        """Begin the stage between two steps, on an idle device; return whether it needs one."""
+        """Begin the stage between two steps, on an idle device; return whether it needs a step."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most split no step
         """End a phase of a step, as marked by the engine."""
 
     @abstractmethod
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step with its micro-batches; return whether the stage needs another."""
+        """End a step with its micro-batches; return whether the stage needs another step."""
 
 
 class PaceSteps(StepStage):
-    """Stage of whole steps, each synchronized, to check the duration of the window's steps."""
+    """Stage of steps, each synchronized, whose durations check those of the window's steps."""
 
     phase = "phases"
 
@@ -71,7 +71,7 @@ class PaceSteps(StepStage):
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step and synchronize; all ranks agree on whether to take another."""
+        """End a step and synchronize; return whether all ranks agree to take another."""
         lap = counted(batches), float(loss)
         self._clock.synchronize()
         self._clock.mark()
@@ -83,11 +83,11 @@ class PaceSteps(StepStage):
         return again
 
     def reasons(self) -> list[str]:
-        """Return reasons for `invalid`: the window's steps were too fast compared with these."""
+        """Return reasons for `invalid`: steps of the window too fast compared with the stage's."""
         return [*pace_figures(self.window, self.samples)] if self.window else []
 
     def _has_enough(self) -> bool:
-        """Return whether a step was as fast as the window's, or waiting for one is of no use."""
+        """Return whether a step was as fast as the window's, or enough other steps were taken."""
         taken = len(self.samples)
         window = self.window.samples if self.window else ()
         if taken >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
@@ -118,7 +118,7 @@ class PhaseSplitter(StepStage):
         return self._marked
 
     def mark(self, phase: PhaseName | None) -> None:
-        """End a phase; None stands for the rest of a step at its end."""
+        """End a phase; None stands for the time after a step's last phase."""
         self._clock.mark()
         self._names.append(phase)
 

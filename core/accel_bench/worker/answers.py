@@ -10,7 +10,7 @@ from accel_bench.run_context import Run
 
 
 def require(active: ActivePlugins, hook: str, run: Run) -> Any:
-    """Return the value of a hook of `EXPECTED`. Raises HookError for a wrong type."""
+    """Return the value of a hook listed in `EXPECTED`. Raises HookError for a wrong type."""
     expected, accepts = EXPECTED[hook]
     return active.require(hook, expected, lambda found: accepts(found, run), run=run)
 

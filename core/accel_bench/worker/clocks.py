@@ -1,4 +1,4 @@
-"""Clocks that mark the ends of steps, by device events if there are any; samples of laps."""
+"""Clocks that mark the ends of steps, by device events if possible, and samples of steps."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def clock_for(device: DeviceType) -> HostClock:
 
 
 def counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
-    """Return sequences and token counts of micro-batches, without their tensors."""
+    """Return number of sequences and token counts of each micro-batch."""
     return [(batch.sequences, batch.tokens) for batch in batches]
 
 
@@ -117,7 +117,7 @@ def sample_of(
 def samples_of(
     first: int, seconds: tuple[list[float], list[float] | None], laps: Sequence[Lap]
 ) -> list[Sample]:
-    """Return the samples of laps, numbered from `first`; `seconds` are by host and by device."""
+    """Return the samples of steps, numbered from `first`; `seconds` are by host and by device."""
     host, device = seconds
     return [
         sample_of(first + i, host[i], None if device is None else device[i], *lap)

@@ -1,4 +1,4 @@
-"""Timing of collectives in a few steps, apart from the wait for the slowest rank."""
+"""Timing of collectives in a few steps, separately from the wait for the slowest rank."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class CommunicationProbe(StepStage):
 
 
 def _of_step(totals: Sequence[_Total | None]) -> Collective:
-    """Return one kind of collective in a step; None stands for a step without it.
+    """Return one kind of collective of an average step; None in `totals` is a step without any.
 
     Counts are means; seconds are medians, which a single delayed step does not move.
     """

@@ -24,7 +24,7 @@ from accel_bench.result import Failure, Status
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 OBSERVING = "while steps were observed; the measured window is complete"
-"""Description of an error's time, for errors that ended observed steps."""
+"""Text on when an error was raised, for errors that ended observed steps."""
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -154,7 +154,7 @@ def step_part(error: BaseException) -> StepPart | None:
 
 
 def sentence(figures: Mapping[str, int | None], where: str) -> str:
-    """Return `out of memory in forward: asked 2.00 GiB, 1.10 GiB free of 79.1 GiB`."""
+    """Return text such as `out of memory in forward: asked 2.00 GiB, 1.10 GiB free of 79.1 GiB`."""
     parts = []
     if (asked := figures.get("bytes_asked")) is not None:
         parts.append(f"asked {size(asked)}")

@@ -1,4 +1,4 @@
-"""Prompts of a round, and the generated answers: ids of the first requests, digests of the rest."""
+"""Prompts of a round, and their answers: token ids of the first ones, digests of the others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OWN_TOKENS = 8
 
 
 def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
-    """Yield batches whose prompts begin with random tokens of their own.
+    """Yield batches whose prompts begin with random tokens, so that no server's prefix cache knows
+    them.
 
-    Servers cache how prompts began, in an earlier round or in the warm-up, and answer repeated ones
-    without work. The tokens depend on `inference.seed`, the round and the request's position alone:
-    all stacks of a round get the same.
+    The tokens depend on `inference.seed`, the round and the request's position alone: all stacks of
+    a round get the same.
     """
     import numpy as np
 
@@ -45,7 +45,7 @@ def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
 
 
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
-    """Return the answers of a run, with near ties if the engine kept the prompts.
+    """Return the generated answers of a run, with near ties if the engine kept the prompts.
 
     Raises HookError if the engine kept another number of prompts than of answers, and for ids that
     could not be read back.

@@ -1,5 +1,4 @@
-"""Learning curve of one rank: evaluations before training and after the measured window, and steps
-after it, all outside of the measured window."""
+"""Learning curve of one rank: evaluations, and training steps after the measured window."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ class LearningSteps(StepStage):
             self._run.device_type.empty_cache()
 
     def start(self) -> bool:
-        """Evaluate after the window, with an idle device; return whether steps follow."""
+        """Evaluate after the window, with an idle device; return whether steps are configured."""
         self._run.trace.mark("finish_metrics")
         self._first = self._page[HEARTBEAT_STEP]
         self._evaluate(self._first)
@@ -154,7 +153,7 @@ class LearningSteps(StepStage):
         return self._finish()
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step, and evaluate at its turn; return whether another step follows."""
+        """End a step, and evaluate if it is due; return whether another step is configured."""
         self._clock.mark()
         self._laps.append((counted(batches), loss))
         done = len(self._steps) + len(self._laps)
@@ -183,7 +182,7 @@ class LearningSteps(StepStage):
         return False
 
     def _keep_steps(self) -> None:
-        """Store the laps since the last evaluation as samples."""
+        """Store the steps since the last evaluation as samples."""
         laps, self._laps = self._laps, []
         self._steps += samples_of(self._first + len(self._steps), self._clock.read(), laps)
         self._keep()
@@ -205,7 +204,7 @@ class LearningSteps(StepStage):
         self._memory.append(reading)
 
     def _keep(self) -> None:
-        """Write the curve so far into the record, which is kept however the run ends."""
+        """Store the curve so far in the rank's record, which is written however the run ends."""
         self._record.learning = LearningCurve(
             evaluations=tuple(self._evaluations),
             steps=tuple(self._steps),

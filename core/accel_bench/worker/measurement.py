@@ -67,7 +67,7 @@ REHEARSAL_STEPS = 2
 def measure(
     job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
-    """Do the job's work, and return this rank's result, however the work ends."""
+    """Return this rank's result of the job's purpose, whether the work succeeds or fails."""
     run = make_run(job, rank, local_rank)
     numbers = {id(plugin): number for number, plugin in enumerate(active.plugins, 1)}
     run.on_calling = lambda plugin: heartbeat.call(numbers.get(id(plugin), 0))
@@ -92,7 +92,7 @@ def measure(
 
 
 def make_run(job: Job, rank: int, local_rank: int) -> Run:
-    """Return the object that this rank's hooks share."""
+    """Return the object that all hooks of this rank share."""
     kind = device_type(job.experiment.scenario.resources.device)
     return Run(
         experiment=job.experiment,
@@ -109,7 +109,7 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
 
 
 def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Fill caches; if a plugin asks for a rehearsal, take a few steps for compile caches."""
+    """Call the hooks that fill caches, and take a few steps if a plugin asks for a rehearsal."""
     heartbeat.phase = "prepare_experiment"
     list(active.call_all("prepare_experiment", run=run))
     if run.rehearsal:
@@ -127,7 +127,7 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process's part of an experiment, as a distribution's purpose gets it."""
+    """One process of an experiment's ranks, the argument of a purpose's function."""
 
     run: Run
     """Object that hooks share; its model, data and optimizer exist once they are built."""
@@ -147,14 +147,14 @@ class Rank:
         return build(self.active, self.run, self.heartbeat)
 
     def take_steps(self, engine: Engine, stopwatch: Stopwatch) -> None:
-        """Let the engine take steps as long as the stopwatch is running."""
+        """Let the engine take steps while the stopwatch is running."""
         self.heartbeat.phase = "warm-up"
         with self.run.calling(self.active.answers("build_engine")):
             engine.run(stopwatch)
 
 
 def pursue(job: Job, rank: Rank) -> None:
-    """Call the purpose's function and write its answer as JSON for the parent; nothing is timed."""
+    """Call the purpose's function, untimed, and write its value as JSON for the parent."""
     rank.heartbeat.phase = "purpose"
     purpose = find_entry(PURPOSES, "purpose", job.purpose)
     found = purpose.load()(rank)
@@ -286,7 +286,7 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
 
 @dataclass
 class AroundWindow:
-    """Work of core before each window opens and after the last has closed."""
+    """Work of the core before each window opens, and after the last one has closed."""
 
     job: Job
     active: ActivePlugins
@@ -311,7 +311,7 @@ class AroundWindow:
         self.stages = [stage for stage in known if stage is not None]
 
     def before(self) -> None:
-        """Verify the run before its first window, start the metrics, and meet the other ranks."""
+        """Verify the run before its first window, start the metrics, and wait for other ranks."""
         self._read_steps()
         if self.run.trace.find("warm-up") is None:
             self.run.trace.mark("warm-up")
@@ -327,7 +327,7 @@ class AroundWindow:
         self.run.barrier()
 
     def after(self, window: Window) -> None:
-        """Keep the window, finish the metrics, and refuse a window that did not train."""
+        """Record the window, finish the metrics, and refuse a window that did not train."""
         self.record.window = window
         if self.pace is not None:
             self.pace.window = window
@@ -347,10 +347,10 @@ class AroundWindow:
 
     @contextlib.contextmanager
     def keeps_window(self) -> Iterator[None]:
-        """Turn an error of an observed step after the window into a degraded run of one rank.
+        """Degrade the run, instead of failing it, if an observed step within the block raises.
 
-        The measured window is complete by then. With several ranks the others wait for this one, so
-        that all of them end.
+        The measured window is complete by then. With several ranks the error is raised, since the
+        others wait for this rank.
         """
         try:
             yield
@@ -363,9 +363,9 @@ class AroundWindow:
             self.record.degraded += failure.reasons_of(error, self.observed.phase)
 
     def check_steps_after(self) -> None:
-        """Refuse a run whose window was too fast for the steps after it, or that changed since.
+        """Raise InvalidRunError if later steps contradict the window, in duration or in state.
 
-        Called once no rank waits for this one in a step.
+        Called when no rank waits for this one in a step.
         """
         if self.verification is not None:
             self.verification.after_all_steps(self.pace.nodes if self.pace else ())
@@ -373,7 +373,7 @@ class AroundWindow:
             raise InvalidRunError(reasons)
 
     def remove_probes(self) -> None:
-        """Remove all hooks, also when a step has ended the run."""
+        """Remove all hooks from the model and the optimizers, also after an error."""
         self.synchronizations.stop()
         if self.communication is not None:
             self.communication.stop()
@@ -389,7 +389,7 @@ class AroundWindow:
             self.verification.sketch_update(self.heartbeat.page[HEARTBEAT_STEP])
 
     def _verify(self) -> None:
-        """Read back the effective configuration, which exists with torch only."""
+        """Read back the effective configuration; nothing without torch."""
         if self.verification is None:
             self.record.device = Device(self.run.device.type, self.run.local_rank)
             if self.run.scenario.generates and "torch" in sys.modules:

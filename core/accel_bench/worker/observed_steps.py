@@ -1,4 +1,4 @@
-"""Steps for plugins that observe them, after all other steps, for each plugin its own."""
+"""Steps after all others that plugins observe, a separate few for each plugin."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ObservedSteps(StepStage):
 
 
 def _checked(plugin: ActivePlugin, found: Any) -> StepObserver:
-    """Return a valid observer. Raises HookError for another object, or one without steps."""
+    """Return a value that is a valid observer. Raises HookError for any other value."""
     if not all(callable(getattr(found, name, None)) for name in ("start", "end_step", "finish")):
         raise wrong_return_type(plugin, HOOK, "a StepObserver or None", found)
     steps = getattr(found, "steps", None)

@@ -11,14 +11,14 @@ from accel_bench.plugins.active import ActivePlugin, attribute_errors_to
 from accel_bench.run_context import Run
 
 JOIN_SECONDS = 30.0
-"""Seconds that the end of a run waits for a batch that is being read."""
+"""Seconds that a run waits at its end for a batch that is being read."""
 
 
 class ReadAhead(Iterator[Batch]):
-    """Iterator over batches in their order, with up to `ahead` of them read in advance.
+    """Iterator over batches in their order, with up to `ahead` of them read in advance by a thread.
 
-    The thread starts with the first batch that is asked for. An error of the reader is raised where
-    the batch is asked for, with its traceback.
+    The thread starts with the first request for a batch. An error of the reader is raised, with its
+    traceback, in place of the batch.
     """
 
     def __init__(self, batches: Iterator[Batch], ahead: int, plugin: ActivePlugin) -> None:
@@ -65,7 +65,7 @@ class ReadAhead(Iterator[Batch]):
             self._end(StopIteration())
 
     def _put(self, batch: Batch) -> bool:
-        """Store a batch once there is room for it; return whether more are wanted."""
+        """Store a batch once there is room for it; return whether to read another."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
             self._ready.append(batch)

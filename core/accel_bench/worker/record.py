@@ -1,4 +1,4 @@
-"""The record of one rank: collected from its plugins, checked, and turned into a result."""
+"""Record of one rank: collected from core and plugins, checked, and turned into a result."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window:
 def _measured(
     active: ActivePlugins, run: Run, window: Window
 ) -> Iterator[tuple[ActivePlugin, str, list[Any]]]:
-    """Yield each plugin with the hook or callback that was called, and its metrics."""
+    """Yield each plugin's metrics, with the plugin and the name of its hook or callback."""
     for plugin, metrics in active.call_lists("finish_metrics", run=run, window=window):
         yield plugin, "finish_metrics", metrics
     for plugin, report in run.metric_callbacks:
@@ -117,7 +117,7 @@ def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> Non
 
 
 def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:
-    """Yield each plugin with the hook or callback that was called, and its return value."""
+    """Yield each plugin's evidence, with the plugin and the name of its hook or callback."""
     for plugin in active.plugins:
         yield plugin, "report_evidence", active.call_plugin(plugin, "report_evidence", run=run)
         for owner, report in run.evidence_callbacks:
@@ -166,7 +166,7 @@ def rank_result(
 
 
 def _without_measurements(result: RankResult, fault: str) -> RankResult:
-    """Return a storable result in place of a rank's result that could not be read back."""
+    """Return a result without measurements, for a rank's result that could not be read back."""
     reasons = () if result.status.completed else result.reasons
     return RankResult(
         rank=result.rank,

@@ -1,4 +1,4 @@
-"""Settings of the worker for every stack alike: threads, seeds, the process group."""
+"""Settings of the worker that are equal for all stacks: threads, seeds, the process group."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def started_processes() -> str:
 
 
 def agree(run: Run, ready: bool) -> bool:
-    """Return whether all ranks are ready; with one rank, or without torch, `ready` itself."""
+    """Return whether `ready` is true on all ranks; only on this one without a process group."""
     if run.world_size == 1 or not has_process_group():
         return ready
     import torch

@@ -1,5 +1,5 @@
-"""The stopwatch: it counts warm-up, times a window in which it only marks the ends of steps,
-repeats an unstable window, and then takes the steps of later stages."""
+"""Stopwatch: it counts warm-up, times a window in which it only marks the ends of steps, repeats an
+unstable window, and then takes the steps of later stages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from accel_bench.worker.clocks import HostClock, Lap, counted, samples_of
 from accel_bench.worker.heartbeat import Heartbeat
 
 PLATEAU_STEPS = 5
-"""Steps on each side of the compared medians; `auto` takes at least twice as many."""
+"""Number of steps of each of the two medians compared by `measure.warmup: auto`."""
 
 PLATEAU_TOLERANCE = 0.01
-"""Relative difference of the compared medians that counts as a plateau."""
+"""Relative difference of two medians of step seconds up to which they form a plateau."""
 
 JUMP = 5.0
-"""Multiple of the median seconds per token from which a step is out of range."""
+"""Multiple of the median seconds per token above which a step is an outlier."""
 
 JUMP_SECONDS = 0.05
-"""Least excess seconds of a step out of range; shorter delays are the operating system's."""
+"""Least seconds above the median of an outlier; shorter delays are the operating system's."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class WindowStopwatch:
         )
 
     def _resume(self) -> None:
-        """Exclude the time since the last lap from the step that begins here."""
+        """Exclude the time since the end of the last step from the step that begins here."""
         self._resumed.append(len(self._laps) + len(self._resumed))
         self.clock.mark()
 
@@ -211,7 +211,7 @@ class WindowStopwatch:
     def _leave_out(
         self, host: list[float], device: list[float] | None
     ) -> tuple[list[float], list[float] | None]:
-        """Return the seconds of steps alone, and add up the time that `resume` excluded."""
+        """Return the seconds of steps alone, and add up the time excluded by `resume`."""
         places, self._resumed, self._resumes = set(self._resumed), [], True
         kept = [place for place in range(len(host)) if place not in places]
         true = host if device is None else device
@@ -219,7 +219,7 @@ class WindowStopwatch:
         return [host[i] for i in kept], None if device is None else [device[i] for i in kept]
 
     def _read_samples(self, first: int) -> list[Sample]:
-        """Return the laps since the last reading as samples, numbered from `first`."""
+        """Return the steps since the last reading as samples, numbered from `first`."""
         seconds = self.clock.read()
         laps, self._laps = self._laps, []
         return samples_of(first, self._leave_out(*seconds) if self._resumed else seconds, laps)
@@ -236,7 +236,7 @@ def refuse_resume() -> None:
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:
-    """Return whether the medians of the last steps, and of those before, are close."""
+    """Return whether the medians of the last five steps, and of the five before, are close."""
     if len(seconds) < 2 * PLATEAU_STEPS:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])

@@ -78,7 +78,7 @@ def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[Weight
 
 
 def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix] | None:
-    """Return the matrices of a module itself; None if it has no weights of its own."""
+    """Return the matrices of a module without submodules; None if it has no weights of its own."""
     if hasattr(module, "base_layer"):
         return _adapted(module, path, facts)
     if _sizes(module) is not None:
@@ -103,7 +103,7 @@ def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightM
 
 
 def _in_use(module: nn.Module) -> nn.Module:
-    """Return the copy that trains, if PEFT keeps a module twice."""
+    """Return the trained copy of a module that PEFT keeps twice, else the module itself."""
     copies = getattr(module, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict) and hasattr(module, "original_module") and len(copies):
         return next(iter(copies.values()))

@@ -1,4 +1,4 @@
-"""Observation of the products of one forward pass: the workload of models other than decoders.
+"""Matrix products observed in one forward pass: the workload of models other than decoders.
 
 Each torch call that multiplies matrices is observed with the shapes of its operands, and with the
 operands that need a gradient, which give the FLOPs of its backward pass. Masked scores are counted,
@@ -41,7 +41,7 @@ OF_ATTENTION = frozenset({"scores", "values"})
 """Torch functions that multiply without weights, whatever the operands' class."""
 
 DIVIDED = "ranks compute parts of one model together"
-"""Reason why products of matrices that are sharded over ranks are not counted."""
+"""Reason text for products of sharded matrices, which are not counted."""
 
 UNCOUNTED = frozenset(
     "bilinear chain_matmul conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc gru lstm "
@@ -178,7 +178,7 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield the products, with equal kinds merged."""
+        """Yield the products with their number of calls; equal ones are merged."""
         for one, share in self._found.items():
             yield one.model_copy(update={"share": share, "recomputed": recomputed})
 
@@ -220,7 +220,7 @@ class Products(TorchFunctionMode):
         self._add("einsum", (1, 1), prod(sizes.values()), tensors)
 
     def _attention(self, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> None:
-        """Add both products of attention: scores, and their product with the values."""
+        """Add the two products of attention: of queries and keys, and of scores and values."""
         is_causal = named.get("is_causal", given[2] if len(given) > 2 else False)
         length, size = key.shape[-2], query.shape[-1]
         count = query.numel() / size

@@ -132,7 +132,7 @@ class _Reader:
         self._matmuls: list[Matmul] = []
         self._attentions: list[Attention] = []
         self._gradient = False
-        """True if the input of the next module needs a gradient."""
+        """True if a module read so far trains, so that the next module's input needs a gradient."""
 
     def workload(self) -> Workload:
         """Return the workload of the whole model."""
@@ -189,7 +189,7 @@ class _Reader:
         self._attentions.append(self._attention(number, parts, needs, attention))
 
     def _left_out(self, parts: Sequence[WeightedModule]) -> int:
-        """Return the number of a layer's last matrices that its recomputation leaves out."""
+        """Return the number of a layer's last matrices that activation checkpointing leaves out."""
         if vars(parts[-1].parent).get(RECOMPUTES_LAST_MATMUL) is False:
             return len(parts[-1].matrices)
         return int(_stops_early(parts, self._recomputes_last))
@@ -235,7 +235,7 @@ class _Reader:
 
 
 def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModule]]:
-    """Return modules with their stage, sorted by it; an unknown name keeps the one before."""
+    """Return modules sorted by stage; a module of unknown name follows the module before it."""
     placed: list[tuple[float, WeightedModule]] = []
     place = -1.0
     for part in parts:
@@ -247,7 +247,7 @@ def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModu
 
 
 def _leaf(path: str) -> str:
-    """Return the last part of a name; for `c_proj` with `attn` or `mlp` before it."""
+    """Return the last part of a path; for `c_proj` with the part before it, `attn` or `mlp`."""
     parents, _, leaf = path.removesuffix(".modules_to_save").rpartition(".")
     if leaf != "c_proj":
         return leaf
@@ -257,7 +257,7 @@ def _leaf(path: str) -> str:
 def _follows_training(
     place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
 ) -> bool:
-    """Return whether an earlier module of the layer, on the way to a stage, trains."""
+    """Return whether a module whose output reaches this stage of the layer has trained weights."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)
@@ -316,7 +316,7 @@ def is_recomputed(layer: nn.Module) -> bool:
 def _recomputed(
     layer: nn.Module, parts: Sequence[tuple[float, WeightedModule]]
 ) -> tuple[bool | None, bool | None]:
-    """Return whether a layer recomputes its matmuls, and its attention; None if unknown."""
+    """Return whether a layer recomputes its matmuls, and whether its attention; None if unknown."""
     if not is_recomputed(layer):
         return False, False
     function = getattr(layer, "_gradient_checkpointing_func", None)
@@ -350,10 +350,10 @@ def _is_whole(layer: nn.Module) -> bool:
 
 
 def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bool:
-    """Return whether recomputation of the layer leaves out its last matrix.
+    """Return whether activation checkpointing does not recompute a layer's last matrix.
 
-    `recomputes` is the observation, if there is one. Without it: checkpointing stops as soon as it
-    has again what was saved, and a linear saves its input before it starts. The last matrix is
+    `recomputes` is the observation, if there is one. Without it: checkpointing stops as soon as all
+    saved tensors exist again, and a linear saves its input before it starts. The last matrix is
     recomputed if its output is saved: by dropout, a norm, the weights of experts.
     """
     last = parts[-1]
@@ -368,7 +368,7 @@ def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bo
 
 
 def _merge(kinds: Sequence[Any]) -> Iterator[Any]:
-    """Yield each kind once with its count, in the order of first appearance."""
+    """Yield each different product or attention once, with its count, in the original order."""
     counts: Counter[Any] = Counter()
     for kind in kinds:
         counts[kind.model_copy(update={"count": 1})] += kind.count

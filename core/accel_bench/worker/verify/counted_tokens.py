@@ -1,4 +1,4 @@
-"""Check in two steps that the counted tokens are the trained tokens.
+"""Check, in two steps, that a batch's token counts are the tokens on which the model trains.
 
 The counts of `Batch` are the data plugin's own, and every speed depends on them. They are compared
 with the batches' tensors, with the labels that the model is given, and with the inputs of its
@@ -41,7 +41,7 @@ class CountedTokens(Watch):
         self._run = run
         self._ends: frozenset[int] = frozenset()
         """Ends of the task's range of supervised tokens (0 the least, 1 the most) that equal the
-        first step's count; empty before it, and if neither does."""
+        count of the first step; empty before that step, and for a count within the range."""
 
         self._embedded: list[torch.Tensor] = []
         self._projected: list[int] = []
@@ -113,10 +113,10 @@ class CountedTokens(Watch):
     def _against_tensors(
         self, batches: Sequence[Batch], holder: str, kinds: Sequence[str]
     ) -> Iterator[str]:
-        """Compare the counts of a step with the task's counts of its micro-batches' tensors.
+        """Yield differences of a step's counts from the task's bounds for its micro-batches.
 
-        The task may return a range, since for some models and batches the first label of a row does
-        not count. A later step must be at the same end of the range as the first step.
+        The bounds differ for models and batches in which the first label of a row may not count. A
+        later step must be at the same bound as the first step.
         """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:
@@ -135,7 +135,7 @@ class CountedTokens(Watch):
                 yield f"counted {counted:,} {kind} {self._counts}, and {holder} {holds:,}"
 
     def _against_model(self, batches: Sequence[Batch]) -> Iterator[str]:
-        """Compare counts with the tokens that the model saw; a module never called proves nothing.
+        """Yield differences of the counts from the tokens that the model's modules got, if called.
 
         A model may leave padding out, and the last token of a sequence, which predicts nothing.
         """
@@ -155,10 +155,10 @@ class CountedTokens(Watch):
             )
 
     def _missing(self, batches: Sequence[Batch]) -> int:
-        """Return the number of the batches' real tokens that the embedding did not see.
+        """Return the number of real tokens that are not among the embedding's inputs.
 
-        Ids are compared only if the embedding saw fewer tokens than there are: a plugin may
-        renumber them.
+        Ids are compared only if the embedding got fewer tokens than the batches have, since a
+        plugin may renumber them.
         """
         seen = sum(ids.numel() for ids in self._embedded)
         if seen >= sum(batch.inputs["input_ids"].numel() for batch in batches):
@@ -187,7 +187,7 @@ def _real_ids(batch: Batch) -> torch.Tensor:
 
 
 def _may_miss(batches: Sequence[Batch]) -> int:
-    """Return the number of tokens in `_real_ids` that a correct model may leave out."""
+    """Return the number of tokens that a model may leave out: padding, and sequences' last ones."""
     padding = sum(_real_ids(batch).numel() - batch.tokens.real for batch in batches)
     return max(0, padding) + sum(batch.sequences for batch in batches)
 

@@ -1,4 +1,4 @@
-"""A second reading, after the window, of the state that must not change after the first step."""
+"""Comparison of the training's state after the window with its state after the first step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.worker.verify.recomputation import read_checkpointing
 
 
 class TrainingState(NamedTuple):
-    """State of model, optimizer and torch at the end of a step; each fact by its description."""
+    """State of model, optimizer and torch at the end of a step; facts by their description."""
 
     training: Mapping[str, Any]
     """Facts that decide the training's results: a change makes the run invalid."""
@@ -117,7 +117,7 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def _text(value: Any) -> str:
-    """Return a value as text: counts by kind as `0.1 (24)`."""
+    """Return a value as text; a mapping of counts as `0.1 (24), 0.2 (2)`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} ({number})" for name, number in value.items()) or "0"
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Reading of the effective configuration when the clock starts, and its comparison."""
+"""Effective configuration: read when the clock starts, and compared with the scenario."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _seen(probe: FirstStepProbe) -> dict[str, Any]:
 
 
 def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Return recorded variables that this process has changed, each with both values."""
+    """Return variables that this process has changed since `before`, each with both values."""
     now = recorded(os.environ)
     names = sorted({*before, *now})
     return {
@@ -152,8 +152,8 @@ def differences(
 def record_effective(
     run: Run, record: RankRecord, effective: EffectiveConfiguration, strategy: str | None
 ) -> None:
-    """Record the effective configuration and the device. Raises InvalidRunError for a run that does
-    not mean what it says."""
+    """Record the effective configuration and the device. Raises InvalidRunError if the
+    configuration contradicts the scenario."""
     record.device, record.effective = used_device(run), effective
     degraded, invalid = differences(run, effective, strategy)
     record.degraded += degraded
@@ -187,7 +187,7 @@ def _wrong_ranks(
 
 
 def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield differences of the work from the scenario's."""
+    """Yield differences of model, batches and optimizer from the scenario's."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
         yield f"attention is {effective.attention}, the scenario says {scenario.model.attention}"
@@ -231,7 +231,7 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield linear layers that compute in a dtype no larger than the requested one, but another.
+    """Yield the number of linear layers with another dtype than requested, and no larger one.
 
     Some layers keep a larger dtype by design, such as the router of experts.
     """
@@ -246,7 +246,7 @@ def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield modules that are called like compiled ones although torch compiled nothing there."""
+    """Yield modules that are marked as compiled although torch's compiler made nothing of them."""
     modules = dict(run.unwrapped_model.named_modules())
     own = [name or "the model" for name, module in modules.items() if calls_past_hooks(module)]
     if own:

@@ -22,10 +22,10 @@ PRODUCTS = ("AddmmBackward", "MmBackward", "BmmBackward", "LinearBackward", "Mkl
 """Prefixes of the names of autograd's nodes for matmuls."""
 
 REACH = 6
-"""Largest number of nodes between the output of a linear layer and its matmul."""
+"""Largest number of autograd's nodes between a linear layer's output and its matmul."""
 
 MOST_NODES = 32
-"""Largest number of nodes within a linear layer that are visited."""
+"""Largest number of autograd's nodes of a linear layer that are visited."""
 
 EXPECTED_DROPS = 16
 """Least expected number of dropped elements for a dropout to be read: that none is dropped then
@@ -43,7 +43,7 @@ class Product(NamedTuple):
 
 
 class Watch:
-    """Set of hooks on modules, which are removed together."""
+    """Hooks on modules, which are removed together."""
 
     _handles: list[Any]
 
@@ -108,9 +108,9 @@ class ForwardPass:
     def changes(
         self, later: ForwardPass, dropout: Mapping[str, int]
     ) -> tuple[list[str], list[str]]:
-        """Return differences of a later pass, as reasons for `degraded` and for `invalid`.
+        """Return differences of a later forward pass, as reasons for `degraded` and for `invalid`.
 
-        `dropout` counts the modules by their probability in the first step.
+        `dropout` is the number of modules by dropout probability in the later pass.
         """
         invalid = [*_other_dtypes(self.products, later.products), *self._fewer_drops(later)]
         if dropout and self.drew and later.drew is False and not invalid:
@@ -155,7 +155,7 @@ class ForwardPass:
 
 
 def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield the number of layers that compute in another dtype than before."""
+    """Yield the number of layers that compute in another dtype in the later pass."""
     pairs = Counter(
         (first[one].dtype, product.dtype) for one, product in later.items() if one in first
     )
@@ -168,7 +168,7 @@ def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) ->
 
 
 def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield the number of layers with the same dtype and other operations than before."""
+    """Yield the number of layers with the same dtype and other operations in the later pass."""
     pairs = [(first[one], product) for one, product in later.items() if one in first]
     same = [(before, after) for before, after in pairs if before.dtype == after.dtype]
     # What was frozen in one of the two has no nodes there.

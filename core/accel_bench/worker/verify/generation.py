@@ -22,10 +22,10 @@ NO_FLOPS = "FLOPs of inference are not counted"
 
 
 class GenerationCheck(Watch):
-    """Check of a run that answers requests, which fills `record`.
+    """Check of a run that answers requests, whose findings are stored in `record`.
 
-    Its hooks watch the first step of the warm-up and are removed before the second, so that nothing
-    is compiled with them.
+    Its hooks observe the first step of the warm-up and are removed before the second, so that
+    nothing is compiled with them.
     """
 
     def __init__(self, run: Run, record: RankRecord) -> None:
@@ -40,7 +40,7 @@ class GenerationCheck(Watch):
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record what the warm-up showed. Raises InvalidRunError for an invalid run."""
+        """Record the facts read in the warm-up. Raises InvalidRunError for an invalid run."""
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
         found = read_effective(run, None, record.environment, synchronizations)
@@ -51,7 +51,7 @@ class GenerationCheck(Watch):
         record_effective(run, record, found.model_copy(update=seen), strategy)
 
     later = None
-    """Stage for a later check, which does not exist: nothing trains."""
+    """Stage for a later check; none, since nothing trains."""
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
         """Do nothing: no steps follow the window."""
@@ -67,7 +67,7 @@ class GenerationCheck(Watch):
         """Do nothing: no weight changes."""
 
     def _watch(self) -> list[Any]:
-        """Watch the model's calls, its embedding and its output projection."""
+        """Register hooks on the model, its embedding and its output projection; return handles."""
         model = self._run.unwrapped_model
         if any(is_compiled(module) for module in model.modules()):
             return []
@@ -90,7 +90,7 @@ class GenerationCheck(Watch):
         self._matmul_dtype = dtype_name(output.dtype)
 
     def _check_tokens(self, batches: Sequence[Batch]) -> None:
-        """Compare counts with the embedding's inputs, which lack a request's last token."""
+        """Compare counts with the embedding's inputs, which lack the last token of each answer."""
         watched = bool(self._handles)
         self.remove()
         expected = sum(batch.tokens.processed - batch.sequences for batch in batches)

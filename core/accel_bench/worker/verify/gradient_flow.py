@@ -32,9 +32,9 @@ class FirstStepProbe:
     """Reader of gradients and parameters on the first real optimizer step.
 
     Only that step shows a cut gradient: a few steps later cut runs reach every tensor too. A step
-    that a gradient scaler skips does not count. The probe works for any engine, through torch's
-    hooks on all optimizers, which are removed before the window. Its attributes are named like
-    those of `EffectiveConfiguration`; `flow` is the `gradient_flow`.
+    that a gradient scaler skips is not the first. The probe works for any engine, by torch's hooks
+    on all optimizers, which are removed before the window. Its attributes are named like those of
+    `EffectiveConfiguration`; `flow` is the `gradient_flow`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -49,7 +49,7 @@ class FirstStepProbe:
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         self._earlier: dict[str, float | None] = {}
-        """Norms by name of gradients that were freed within the backward pass."""
+        """Norms of gradients that were freed within the backward pass, by tensor name."""
 
         self._steps = 0
         self._used_experts: set[str] | None = None
@@ -97,7 +97,7 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def _watch_forward(self) -> list[Any]:
-        """Watch the first forward pass, outside of compiled regions.
+        """Register hooks for the first forward pass, outside of compiled regions.
 
         In a compiled region a hook would be compiled, and its removal would compile again.
         """
@@ -122,7 +122,7 @@ class FirstStepProbe:
         return handles
 
     def _see_model(self, module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
-        """Note whether sequences share a row, whether a cache is kept, and attention kernels."""
+        """Record whether sequences share a row, a cache is kept, and the attention kernels."""
         if self.use_cache is None:
             self.use_cache = getattr(output, "past_key_values", None) is not None
             self.padding_free = _starts_again(keywords.get("position_ids"))
@@ -182,9 +182,9 @@ class FirstStepProbe:
             )
 
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
-        """Return whether a module belongs to an expert without tokens.
+        """Return whether a module belongs to an expert that got no tokens.
 
-        Compiled experts cannot be watched: another expert of the list must have a gradient.
+        Compiled experts cannot be observed: then another expert of the list must have a gradient.
         """
         experts = expert_list(name)
         if not experts:
@@ -229,9 +229,9 @@ def _starts_again(positions: Any) -> bool:
 
 
 def _places(parameter: torch.Tensor) -> frozenset[int]:
-    """Return elements of a parameter, or of its local shard, that a step should change.
+    """Return indices of a parameter's elements, or of its local shard, that a step should change.
 
-    The shard may be empty, with fewer rows than ranks, and then there are none.
+    Empty for an empty shard, of a parameter with fewer rows than ranks.
     """
     kept = kept_elsewhere(parameter)
     if kept is not None:

@@ -1,4 +1,4 @@
-"""The number of optimizer steps, by the changes of weights, and the rates in force."""
+"""Counting of optimizer steps by the changes of weights, and reading of the rates in force."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NO_UPDATE_RULE = frozenset(
     "foreach fused capturable differentiable "
     "params lr initial_lr max_lr min_lr weight_decay".split()
 )
-"""Keys of an optimizer's groups that are no hyperparameters, or that are read elsewhere."""
+"""Keys of an optimizer's groups that are no hyperparameters, or are read separately."""
 
 MORE_STEPS = 1.5
-"""Ratio of weights' steps to the engine's that is allowed: some optimizers write twice."""
+"""Largest ratio of steps counted on weights to the engine's: some optimizers write twice."""
 
 
 LEAST_NODES = 0.75
@@ -101,7 +101,7 @@ class OptimizerStepCounter:
         return Reading(steps, counted, self._versions(), self._elements(), nodes_made())
 
     def steps_between(self, start: Reading, end: Reading) -> int | None:
-        """Return the steps between two readings, by the tensors that show most steps.
+        """Return the largest number of steps between two readings that any tensor shows.
 
         None if neither counters nor values are usable. Values are usable if every warm-up step has
         changed them.
@@ -113,11 +113,12 @@ class OptimizerStepCounter:
         return 0 if still and self._always_changed and self._warmup_steps else None
 
     def most_show(self, start: Reading, end: Reading) -> int:
-        """Return the steps between two readings that most tensors show; 0 if none shows any."""
+        """Return the median, over tensors, of the steps between two readings; 0 if unknown."""
         return median_low(self._steps_of(start.versions, end.versions) or [0])
 
     def _steps_of(self, start: Sequence[int], end: Sequence[int]) -> list[int]:
-        """Return the number of steps that each tensor shows; empty if counters are unusable."""
+        """Return the steps shown by each tensor's version counter; empty if counters are
+        unusable."""
         if self._blind or self._warmup_steps < 2:
             return []
         ends = zip(start, end, self._least, strict=True)
@@ -136,7 +137,7 @@ class OptimizerStepCounter:
 def read_progress(
     optimizers: Iterable[Any], steps: int, counter: OptimizerStepCounter
 ) -> OptimizerProgress:
-    """Return the counters and rates of all optimizers that stepped; `steps` is the target."""
+    """Return the counters and rates of all optimizers that stepped; `steps` are the engine's."""
     optimizers = list(optimizers)
     counts = [count for count in map(_own_counter, optimizers) if count is not None]
     return OptimizerProgress(
@@ -239,7 +240,7 @@ def nodes_made() -> int:
 
 
 def _replays_graphs() -> bool:
-    """Return whether a device graph exists, which Python replays by one call."""
+    """Return whether a device graph (as of CUDA) exists, which Python replays by one call."""
     kinds = (torch.cuda.CUDAGraph, getattr(torch.xpu, "XPUGraph", torch.cuda.CUDAGraph))
     return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
 
@@ -247,7 +248,7 @@ def _replays_graphs() -> bool:
 def _steps_left_out(
     scenario: Scenario, taken: int | None, asked: int, steps: int, where: str = ""
 ) -> Iterator[str]:
-    """Yield missing steps, if no witness has seen all requested steps.
+    """Yield a reason if fewer optimizer steps were `taken` than `asked`; None is unknown.
 
     A gradient scaler rightly skips some of all `steps`, until its scale is small enough.
     """
@@ -293,7 +294,7 @@ def _groups(optimizers: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
-    """Return the number of tensors by a value of their group; shared tensors count repeatedly."""
+    """Return the number of tensors by a value of their group, counting shared ones repeatedly."""
     found: dict[tuple[str, int], None] = {}
     for group in _groups(optimizers):
         if rate := _number_words(group.get(key)):

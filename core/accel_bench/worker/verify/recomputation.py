@@ -25,9 +25,9 @@ def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
 
 
 class Recomputation:
-    """Counter of the beginnings and ends of the last matmul in the model's passes.
+    """Counter of the calls, begun and ended, of the last matmul in the model's passes.
 
-    Checkpointing ends the second forward as soon as it has again what was saved. Torch's own
+    Checkpointing ends the second forward as soon as all saved tensors exist again. Torch's own
     operations save their inputs before they start, so that the matmul at which it ends is not
     computed; an autograd function saves its tensors when it is done.
     """

@@ -39,7 +39,7 @@ class SynchronizationCounter:
         self._set(WARN)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap, which ends a step, with counting suspended while it runs."""
+        """Return the function that ends a step, with counting suspended while it runs."""
         if not self._active:
             return lap
 

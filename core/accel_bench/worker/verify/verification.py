@@ -41,7 +41,7 @@ class LaterStep(Watch, StepStage):
     def __init__(self, run: Run, probe: FirstStepProbe, tokens: CountedTokens) -> None:
         self.degraded: list[str] = []
         self.invalid: list[str] = []
-        """Reasons for `invalid` of the later step, like `degraded` empty before it."""
+        """Reasons for `invalid` found in the later step; empty before that step."""
 
         self.steps = 0
         self._run, self._probe, self._tokens = run, probe, tokens
@@ -50,7 +50,7 @@ class LaterStep(Watch, StepStage):
         self._dropout: dict[str, int] = {}
 
     def start(self) -> bool:
-        """Watch the model again, for one step."""
+        """Register the hooks on the model again, for one step."""
         self._dropout = read_dropout(self._run.unwrapped_model)
         self._handles = self._forward.watch()
         self._tokens.watch()
@@ -73,7 +73,7 @@ class LaterStep(Watch, StepStage):
 
 
 class Verification:
-    """Checks of a run from before the first step on, which fill `record`.
+    """Checks of a run from its first step on, whose findings are stored in `record`.
 
     Readings are made before each lap of the warm-up, and none in the window.
     """
@@ -89,7 +89,7 @@ class Verification:
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap of warm-up steps with the readings before it."""
+        """Return the function that ends a warm-up step, preceded by the readings."""
 
         def watched_lap(*arguments: Any) -> None:
             if not self._probe.frozen:
@@ -103,7 +103,7 @@ class Verification:
         return self._counted.at_first_lap(watched_lap)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record what the warm-up showed, before the first window opens.
+        """Record the facts read in the warm-up, before the first window opens.
 
         Raises InvalidRunError for an invalid run.
         """
@@ -137,10 +137,10 @@ class Verification:
         return invalid
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
-        """Record what steps after the window showed. Raises InvalidRunError.
+        """Record the checks of steps after the window. Raises InvalidRunError.
 
-        Called once no rank waits for this one in a step; `nodes` are the autograd nodes of each
-        unwatched step.
+        Called when no other rank waits for this one in a step; `nodes` are the autograd nodes of
+        each unobserved step.
         """
         self._record.checked_steps = self.later.steps
         self._record.degraded += self.later.degraded
@@ -155,7 +155,7 @@ class Verification:
             self._record.update = self._update.finish(steps)
 
     def remove(self) -> None:
-        """Remove all hooks, and keep the first step's facts even when it ended the run."""
+        """Remove all hooks; keep the first step's facts even if that step ended the run."""
         self.later.remove()
         self._update.close()
         self._probe.remove()

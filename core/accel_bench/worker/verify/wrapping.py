@@ -130,7 +130,7 @@ def _outermost(run: Run) -> torch.nn.Module:
 
 
 def _other(run: Run) -> str:
-    """Return a strategy that is no wrapper of torch's: sharded tensors, or another library's."""
+    """Return the strategy of a model without torch's wrappers: `DTensor`, a class, or `none`."""
     if any(map(is_sharded, run.model.parameters())):
         return "DTensor"
     return "none" if run.model is run.unwrapped_model else type(run.model).__name__
