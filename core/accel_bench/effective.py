@@ -51,19 +51,19 @@ class Compilation(Frozen):
     """Reasons for the first graph breaks."""
 
     uncompiled_frames: int | None = None
-    """Functions that the compiler left to Python's interpreter."""
+    """Number of functions that the compiler left to Python's interpreter."""
 
     recompiles: int | None = None
-    """Compilations of a function that had been compiled before."""
+    """Number of compilations of functions that had been compiled before."""
 
     recompile_reasons: Texts = ()
     """Reasons for the first recompilations, such as a changed shape."""
 
     graph_cache_hits: int | None = None
-    """Graphs that inductor took from its cache on disk."""
+    """Number of graphs that inductor took from its cache on disk."""
 
     graph_cache_misses: int | None = None
-    """Graphs that inductor compiled because its cache had none."""
+    """Number of graphs that inductor compiled because its cache had none."""
 
 
 class GradientFlow(Frozen):
@@ -72,7 +72,7 @@ class GradientFlow(Frozen):
     trained_tensors: int
 
     tensors_with_gradient: int
-    """Trained tensors whose gradient is not zero."""
+    """Number of trained tensors whose gradient is not zero."""
 
     modules_without_gradient: tuple[str, ...] = ()
     """Trained modules without any gradient, which make the run invalid."""
@@ -100,16 +100,16 @@ class OptimizerProgress(Frozen):
     """Number of steps by the version counters of trained tensors; null if kernels bypass them."""
 
     learning_rates: dict[str, int] = Field(default_factory=dict)
-    """Trained tensors by the learning rate in force, the commonest first."""
+    """Number of trained tensors by the learning rate in force, the commonest first."""
 
     weight_decays: dict[str, int] = Field(default_factory=dict)
-    """Trained tensors by the weight decay in force."""
+    """Number of trained tensors by the weight decay in force."""
 
     hyperparameters: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """Trained tensors by each other number of the optimizer in force, such as `betas`."""
+    """Number of trained tensors by each other number of the optimizer in force, such as `betas`."""
 
     state_dtypes: dict[str, int] = Field(default_factory=dict)
-    """Elements of the optimizer's state by the dtype in which they are stored."""
+    """Number of elements of the optimizer's state by the dtype in which they are stored."""
 
 
 class EffectiveConfiguration(Frozen):
@@ -127,12 +127,12 @@ class EffectiveConfiguration(Frozen):
     """Digest of the weights that were loaded, before anything quantized them."""
 
     weight_dtypes: dict[str, int] = Field(default_factory=dict)
-    """Elements of frozen weights by dtype, the commonest first."""
+    """Number of elements of frozen weights by dtype, the commonest first."""
 
     trained_dtypes: dict[str, int] = Field(default_factory=dict)
 
     float32_matmul_precision: str | None = None
-    """Torch's setting: `highest`, `high` or `medium`."""
+    """Torch's precision of float32 matmuls: `highest`, `high` or `medium`."""
 
     attention: str | None = None
 
@@ -140,7 +140,7 @@ class EffectiveConfiguration(Frozen):
     """Kernels that `scaled_dot_product_attention` may choose."""
 
     linear_kernels: dict[str, int] = Field(default_factory=dict)
-    """Linear layers by class, adapters left out."""
+    """Number of linear layers by class, adapters left out."""
 
     experts: str | None = None
     """Kernels that multiply experts, such as `grouped_mm`; null without experts."""
@@ -158,11 +158,11 @@ class EffectiveConfiguration(Frozen):
     """Strategy by which ranks share the work: the class of the outermost wrapper, or `none`."""
 
     sharding: dict[str, int] = Field(default_factory=dict)
-    """Elements of parameters by placement, such as `shard 2: Shard(0)`; `whole` for those on every
-    rank. Empty without sharding."""
+    """Number of parameters' elements by placement, such as `shard 2: Shard(0)`; `whole` for those
+    on every rank. Empty without sharding."""
 
     held_elements: int | None = None
-    """Elements of parameters that lie in this rank's memory."""
+    """Number of parameters' elements that lie in this rank's memory."""
 
     sharing_ranks: int | None = None
     """Largest number of ranks that share one parameter; null without sharding."""

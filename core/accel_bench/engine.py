@@ -1,4 +1,4 @@
-"""The protocol between an engine and the stopwatch; it needs no torch."""
+"""The protocol between an engine and the stopwatch, without torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def own_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> 
 
 
 class Stopwatch(Protocol):
-    """Interface of the measurement that an engine calls."""
+    """Interface of the timer of optimizer steps, which an engine calls."""
 
     running: bool
     """True while the engine shall take another optimizer step."""

@@ -1,4 +1,4 @@
-"""Errors for users: each names the culprit and the way out."""
+"""Errors for users: each names the culprit and the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NothingToRunError(AccelBenchError):
 
 
 class HardwareError(AccelBenchError):
-    """A device is not in the table of peaks, or the table's file cannot be used."""
+    """A device is not in the table of peak FLOP/s, or the table's file cannot be used."""
 
 
 class PriceError(AccelBenchError):
@@ -94,7 +94,7 @@ class HookError(WorkerError):
 
 
 class InvalidRunError(WorkerError):
-    """A run's numbers would not mean what they seem to; `reasons` are stored with the result."""
+    """A run did other work than its scenario states; `reasons` are stored with the result."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)

@@ -58,7 +58,7 @@ def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _Fu
 
 
 OF_SIZES = frozenset({"sample_lengths", "simulate_batch"})
-"""Hooks that are called only to work out or to estimate sizes."""
+"""Hooks that are called only to determine or to estimate sizes."""
 
 OF_EVALUATION = frozenset({"build_evaluation_batches"})
 """Hooks that must be answered only in a scenario with an evaluation."""
@@ -273,7 +273,7 @@ def close_run(run: Run) -> None:
 
 
 def _marked(word: str) -> dict[str, str]:
-    """Return the marks of all hooks that have a mark of this name, by hook in call order."""
+    """Return the value of a mark, such as `one_answer`, by hook in call order."""
     marks = ((name, getattr(one, word, "")) for name, one in globals().items())
     return {name: mark for name, mark in marks if isinstance(mark, str) and mark}
 

@@ -83,7 +83,7 @@ class ImportedRow:
     """One run, as a file of another program states it."""
 
     key: str
-    """Text that identifies the row within its file."""
+    """Unique text of the row within its file."""
 
     scenario: str = UNKNOWN
     """Name of the scenario."""
@@ -95,7 +95,7 @@ class ImportedRow:
     """Settings of the work that the file states, by dotted key of a scenario."""
 
     metrics: Sequence[Metric] = ()
-    """Figures of the run, in units of the core."""
+    """Figures of the run, in the units of metrics such as bytes and seconds."""
 
     status: Status = Status.OK
     """Status with which the run ended."""

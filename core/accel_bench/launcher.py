@@ -78,7 +78,7 @@ class DividedAllocation(Allocation, Protocol):
     """Parts of the allocation; all rounds of a sweep point run on one part, while it lasts."""
 
     def interrupt(self) -> None:
-        """Stop all waiting, since the session ends."""
+        """Stop all waiting of parts, since the session ends."""
 
 
 class Observer(Protocol):

@@ -1,4 +1,4 @@
-"""The base classes of a plugin's author: `Plugin`, with its constraints, and `Options`."""
+"""Base classes for authors of plugins: `Plugin`, with its constraints, and `Options`."""
 
 from __future__ import annotations
 
@@ -196,14 +196,15 @@ class Plugin(Generic[OptionsT]):
     def allowed_update_difference(self) -> float | None:
         """Return the `update_tolerance` of this instance, by its options.
 
-        Called like `allowed_loss_difference`; a distance above 0.3 is no evidence.
+        Called like `allowed_loss_difference`; above 0.3 a distance is no evidence of equal
+        training.
         """
         return self.update_tolerance
 
     def allowed_output_difference(self) -> float | None:
         """Return the `output_tolerance` of this instance, by its options.
 
-        Called like `allowed_loss_difference`; a share above 0.2 is no evidence.
+        Called like `allowed_loss_difference`; a share above 0.2 is no evidence of equal answers.
         """
         return self.output_tolerance
 

@@ -41,7 +41,7 @@ class Status(str, Enum):
 
     @property
     def completed(self) -> bool:
-        """True if the attempt completed, so that its numbers may be used."""
+        """True if the attempt completed, so that its figures may be used."""
         return self in (Status.OK, Status.DEGRADED)
 
     @property
@@ -238,11 +238,11 @@ class Failure(Frozen):
 
 
 SKETCH_BUCKETS = 31
-"""Sums in a sketch; the distance of two sketches has a relative standard error of 25 %."""
+"""Number of sums in a sketch; the distance of two sketches has a standard error of 25 %."""
 
 
 class TensorUpdate(Frozen):
-    """The change of one trained tensor."""
+    """Change of one trained tensor, from before the first step to the end of the window."""
 
     elements: int
 
@@ -262,7 +262,7 @@ class WeightUpdate(Frozen):
     """Number of optimizer steps in which the weights changed."""
 
     trained_tensors: int
-    """Tensors that required a gradient before the first step."""
+    """Number of tensors that required a gradient before the first step."""
 
     trained_elements: int
 
@@ -308,7 +308,7 @@ class Answers(Frozen):
     than rounding can resolve; null if unknown."""
 
     first_prompt: str = ""
-    """Digest of the first prompt, to tell other requests; empty if unknown."""
+    """Digest of the first prompt, by which other requests are detected; empty if unknown."""
 
     unit: Literal["tokens", "letters"] = "tokens"
     """Kind of the ids: token ids, or code points if a server returned text only."""
@@ -415,7 +415,7 @@ class LearningCurve(Frozen):
 
 
 class SeenWindow(Frozen):
-    """Bounds of a rank's window by the parent's clock, in seconds."""
+    """Bounds of the duration of a rank's window by the parent's clock, in seconds."""
 
     rank: int
     """Global rank."""

@@ -34,7 +34,7 @@ LOGGER = logging.getLogger("accel_bench")
 
 
 class RunOptions(TypedDict, total=False):
-    """Further options of `accel_bench.run`: those of `accel-bench run` of the same name."""
+    """Further options of `accel_bench.run`, named like those of `accel-bench run`."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
@@ -106,19 +106,19 @@ def run(  # noqa: PLR0913 - the options that most calls need
     printed, and torch is not imported into this process.
 
     `scenario` is a file, a folder of them, the name of a shipped one, the content of a file as a
-    mapping, or a `Scenario`. `stacks` names those of its stacks to run beside the baseline, or is a
-    mapping that replaces them; `plugins` adds a stack for each plugin, `a+b` for both in that
+    mapping, or a `Scenario`. `stacks` are names of its stacks to run beside the baseline, or a
+    mapping that replaces its stacks; `plugins` adds a stack for each plugin, `a+b` for both in that
     order; `overrides` changes dotted keys, such as `{"measure.steps": 50}`. `results` is a folder
     or the address of a database, by default that of the program. `rounds` is short for the override
     `measure.rounds`. `on_progress` is called with a `RunProgress`, one call at a time. `options`
     are those of `RunOptions`.
 
-    Ctrl-C ends the run in progress, stores it, and is raised again as KeyboardInterrupt. What
-    `on_progress` raises ends the session in the same way, and is raised again.
+    Ctrl-C ends the run in progress, stores it, and is raised again as KeyboardInterrupt. An
+    exception of `on_progress` ends the session in the same way, and is raised again.
 
-    Raises ScenarioError or PluginError for what must be mended before anything starts,
-    NothingToRunError where everything is skipped, and StoreError. A run that fails raises nothing:
-    its row has the status and the reason.
+    Raises ScenarioError or PluginError for faulty input before anything starts, NothingToRunError
+    if everything is skipped, and StoreError. A run that fails raises nothing: its row has the
+    status and the reason.
     """
     checked = _check_options(options)
     short = {

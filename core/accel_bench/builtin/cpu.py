@@ -10,7 +10,7 @@ from accel_bench import DeviceType, Machine
 
 
 class CPU(DeviceType):
-    """A CPU, which computes synchronously in the host's memory."""
+    """The host's CPU, which computes synchronously in the host's memory."""
 
     torch_type = "cpu"
     label = "CPU"

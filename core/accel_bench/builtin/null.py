@@ -31,7 +31,7 @@ class NullEngine:
         self._step_seconds = step_seconds
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Call the stopwatch's lap until the window is full."""
+        """Sleep in each step, and end it by the stopwatch's lap, while the stopwatch is running."""
         accumulation = self._run.scenario.train.gradient_accumulation
         for step in itertools.count():
             if not stopwatch.running:
@@ -62,7 +62,7 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def build_optimizer(self, run: Run) -> NullModel:
-        """Return a placeholder of an optimizer."""
+        """Return an empty object in place of an optimizer."""
         return NullModel()
 
     @hookimpl

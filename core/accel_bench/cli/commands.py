@@ -45,7 +45,7 @@ BELOW_A_NOUN = "Commands"
 
 @dataclass(frozen=True)
 class Command:
-    """A command in the list of all commands."""
+    """Command or noun in the program's lists of commands."""
 
     name: str
     """Words of the command, with a dot between noun and command."""
@@ -69,13 +69,13 @@ def find_commands() -> dict[str, Command]:
 
 
 def commands_below(noun: str) -> dict[str, Command]:
-    """Return the commands of a noun by their last word; the program's own for ""."""
+    """Return the commands of a noun by their last word; for "" the commands without a noun."""
     found = find_commands().values()
     return {_parts(one.name)[1]: one for one in found if _parts(one.name)[0] == noun}
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return noun and command of a name; a name `distribution:name` has no noun."""
+    """Return noun and last word of a command's name; a name `distribution:name` has no noun."""
     if ":" in name or not all(name.split(".")):
         return "", name
     noun, _, word = name.rpartition(".")

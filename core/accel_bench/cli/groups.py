@@ -29,7 +29,7 @@ class PlainCommand(TyperCommand):
     """A command with short explanations of options, and errors that give an option's new name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under their titles, the command's own options first."""
+        """Write the options to the help under their titles, the command's own options first."""
         titled: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for one in self.get_params(ctx):
             usual = "Options" if one.param_type_name == "option" else "Arguments"
@@ -81,7 +81,7 @@ class LazyCommands(TyperGroup):
     """A group that lists commands by their descriptions, and imports the called one."""
 
     noun = ""
-    """Noun of the group's commands; empty for the program's own."""
+    """Noun of the group's commands; empty for commands without a noun."""
 
     def available(self) -> dict[str, Command]:
         """Return the group's commands by the last word of their names."""
@@ -101,7 +101,7 @@ class LazyCommands(TyperGroup):
         return None if found is None else _as_click(found, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Return the parsed arguments; a noun without a command becomes its list, or its help."""
+        """Return the parsed arguments; a noun alone stands for its command `list`, or its help."""
         own = self.invoke_without_command or ctx.resilient_parsing or not self.noun
         bare = not args or (args[0].startswith("-") and args[0] != "--help" and not self.params)
         if bare and not own:
@@ -110,7 +110,7 @@ class LazyCommands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the called command. Raises ScenarioError with the nearest name."""
+        """Return the command named by the arguments. Raises ScenarioError with the nearest name."""
         known = self.list_commands(ctx)
         wrong = args and args[0] not in known and not args[0].startswith("-")
         if wrong and not ctx.resilient_parsing:  # A shell that completes is told nothing.
@@ -138,7 +138,7 @@ class LazyCommands(TyperGroup):
         return titled
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands under their titles."""
+        """Write the commands to the help under their titles."""
         for title, lines in self.lines(ctx).items():
             with formatter.section(title):
                 formatter.write_dl([*lines.items()])
@@ -156,7 +156,7 @@ class LazyCommands(TyperGroup):
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a help text, whole."""
+    """Return the first sentence of a help text."""
     first = " ".join(text.split("\n\n", maxsplit=1)[0].split())
     sentence, end, _ = first.partition(". ")
     return f"{sentence}." if end else first

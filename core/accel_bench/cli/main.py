@@ -1,4 +1,4 @@
-"""The program `accel-bench`: its commands and streams, and the messages of its errors."""
+"""The program `accel-bench`: its commands, streams, signals and error messages."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class LossyFile(io.FileIO):
     """File that drops unwritable output: progress matters less than the results."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or drop everything: on a full disk, a closed pipe, a lost terminal."""
+        """Write the data, or drop all of it on a full disk, a closed pipe or a lost terminal."""
         try:
             return super().write(data) or len(data)
         except OSError:

@@ -127,7 +127,7 @@ class PlanOptions(WorkOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(PlanOptions):
-    """Options of both `run` and `gate`."""
+    """Options of commands that measure stacks and compare them, `run` and `gate`."""
 
     resume: Annotated[
         bool,

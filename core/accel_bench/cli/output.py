@@ -75,7 +75,7 @@ def print_report(report: Report, form: str) -> None:
 
 
 def print_text(text: str, end: str = "\n") -> None:
-    """Print in the encoding of stdout; typer would print UTF-8 even if ASCII is requested."""
+    """Print text in the encoding of stdout; typer would print UTF-8 even if ASCII is requested."""
     print(text, end=end, flush=True)
 
 

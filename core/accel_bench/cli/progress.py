@@ -69,7 +69,7 @@ class LineReporter(Reporter):
             self._print(f"{experiment.stack.name}{at(experiment.sweep)}: {reason}")
 
     def on_warning(self, text: str) -> None:
-        """Print a warning among the runs."""
+        """Print a warning between the lines of runs."""
         self._print(f"warning: {text}")
 
     def _left(self) -> str:
@@ -106,7 +106,7 @@ class LiveReporter(LineReporter):
         self._expect(seconds)
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Show the start of a process group."""
+        """Show the name of a process group that starts."""
         self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 

@@ -65,7 +65,7 @@ class Invocation:
             return make_plan(draft, self.machine, request)
 
     def show(self, plans: Sequence[Plan]) -> None:
-        """Print the plans."""
+        """Print the plans in the command's format."""
         print_plan(plans, self.options.results, self.options.output)
 
     @contextmanager

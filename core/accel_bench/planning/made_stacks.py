@@ -19,7 +19,7 @@ GROUP = "accel_bench.stacks"
 """Group of the entry points that make stacks."""
 
 KEY = "ladder"
-"""Key of the scenario file."""
+"""Key of the scenario file from which stacks are made."""
 
 
 class MadeStacks(Protocol):

@@ -43,7 +43,7 @@ class PlanRequest:
     """Tags of the sweep points to run, with `*` for any letters; empty runs all."""
 
     point: str = ""
-    """Only sweep point to plan, as `Experiment.point` names it; empty plans all."""
+    """Name of the only sweep point to plan, as in `Experiment.point`; empty for all."""
 
     reference_point: str = ""
     """Tag of the sweep point with which the others are compared; empty takes the first."""

@@ -273,8 +273,8 @@ def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
 
 
 def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points with the requested tags. Raises ScenarioError, before any point is made for
-    too many runs."""
+    """Return each stack at each requested sweep point. Raises ScenarioError, also for too many
+    runs."""
     rounds = file.scenario.measure.rounds
     runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
     refuse_too_many(file.scenario.name, runs, request.max_runs, file.scenario.sweep)

@@ -1,1 +1,1 @@
-"""Plugins: found, checked, activated and described."""
+"""Plugins: they are found, checked, activated and described."""

@@ -57,7 +57,7 @@ class ActivePlugin:
     """Version of the distribution in the job's environment; None if that is this one."""
 
     unmet_there: tuple[str, ...] | None = None
-    """Requirements that are not met where the job runs; null where it runs in this environment."""
+    """Unmet requirements in the job's environment; None if that is this one."""
 
     @property
     def version(self) -> PluginVersion:
@@ -157,7 +157,7 @@ class ActivePlugins:
         return value
 
     def answers(self, hook: str) -> ActivePlugin | None:
-        """Return the plugin that answers a one-answer hook."""
+        """Return the plugin that answers a one-answer hook; None without one."""
         return self._answers[hook]
 
     def implements(self, hook: str) -> bool:
@@ -165,7 +165,7 @@ class ActivePlugins:
         return bool(self._functions(hook))
 
     def versions(self) -> tuple[PluginVersion, ...]:
-        """Return name, distribution and version of each plugin, once, in order."""
+        """Return name, distribution and version of each plugin in order, each plugin once."""
         return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
 
     def _register(self, plugin: ActivePlugin, name: str) -> None:
@@ -183,7 +183,7 @@ class ActivePlugins:
         return {id(found.plugin): found for found in caller.get_hookimpls()}
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
-        """Return the plugin that claims a hook, else its slot's. Raises PluginError for two."""
+        """Return the plugin that claims a hook, or its slot's. Raises PluginError for several."""
         functions = self._functions(hook)
         implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
         claiming = [plugin for plugin in implementing if _claims(plugin, hook)]

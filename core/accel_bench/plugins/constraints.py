@@ -171,7 +171,7 @@ def _backend(scenario: Scenario, python: tuple[str, ...]) -> Iterable[str]:
 def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """Return the backends of an interpreter's torch, each with the device types it communicates.
 
-    A process of its own imports torch. Empty if it does not say.
+    Another process imports torch; empty if that process fails.
     """
     command = [*python, "-c", ASK_BACKENDS] if python else python_command("-c", ASK_BACKENDS)
     with suppress(subprocess.SubprocessError, ValueError, IndexError):
@@ -203,7 +203,7 @@ def _small_device(scenario: Scenario, machine: Machine) -> str:
 
 
 def _resources(scenario: Scenario) -> Iterable[str]:
-    """Yield reasons that follow from the resources on any machine."""
+    """Yield reasons why resources, mode and precision contradict one another, on any machine."""
     resources = scenario.resources
     kind = device_type(resources.device)
     if resources.device_type is not None and kind.on_host:
@@ -250,7 +250,7 @@ def _missing_reader(scenario: Scenario) -> Iterable[str]:
 
 
 def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
-    """Yield a reason if no plugin of the stack makes the precision's copies of weights."""
+    """Yield a reason if the precision needs copies of the weights that no plugin makes."""
     if not scenario.train.keeps_master_weights:
         return
     parallel = active.answers("parallelize_model")

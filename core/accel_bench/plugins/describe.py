@@ -72,7 +72,7 @@ def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
 
 
 def _type_name(annotation: Any) -> str:
-    """Format a type for people."""
+    """Return the name of an option's type, for people."""
     if annotation is type(None):
         return "null"
     if get_origin(annotation) in (Union, UnionType):
@@ -85,7 +85,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a declared value as JSON has it."""
+    """Return the JSON value of a declaration or a default."""
     # A set has no order of its own.
     if isinstance(value, frozenset):
         return sorted(value)

@@ -25,7 +25,7 @@ OWN_DISTRIBUTION = "accel-bench"
 
 @dataclass(frozen=True)
 class DoorEntry:
-    """Entry that a distribution adds to a door."""
+    """Entry point of a distribution in one of the core's groups, such as a command or a format."""
 
     kind: str
     """Noun for the entry's kind: `command`, `format`."""

@@ -251,7 +251,7 @@ def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
 
 
 def is_on_contract(requirement: str) -> bool:
-    """Return whether a requirement (PEP 508) is one on accel-bench itself."""
+    """Return whether a requirement (PEP 508) states versions of accel-bench itself."""
     return any(_on_us((requirement,)))
 
 

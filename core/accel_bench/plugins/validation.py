@@ -30,7 +30,7 @@ def hook_arguments() -> dict[str, list[str]]:
 
 
 def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
-    """Return a sentence for each class attribute without its declared type."""
+    """Return a sentence for each declaration of the class with a wrong type, name or version."""
     wrong = []
     if not (isinstance(kind.Options, type) and issubclass(kind.Options, Options)):
         wrong.append("Options is not a subclass of accel_bench.Options")

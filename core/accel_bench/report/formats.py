@@ -57,7 +57,7 @@ def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> st
 
 
 def render_report(report: Report, form: str) -> str:
-    """Return a report as text; raises AccelBenchError for an unknown format."""
+    """Return a report as text. Raises AccelBenchError for an unknown format."""
     if form not in FORMATS:
         raise AccelBenchError(f"no report format {form!r}{did_you_mean(form, FORMATS)}")
     return FORMATS[form](report)

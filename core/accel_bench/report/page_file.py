@@ -23,7 +23,7 @@ HTML_MARK = b'<meta name="generator" content="accel-bench '
 MARKDOWN_MARK = b"<!-- generator: accel-bench -->\n"
 
 BEGINNING_BYTES = 4096
-"""Number of bytes at a file's start that are searched for the mark of our pages."""
+"""Number of bytes at a file's start that are searched for the mark of accel-bench's pages."""
 
 
 def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
@@ -59,7 +59,7 @@ def _policy_source(text: str) -> str:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write an HTML page with our mark over nothing, or over an older page with that mark.
+    """Write an HTML page with accel-bench's mark, as a new file or over a page with that mark.
 
     Raises AccelBenchError for any other file.
     """
@@ -68,7 +68,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def write_markdown(path: Path, text: str) -> None:
-    """Write Markdown after a comment that marks it as ours, with the checks of `write_page`."""
+    """Write Markdown below a comment with accel-bench's mark, as `write_page` writes HTML."""
     _check(path, MARKDOWN_MARK)
     write_atomically(path, MARKDOWN_MARK.decode() + text)
 

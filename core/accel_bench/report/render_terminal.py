@@ -52,7 +52,7 @@ LAYOUTS = (
 """Layouts in order of preference; the first that fits is used."""
 
 READABLE_TEXT, LEAST_TEXT = 24, 10
-"""Least width of a text column while other columns can be left out, and afterwards."""
+"""Least widths of a text column, first while other columns can be left out, and then without."""
 
 EMPTY_RANK = 1000
 """Number added to the rank of a column without values, so that it is left out first."""
@@ -72,13 +72,13 @@ COLOURS: Mapping[str, str] = {
     "bad": "red",
     "quiet": "bright_black",
 }
-"""Colours of tones."""
+"""Terminal colours of a text's tones."""
 
 
 def render_terminal(
     sections: Sequence[Section], width: int | None = None, wide: bool = False
 ) -> str:
-    """Return text as wide as the terminal, with its colours.
+    """Return sections as text as wide as the terminal, with its colours.
 
     Without a terminal there are no colours, and the width is the variable COLUMNS or `width`;
     without both nothing is wrapped. Tables that are `wide` have all their columns, at any width.
@@ -181,7 +181,7 @@ class _Cells:
         return [*wrapped(self.column.header, room), *(unit if self.column.unit else ())]
 
     def widest(self, layout: TableLayout) -> int:
-        """Return the width of the cells without wrapping."""
+        """Return the width of the column without wrapping."""
         key = layout.names if self.column.kind == "name" else self.column.kind in layout.stacked
         if key not in self._widest:
             lines = (line for parts in self.rows for line in self.line(parts, layout))
@@ -190,7 +190,7 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the least width of the cells; `text` is the least width of a text."""
+        """Return the least width of the column; `text` is the least width of a text column."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}

@@ -49,7 +49,7 @@ class Column:
     """Header for people."""
 
     unit: str = ""
-    """Unit of the cells, or another line under the title."""
+    """Unit of the cells, or another line below the title."""
 
     form: Callable[[Any], str | tuple[str, ...]] = text_of
     """Function that returns a value as text for people; its parts may stand below one another."""
@@ -62,7 +62,7 @@ class Column:
 
     @property
     def header(self) -> str:
-        """Title of the column for people."""
+        """Title of the column for people, by default the key."""
         return plain(self.title or self.key)
 
     def parts(self, row: Any) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 
 
 def log_tail(path: Path) -> str:
-    """Return the end of a log as text; empty without one.
+    """Return the end of a log as text; empty without a log.
 
     Output written after the call is ignored, since a writer may be faster than this reader.
     """
@@ -202,7 +202,7 @@ def _holds_secret(path: Path, redactor: Redactor) -> bool:
 
 
 def _blocks(source: BinaryIO) -> Iterator[str]:
-    """Yield blocks that end with a line, so that no secret is split."""
+    """Yield blocks of a log that end with a line, so that no secret is split."""
     while block := source.read(BLOCK_BYTES):
         yield (block + source.readline()).decode("utf8", errors="replace")
 

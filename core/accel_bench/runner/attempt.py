@@ -99,10 +99,10 @@ def run_attempt(
     on_progress: Callable[[Progress], None],
     keep: Callable[[Result], Result],
 ) -> Result:
-    """Run the attempt to its end, in any case, and return its result as returned by `keep`.
+    """Run the attempt to its end, and return its result as returned by `keep`, which stores it.
 
     Ctrl-C, and other signals that count as Ctrl-C, terminate the ranks and are raised again once
-    the result is kept.
+    the result is stored.
     """
     job = attempt.job
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -164,7 +164,7 @@ def _run_ranks(
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Call the launcher to start the ranks. Raises HookError if it returns anything else."""
+    """Start the ranks by the launcher; return their handles. Raises HookError for anything else."""
     job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:

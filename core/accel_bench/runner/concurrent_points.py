@@ -98,7 +98,7 @@ class _Queue:
                 self._give(back)
 
     def end(self) -> None:
-        """Start no further point, and stop the running ones."""
+        """Stop the running sweep points, and start no further one."""
         self.stop.set()
         with self._changed:
             self._changed.notify_all()

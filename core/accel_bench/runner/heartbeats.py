@@ -1,9 +1,8 @@
 """The parent's side of the heartbeat: each rank's step and phase, with the times of reading.
 
-The parent's clock thus checks a rank's: it bounds the times at which a window had begun, and had
-not ended, however late the reading. The bounds hold on a busy machine too, where they are only
-wider. The lower one falls short of the truth by at most two polls and a step; a window that is
-shorter than that is not judged.
+The parent's clock thus checks a rank's: it bounds the duration of the rank's window, however late
+the readings. On a busy machine the bounds are only wider. The lower one falls short of the truth by
+at most two polls and a step; a window that is shorter than that is not judged.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Progress:
     """Number of forward passes outside of steps that have ended."""
 
     live: str = ""
-    """Texts of observers about the ranks."""
+    """Text of observers for the progress line, such as the utilization of a GPU."""
 
 
 def read_progress(job: Job, rank: int) -> Progress | None:

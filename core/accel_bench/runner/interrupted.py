@@ -1,4 +1,4 @@
-"""Attempts interrupted by a kill of the program, whose files are found and redacted.
+"""Attempts interrupted by a kill of the program: their files are found and redacted.
 
 During an attempt its folder is open to this user alone and locked by the program; the lock ends
 with the program. Some network file systems show a lock on its own host alone, so the folder also
@@ -27,10 +27,10 @@ from accel_bench.store.records import parse_result, redact_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 PENDING_FILE = "kept.json"
-"""File in an attempt's folder of a result that is still to be stored."""
+"""Name of the file of a result that could not be stored yet, in the attempt's folder."""
 
 HOST_FILE = "host"
-"""File in an attempt's folder that names its host until the attempt has ended."""
+"""Name of the file that names an attempt's host until the attempt has ended."""
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
 
 
 def sessions_in_progress(root: Path) -> frozenset[str]:
-    """Return the sessions that run now, on this host."""
+    """Return the ids of the sessions that run now on this host."""
     found = set()
     for folder in _attempts(root):
         if (folder / RESULT_FILE).exists() or not (folder / HOST_FILE).exists():

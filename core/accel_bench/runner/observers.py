@@ -61,7 +61,7 @@ class Observation:
             self._observers.append((plugin, observer))
 
     def live(self) -> str:
-        """Return the observers' texts while the ranks run."""
+        """Return the observers' texts for the progress line."""
         return "  ".join(filter(None, (_live(observer) for _, observer in self._observers)))
 
     def finish(
@@ -80,7 +80,7 @@ class Observation:
 
 
 def _live(observer: Observer) -> str:
-    """Return an observer's text; empty if it fails, which ends no run."""
+    """Return an observer's text for the progress line; empty if the observer fails."""
     with contextlib.suppress(Exception):
         return str(getattr(observer, "live", ""))
     return ""
@@ -148,12 +148,12 @@ class Trackers:
         self._lock = threading.Lock()
 
     def record(self, result: Result) -> None:
-        """Log a stored run."""
+        """Pass a stored run to all trackers."""
         for plugin in self._active.plugins if self._active else ():
             self._call(plugin, result=result, summary=None)
 
     def finish(self, summarize: Callable[[], Summary]) -> None:
-        """Log the session's comparison to the trackers whose method takes one."""
+        """Pass the session's comparison to the trackers whose method takes one."""
         taking = [one for one in (self._active.plugins if self._active else ()) if _takes_one(one)]
         summary = summarize() if taking else None
         for plugin in taking:

@@ -23,7 +23,7 @@ from accel_bench.scenario.uses import slot_defaults
 def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
     """Return the one experiment of a stack, by default the baseline.
 
-    Its ranks are processes of this machine. Raises ScenarioError for several.
+    Its ranks are processes of this machine. Raises ScenarioError for several sweep points.
     """
     launcher = ("launcher", slot_defaults().slots["launcher"])
     request = replace(request, overrides=(launcher, *request.overrides))

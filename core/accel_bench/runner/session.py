@@ -1,4 +1,4 @@
-"""A session: each sweep point is prepared, then its stacks run in interleaved rounds."""
+"""A session: at each sweep point, caches are filled and stacks run in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from accel_bench.store.sessions import REPEATED, SessionRecord
 
 
 class Reporter:
-    """Callbacks of a running session; they show only warnings unless a subclass does more.
+    """Callbacks of a running session; only warnings are shown unless a subclass does more.
 
     With concurrent sweep points, several threads call them.
     """
@@ -66,7 +66,7 @@ def new_id() -> str:
 
 @dataclass
 class Session:
-    """One session on one results folder."""
+    """Session of one plan, whose runs are stored in one results folder."""
 
     store: Store
     machine: Machine
@@ -91,7 +91,7 @@ class Session:
     """Session whose inconclusive verdicts get more rounds; empty for a first session."""
 
     job: str = ""
-    """Name of the job that runs this command, and again after pre-emption, for the record."""
+    """Name of the cluster's job that runs this command, again after pre-emption, for the record."""
 
     allocation: Allocation | None = None
     """Processes that the launcher keeps for all runs."""
@@ -130,7 +130,7 @@ class Session:
 
     @contextmanager
     def open_plan(self, plan: Plan) -> Iterator[list[SweepPointRun]]:
-        """Store the session of the plan and yield its sweep points, none of which has run."""
+        """Store the session, and yield the plan's sweep points, which are still to be run."""
         # What they refuse is refused here, and not in the middle of a session.
         cache_folder()
         grace_seconds()
@@ -178,7 +178,7 @@ class Session:
             self.trackers.finish(lambda: plan.summarize(self.results(plan)))
 
     def results(self, plan: Plan) -> list[Result]:
-        """Return the results that count for the plan: this session's, and earlier ones."""
+        """Return the results that count for the plan, of this session and of earlier ones."""
         ids = [planned.experiment.id for planned in plan.planned]
         own = self.store.results(session=self.id, experiment_ids=ids)
         return [*self.earlier(ids), *own]
@@ -218,7 +218,7 @@ class Session:
 
 
 def run_rounds(points: Sequence[SweepPointRun]) -> None:
-    """Prepare all points, then run round 1 of all of them, then round 2, ..."""
+    """Prepare all sweep points, then run round 1 of all of them, then round 2, ..."""
     for point in points:
         point.prepare()
     for number in sorted({number for point in points for number in point.rounds}):

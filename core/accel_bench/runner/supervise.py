@@ -33,9 +33,9 @@ HUNG_SECONDS = 60.0
 
 
 def grace_seconds() -> float:
-    """Return the seconds that ranks get to end, after SIGTERM or the failure of another.
+    """Return the seconds that ranks get to end after SIGTERM, or after the failure of another rank.
 
-    An environment variable sets others, for ranks that write much when they end. Raises
+    An environment variable can set it, for ranks that write much when they end. Raises
     AccelBenchError.
     """
     return seconds_from("ACCEL_BENCH_GRACE_SECONDS", 5.0)
@@ -58,7 +58,7 @@ class ProcessOutcome:
     """Ranks that can no longer be observed, each with the reason."""
 
     signalled: list[int] = field(default_factory=list)
-    """Ranks that a foreign signal terminated."""
+    """Ranks that were terminated by a signal not sent by the supervisor."""
 
     expired: str = ""
     """`timeout` or `hung` if the time limit was reached, else empty."""
@@ -100,9 +100,9 @@ class Supervisor:
     def run(
         self, timeout_seconds: float, observe: Callable[[], None] = lambda: None
     ) -> ProcessOutcome:
-        """Return when every rank has ended; at the time limit terminate them.
+        """Wait until every rank has ended, and return how; terminate the ranks at the time limit.
 
-        `observe` is called first; if it raises, they are terminated too.
+        `observe` is called first; if it raises, the ranks are terminated too.
         """
         deadline = monotonic() + timeout_seconds
         try:
@@ -129,7 +129,7 @@ class Supervisor:
         return self.outcome
 
     def terminate(self) -> None:
-        """Send SIGTERM to all ranks, then SIGKILL to those that still run.
+        """Send SIGTERM to all ranks, and later SIGKILL to those that still run.
 
         In the main thread a second Ctrl-C skips the wait, though not for concurrent points.
         """
@@ -226,10 +226,10 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Sequence[int]]:
-    """Defer Ctrl-C and other ending signals until after the block, and deliver one; yield them.
+    """Defer Ctrl-C and other ending signals until after the block; yield the list of received ones.
 
     People press Ctrl-C twice: the second one must not cost the row of the run that the first one
-    ended. Only the main thread receives signals; an ignored signal stays ignored.
+    ended. Only the main thread gets signals; an ignored signal stays ignored.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -83,7 +83,7 @@ class SweepPointRun:
             self._done.add(number)
 
     def prepare(self) -> None:
-        """Prepare every stack, unless all rounds are complete; again on replaced nodes."""
+        """Fill the stacks' caches, unless all rounds are complete; again on replaced nodes."""
         ready = not self.rounds
         self._drop_too_large()
         while not ready:
@@ -95,7 +95,7 @@ class SweepPointRun:
                 ready = True
 
     def run_round(self, number: int) -> None:
-        """Run one round, if missing, and again as a whole if nodes are replaced meanwhile."""
+        """Run one round, and once more as a whole if nodes are replaced meanwhile."""
         self._drop_too_large()
         while not self._run_stacks(number):
             self.prepare()
@@ -128,7 +128,7 @@ class SweepPointRun:
         return {drop.stack: drop.reason for drop in drops}
 
     def _run_stacks(self, number: int) -> bool:
-        """Run the stacks of a round; return whether all ran on the prepared nodes."""
+        """Run the stacks of a round; return whether their nodes stayed the same."""
         try:
             for position, name in enumerate(self.rounds.get(number, ())):
                 if name not in self._dropped and name not in self._raced:
@@ -140,7 +140,7 @@ class SweepPointRun:
         return number not in self.rounds or self._nodes_now() == self._nodes
 
     def _prepare(self, planned: Planned) -> None:
-        """Fill caches in an untimed process; drop a stack that fails here."""
+        """Fill a stack's caches in an untimed process; drop a stack for which that fails."""
         if not planned.active.implements("prepare_experiment"):
             return
         self._check_place()

@@ -44,10 +44,10 @@ class BrokenFileError(ValueError):
 
 
 class PendingUpdates:
-    """Changes of a round's runs that are still to be compared."""
+    """Changes of the weights by the runs of a round, still to be compared with the baseline's."""
 
     def __init__(self, baseline: str, most: int) -> None:
-        """Compare with the stack `baseline`, for files of at most `most` bytes for each run."""
+        """Keep changes to compare with the stack `baseline`'s, each of at most `most` bytes."""
         self._baseline = baseline
         self._most = most
         self._kept: dict[str, UpdateFile] = {}
@@ -60,7 +60,7 @@ class PendingUpdates:
         return max(0, min(self._most, free))
 
     def add(self, path: Path, result: Result, shared: bool = False) -> Result:
-        """Unlink a run's file; return its result with the distances that are known now.
+        """Unlink a run's file; return its result with the distances that can be computed now.
 
         An unreadable file costs its distances, and never the result. A run that is `shared` ran
         concurrently with others, and should have no file.
@@ -75,13 +75,14 @@ class PendingUpdates:
             return _with_update(result, kept_bytes=0, kept_reason=reason)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the files of all runs whose changes are pending."""
         for change in self._kept.values():
             change.file.close()
         self._kept.clear()
 
     def _compare(self, change: UpdateFile, result: Result) -> Result:
-        """Compare with the baseline's change, or keep the change until that exists."""
+        """Return the result with its change's distances, or keep the change until the baseline
+        ran."""
         stack = result.experiment.stack.name
         is_baseline = stack == self._baseline
         others = [
@@ -108,7 +109,7 @@ class PendingUpdates:
 
 
 def distances(one: UpdateFile, other: UpdateFile) -> dict[str, float]:
-    """Return the L2 norm of the difference of two changes, for each tensor in both."""
+    """Return the L2 norm of the difference of two runs' changes, for each tensor in both."""
     return {
         name: _distance(one, other, name)
         for name, (_, size) in one.places.items()
@@ -196,7 +197,7 @@ def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
 
 
 def _with_update(result: Result, **fields: Any) -> Result:
-    """Return a result with changes to fields of its update."""
+    """Return a result with other values of fields of its `WeightUpdate`."""
     first, *others = result.ranks
     assert first.update is not None
     update = first.update.model_copy(update=fields)

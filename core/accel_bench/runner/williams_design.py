@@ -28,9 +28,9 @@ def williams_rounds(stacks: Sequence[str], rounds: int, seed: int) -> list[list[
 
 
 def _design(size: int) -> list[list[int]]:
-    """Return the rows: each is the zigzag shifted by one; odd sizes need the reversed rows too.
+    """Return the design's rows: the zigzag 0, n-1, 1, n-2, ... of stacks, each row shifted by one.
 
-    A reversed row follows its own, so that positions balance after every two rounds.
+    Odd sizes need the reversed rows too; each follows its own, so that positions balance soon.
     """
     zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) % size for place in range(size)]
     rows = [[(letter + shift) % size for letter in zigzag] for shift in range(size)]

@@ -171,7 +171,7 @@ class Store:
         insert_run(connection, record)
 
     def present(self, run_ids: Sequence[str]) -> Iterator[str]:
-        """Yield the given ids that are stored."""
+        """Yield those of the given run ids that are stored."""
         for part in in_parts(run_ids):
             condition = RUNS.c.run_id.in_(part)
             yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))
@@ -316,7 +316,7 @@ class Store:
             yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
-        """Yield rows one by one after a damaged page stopped a query; unreadable ones are empty.
+        """Yield rows one by one after a damaged page stopped a query; an unreadable row is empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
@@ -373,9 +373,9 @@ def open_store(
     are settings of the server. A lost connection is retried for `timeout_seconds`, the time limit
     of waiting for another writer.
 
-    Raises StoreError: no results, not a database, another version of the tables, locked, disk full,
-    read-only. With `write`, a file that is no readable database is set aside under another name,
-    never deleted.
+    Raises StoreError if there are no results, if the database is locked, unreadable, read-only or
+    of another version, or if the disk is full. With `write`, an unreadable database file is
+    renamed, never deleted.
     """
     with opened_database(place, write, timeout_seconds) as opened:
         yield Store(opened)

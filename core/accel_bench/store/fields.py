@@ -60,7 +60,7 @@ def derived_columns(result: Result) -> dict[str, Any]:
 
 
 def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
-    """Return the sources of a run's columns, by the first part of their paths."""
+    """Return the objects from which a run's columns are read, by the first part of their paths."""
     audited = marked_degraded(result, broken)
     return {
         "result": result,
@@ -73,7 +73,7 @@ def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
 
 
 def _stated(result: Result) -> dict[str, Any]:
-    """Return the sources of an imported run's columns: stated settings, and reasons."""
+    """Return the objects from which an imported run's columns are read, by parts of paths."""
     scenario: dict[str, Any] = {}
     settings = result.experiment.scenario.model_dump(mode="json")
     for key in result.provenance.stated:

@@ -185,5 +185,5 @@ class _Parser:
 
 
 def negated(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the negated condition, which also holds for a run without the value."""
+    """Return the negation of a condition, which also holds for a run without a value."""
     return not_(func.coalesce(condition, false()))

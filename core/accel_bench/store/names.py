@@ -47,7 +47,7 @@ COMPUTED: dict[str, ColumnElement[Any]] = {
 """Figures without a column, computed from other columns."""
 
 LABEL_KINDS = {"tags": "tag", "notes": "note"}
-"""Kinds of labels, which people give to runs."""
+"""Kinds of labels by field: labels are texts that people give to runs."""
 
 TRUTHS = {"true": ("true", "1"), "false": ("false", "0")}
 """Texts by which databases and users write true and false."""
@@ -66,7 +66,7 @@ class Field:
         """Expression of the field's value, by which runs are grouped."""
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Return the comparison with a written value. Raises StoreError."""
+        """Return the condition that compares the field with a user's value. Raises StoreError."""
         if sign == "~":
             return _like(cast(self.value, Text), text)
         compared: ColumnElement[bool]
@@ -82,7 +82,7 @@ class Field:
         return self.value.is_not(None)
 
     def shown(self, value: Any) -> Any:
-        """Return a group's value in readable form."""
+        """Return a group's value in the form that people read, such as true for 1."""
         return value
 
 
@@ -104,7 +104,7 @@ class JsonField(Field):
         self._number = case((self._is_number, cast(value, Float(53))))
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Return the comparison with a written value, as a number if it is one, else as text."""
+        """Return the condition that compares the field with a user's value: a number, else text."""
         if sign == "~":
             return _like(self._text, text)
         if sign == "=":
@@ -127,7 +127,7 @@ class JsonField(Field):
         return or_(*(and_(fits, own.in_(values)) for fits, own, values in compared if values))
 
     def shown(self, value: Any) -> Any:
-        """Return a number as a number, whichever database it came from."""
+        """Return a group's number as an int or a float, also for a database that returns text."""
         number = _number(value) if isinstance(value, str) else value
         whole = isinstance(number, float) and number.is_integer()
         return value if number is None else int(number) if whole else number
@@ -141,7 +141,7 @@ class LabelField(Field):
         self._own = and_(LABELS.c.run_id == RUNS.c.run_id, LABELS.c.kind == LABEL_KINDS[name])
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Return the comparison with each of a run's labels."""
+        """Return the condition that any of a run's labels compares with a user's value."""
         return exists().where(self._own, super().compare(sign, text))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:

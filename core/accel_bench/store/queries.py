@@ -129,7 +129,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return a row with its fields' names as keys."""
+    """Return a group's row with fields' names as keys, and readable values."""
     keys = {
         "status" if one.name == "audited_status" else one.name: one.shown(row.pop(f"key_{number}"))
         for number, one in enumerate(fields)

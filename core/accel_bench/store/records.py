@@ -71,10 +71,10 @@ def _windows_adapter() -> TypeAdapter[list[WindowSamples | None]]:
 
 
 def redact_result(result: Result) -> Result:
-    """Return the result without secrets of this process and its scenario. Raises StoreError.
+    """Return the result without secrets of this process and of its scenario.
 
-    A stored row must be readable again: a secret variable whose value is a word of the schema would
-    spoil it, which is reported here and not when the row is read.
+    Raises StoreError for a secret whose removal would make the stored row unreadable, such as a
+    variable whose value is a word of the schema.
     """
     redactor = Redactor.of_this_process(result.experiment.scenario.environment)
     payload = redactor.redact_value(result.model_dump(mode="json"))
@@ -96,10 +96,10 @@ class RunRecord(NamedTuple):
     """Row of the table `runs`."""
 
     document: bytes
-    """The result without samples, as compressed JSON."""
+    """Result without samples, as compressed JSON."""
 
     samples: bytes
-    """The samples, as compressed JSON."""
+    """Samples of the result, as compressed JSON."""
 
 
 def run_record(stored: Result) -> RunRecord:
@@ -187,7 +187,7 @@ def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
 def parse_result(payload: str) -> Result:
     """Return the result of a JSON text. Raises ValueError.
 
-    Runs of one experiment share the object, which is parsed once: it is most of a text.
+    The experiment, most of the text, is parsed once for all its runs, which share the object.
     """
     before, found, behind = payload.partition(EXPERIMENT)
     text, found_too, rest = behind.partition(BEHIND_EXPERIMENT)

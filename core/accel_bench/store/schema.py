@@ -274,7 +274,7 @@ def _content(table: Table, name: str) -> ColumnElement[Any]:
 
 @cache
 def reading(untyped: bool) -> Select[Any]:
-    """Return the query of all runs with their documents and samples, to be read row by row."""
+    """Return the query of all runs with their documents and samples."""
     contents = _content(DOCUMENTS, "result"), _content(SAMPLES, "samples")
     return (
         select(*within_limits(RUNS, untyped), *contents)

@@ -31,7 +31,7 @@ CommandKey = tuple[str, str]
 """Id of the first session of a command, with a scenario's name."""
 
 CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
-"""Characters that a condition contains and a word does not."""
+"""Texts that mark a condition, since no word contains them."""
 
 MOST_NAMED = 20
 """Largest number of stacks that an error names."""
@@ -40,7 +40,7 @@ NAMING = "run_id session scenario started_at stack audited_status".split()
 """Columns needed by a selection."""
 
 NamedRun = Mapping[str, Any]
-"""Columns of a run that a word may name, with its `command`."""
+"""Columns of a run by which a word may name it, and its `command`."""
 
 
 def command_of(session: str) -> str:
@@ -91,8 +91,8 @@ def select_runs(store: Store, text: str = "") -> Runs:
 def select_experiments(
     store: Store, *conditions: ColumnElement[bool]
 ) -> tuple[list[ExperimentRuns], dict[str, str]]:
-    """Return every experiment of the intact runs of conditions, in the order of their first runs,
-    and the baseline of each session.
+    """Return the experiments of intact runs, in the order of their first runs, and each session's
+    baseline.
 
     One experiment at a time is read and kept without its samples, so that a store of any size can
     be read; most samples are not even parsed.
@@ -122,7 +122,7 @@ def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
-    """Return the run with its samples, read from its row if it has none."""
+    """Return the run with its samples, which are read from its row if missing."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
@@ -183,7 +183,7 @@ def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None)
 
 
 def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
-    """Return the runs that a word means; a bare name includes resumed rounds."""
+    """Return the results that a word names; those of a bare stack's name with resumed rounds."""
     found = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):
         return found

@@ -157,7 +157,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _named(path: Path, reason: BaseException) -> StoreError:
-    """Return the error that names a database's problem and the way out."""
+    """Return StoreError with a database's problem and the remedy."""
     problem = str(reason)
     if _is(reason, _BROKEN):
         return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")

@@ -65,7 +65,7 @@ class CommunicationProbe(StepStage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Start observing."""
+        """Start observing the collectives of the stage's steps."""
         self._mode = EachOperation(self._observe)
         self._mode.__enter__()
         self._began = monotonic()
@@ -83,7 +83,7 @@ class CommunicationProbe(StepStage):
         return self._left > 0
 
     def stop(self) -> None:
-        """Stop observing; further calls do nothing."""
+        """Stop observing collectives; further calls do nothing."""
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
             self._mode = None

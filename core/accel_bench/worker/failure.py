@@ -35,7 +35,7 @@ _UNITS = {
         for i in ("", "i")
     },
 }
-"""Bytes by unit; some allocators omit the i, but all count by 1024."""
+"""Bytes of each unit; some allocators write `GB` for `GiB`, but all count by 1024."""
 
 _WORDINGS: Mapping[str, tuple[str, ...]] = {
     "bytes_asked": (rf"[Tt]ried to allocate {_SIZE}", rf"Unable to allocate {_SIZE}"),
@@ -73,7 +73,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
-    """Return the reasons, a line each; `phase` is the worker's phase at the error."""
+    """Return the reasons for an error's status, a line each; `phase` is the worker's phase then."""
     if isinstance(error, InvalidRunError):
         return tuple(map(whole_text, error.reasons))
     guilty = out_of_memory(error)
@@ -120,7 +120,7 @@ def memory_figures(error: BaseException) -> dict[str, int | None]:
     """Return the figures in an out-of-memory error's text, completed by the allocator's.
 
     Unknown figures are null: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
-    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. Rounded as in the text.
+    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. The text's are rounded.
     """
     text = str(error)
     found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}

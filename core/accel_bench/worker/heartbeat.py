@@ -40,5 +40,5 @@ class Heartbeat:
         self.page[HEARTBEAT_PLUGIN] = plugin
 
     def end_pass(self) -> None:
-        """Count a forward pass outside of steps, as a sign of life."""
+        """Count a forward pass outside of steps, so that the parent sees progress."""
         self.page[HEARTBEAT_PASSES] += 1

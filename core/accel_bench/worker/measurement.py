@@ -167,7 +167,7 @@ def pursue(job: Job, rank: Rank) -> None:
 def run_rank(
     job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
 ) -> None:
-    """Build, warm up, measure, split a few steps into phases, and collect evidence."""
+    """Build, warm up, measure, take the steps after the window, and collect evidence."""
     engine = build(active, run, heartbeat)
     learning = learning_of(run, record, heartbeat)
     window = AroundWindow(job, active, run, heartbeat, record, learning)
@@ -270,7 +270,7 @@ def make_stopwatch(
 
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
-    """Let the engine train until the stopwatch has its window and its phases."""
+    """Let the engine take steps until the stopwatch has its window and all later stages."""
     if window.verification is not None:
         stopwatch.lap = window.verification.between_laps(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)

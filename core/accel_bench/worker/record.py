@@ -40,7 +40,7 @@ from accel_bench.worker import failure
 
 @dataclass
 class RankRecord:
-    """Record of a run so far, which is written however the run ends.
+    """Record of a rank's run so far, which is written however the run ends.
 
     Its fields are named like those of `RankResult`.
     """

@@ -135,8 +135,8 @@ def _set_up_torch(run: Run) -> None:
 
 
 def _join_process_group(run: Run) -> None:
-    """Join the other ranks through a file in the run's folder, which needs no free port; else at
-    the meeting point of the launcher."""
+    """Join the other ranks at the launcher's meeting point, or else through a file in the run's
+    folder, which needs no free port."""
     import torch
 
     from accel_bench.modeling.process_group import backends_for

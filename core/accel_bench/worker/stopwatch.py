@@ -127,7 +127,7 @@ class WindowStopwatch:
             self.clock.mark()
 
     def _open_window(self) -> None:
-        """Do all that would disturb the window, then start its clock."""
+        """Do all work that would disturb the window, then start its clock."""
         self.before_window()
         self.heartbeat.phase = "window"
         self._left_out = 0.0
@@ -141,7 +141,7 @@ class WindowStopwatch:
         self.clock.mark()
 
     def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a measured step without waiting, printing or calling anybody."""
+        """End a measured step: only its time is marked, without any waiting or hook."""
         self.clock.mark()
         self._laps.append((counted(batches), loss))
         self._done += 1
@@ -255,7 +255,7 @@ class WindowMonitor:
         self._before = self._counts()
 
     def instabilities(self, samples: Sequence[Sample]) -> list[str]:
-        """Return the disturbances of the window since `start`, each as a text."""
+        """Return a text for each disturbance of the window since `start`, such as slow steps."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
         found = [f"{count} {name}" for name, count in grown.items() if count > 0]
@@ -279,7 +279,7 @@ class WindowMonitor:
 def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
     """Return the steps that took many times longer per token than the others.
 
-    Per token, since padded batches make steps of different numbers of tokens.
+    Seconds are per token, since padded batches make steps of different numbers of tokens.
     """
     pace = [seconds_per_token(sample) for sample in samples]
     usual = median(pace) if pace else 0.0

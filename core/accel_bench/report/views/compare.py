@@ -1,4 +1,4 @@
-"""Two stored experiments side by side: the output of `compare`."""
+"""Report of `compare`: two stored experiments side by side."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DIFFERENT = ("different", WITHIN)
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
-    """Return a section for each comparison: headline, both sides, differences."""
+    """Return a report with a section for each comparison: headline, both sides, differences."""
     return Report(
         sections=[*_points(comparisons), *(_section(one) for one in comparisons)],
         document=one_or_list(comparisons),
@@ -61,7 +61,7 @@ def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
 
 
 def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
-    """Yield one table over all sweep points, if there are several."""
+    """Yield a section with one table over all sweep points, if there are several."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
         counts = [side.counts for one in comparisons for side in (one.a, one.b)]
@@ -214,7 +214,7 @@ FACTS = (
     *paths("", "runs status"),
     Column("declares", reader("differs")),
 )
-"""Rows of the table for people, each with both sides."""
+"""Rows of the table of facts for people, each with the values of A and B."""
 
 FLAT = (
     *columns_of(ExperimentComparison),

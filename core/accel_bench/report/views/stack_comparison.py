@@ -1,4 +1,4 @@
-"""The comparison of the stacks of a scenario: the output of `run`."""
+"""Report of `run`: the comparison of a scenario's stacks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ MORE = ("step", "last loss", "status")
 def stacks_report(
     summaries: Sequence[Summary], verbose: bool = False, wide: bool = False
 ) -> Report:
-    """Return a section for each scenario; `verbose` adds columns, breakdowns and settings.
+    """Return a report with a section for each scenario; `verbose` adds columns and breakdowns.
 
     The added columns form a table of their own, unless the page is `wide`.
     """
@@ -189,7 +189,7 @@ def _cell(entry: DoorEntry, cell: Callable[[Any], Any], row: Any) -> Any:
 
 
 def stack_columns(summary: Summary) -> list[Column]:
-    """Return the figures' columns of the table of stacks, for rows of the summary."""
+    """Return the columns of figures in the table of stacks, for rows of the summary."""
     return _columns(summary)[1]
 
 
@@ -290,7 +290,7 @@ def _quantity_columns(summary: Summary) -> list[Column]:
 
 
 def generates(summary: Summary) -> bool:
-    """Return whether a scenario measures answers to requests."""
+    """Return whether a scenario's stacks answer requests, and train nothing."""
     return any(row.mode == "inference" for row in summary.experiments)
 
 
@@ -302,7 +302,7 @@ def speed_unit(summary: Summary) -> str:
 
 
 def _metric_tables(summary: Summary, shown: Collection[str]) -> list[Table]:
-    """Return the table of the scenario's metrics but those that are shown, if it has any."""
+    """Return the table of the scenario's metrics that are not in `shown`; empty without any."""
     metrics = (one for row in summary.experiments for one in row.metrics)
     names = labels(one for one in metrics if one.name not in shown)
     rows = []
@@ -395,7 +395,7 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
 
 
 def details(summary: Summary) -> list[str]:
-    """Return each stack's changes, its time by phase, and its detectable effect."""
+    """Return notes on each stack: changed settings, time by phase, minimum detectable effect."""
     notes = []
     for row in summary.experiments:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""

@@ -1,4 +1,4 @@
-"""The weight matrices of modules: plain, quantized, experts, LoRA."""
+"""Weight matrices of modules, whether plain, quantized, of experts or of LoRA."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _experts(
 
 
 def _adapted(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix]:
-    """Return the base matrix of a module under LoRA, with the matrices of active adapters."""
+    """Return the matrices of a module under LoRA: its base and the active adapters'."""
     base: Any = module.base_layer
     found = matrices_of(base, path, facts)
     pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]

@@ -206,7 +206,7 @@ class Products(TorchFunctionMode):
         self._add("matmul", (rows, columns), count, (a, b))
 
     def _einsum(self, equation: Any, *operands: Any) -> None:
-        """Add an einsum of two operands; an einsum of more has an unknown order of products."""
+        """Add an einsum of two operands; for more operands the order of products is unknown."""
         tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
         if len(tensors) != 2 or not isinstance(equation, str) or "..." in equation:
             self._problem = self._problem or "torch.einsum is not counted"
@@ -277,7 +277,7 @@ def _dtype(inputs: Any) -> str:
 
 @contextlib.contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore buffers after the block, such as the statistics of batch norms."""
+    """Restore the model's buffers after the block, such as the statistics of batch norms."""
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield

@@ -58,7 +58,7 @@ NUMBER = re.compile(r"\.\d+(?=\.|$)")
 """Pattern of the number of a layer or an expert in a path."""
 
 OF_PRODUCT = set(Matmul.model_fields)
-"""Fields that a matrix shares with its product."""
+"""Fields that a `WeightMatrix` shares with `Matmul`."""
 
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 """Configuration keys for the number of experts for each token."""
@@ -189,13 +189,13 @@ class _Reader:
         self._attentions.append(self._attention(number, parts, needs, attention))
 
     def _left_out(self, parts: Sequence[WeightedModule]) -> int:
-        """Return the number of a layer's last matrices that activation checkpointing leaves out."""
+        """Return the number of a layer's last matrices that checkpointing does not recompute."""
         if vars(parts[-1].parent).get(RECOMPUTES_LAST_MATMUL) is False:
             return len(parts[-1].matrices)
         return int(_stops_early(parts, self._recomputes_last))
 
     def _add(self, matrix: WeightMatrix, gradient: bool, part: WeightedModule) -> None:
-        """Add a matrix's product; its input may need a gradient because of the same module."""
+        """Add a matrix's product; `gradient` is true if a module before it trains."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         found = {
             "name": NUMBER.sub("", matrix.name),
@@ -282,7 +282,7 @@ def _is_before(part: WeightedModule) -> bool:
 
 
 def expert_list(path: str) -> str:
-    """Return the list of experts in a module's path; empty for none."""
+    """Return the path of a module's list of experts; empty if it belongs to none."""
     found = EXPERT.match(f"{path}.")
     return found["list"] if found else ""
 
@@ -344,7 +344,7 @@ def last_matmul(model: nn.Module) -> nn.Module | None:
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Return whether a compiled call checkpoints the whole layer, as before transformers 5.23."""
+    """Return whether compiled code checkpoints the whole layer, as before transformers 5.23."""
     compiled = getattr(layer, "_compiled_call_impl", None) is not None
     return compiled and type(layer).__call__ is not nn.Module.__call__
 

@@ -36,7 +36,7 @@ class CountedTokens(Watch):
     def __init__(self, run: Run) -> None:
         self._task, self._counts = run.task, run.scenario.counts
         self.first_batch: Batch | None = None
-        """First micro-batch of the run, once it has been trained on."""
+        """First micro-batch of the run; None until the model has trained on it."""
 
         self._run = run
         self._ends: frozenset[int] = frozenset()
@@ -63,7 +63,7 @@ class CountedTokens(Watch):
         ]
 
     def at_first_lap(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap with a check of the first step before that step ends."""
+        """Return the function that ends a step, preceded in the first step by the check."""
         return at_first_lap(lap, self.check)
 
     def check(self, batches: Sequence[Batch]) -> None:
@@ -103,7 +103,7 @@ class CountedTokens(Watch):
     def _as_given(self, batches: Sequence[Batch]) -> list[Batch]:
         """Return the batches with the labels that the model was given.
 
-        Empty if the model was not called once for each batch, or got no labels.
+        Empty if the number of calls is not the number of batches, or for calls without labels.
         """
         if len(self._given) != len(batches) or not all(self._given):
             return []

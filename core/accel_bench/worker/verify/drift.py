@@ -126,7 +126,7 @@ def _text(value: Any) -> str:
 
 
 def _names(names: Iterable[str], noun: str) -> str:
-    """Return the number of names with the first few: `2 modules (a, b)`."""
+    """Return the number of names and the first few as text: `2 modules (a, b)`."""
     known = sorted(name or "the model" for name in names)
     return f"{count(len(known), noun)} ({join_names(known)})"
 

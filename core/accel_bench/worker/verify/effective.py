@@ -78,7 +78,7 @@ def read_effective(
 def read_process(run: Run, environment: Mapping[str, str] | None = None) -> EffectiveConfiguration:
     """Read back the configuration of this process, for a model that core cannot read.
 
-    The device is that of the scenario: an engine of another library refuses any other one. A
+    The device is taken from the scenario: an engine of another library refuses any other one. A
     process group of this process alone counts as none.
     """
     found = _of_process(run, environment)
@@ -88,7 +88,7 @@ def read_process(run: Run, environment: Mapping[str, str] | None = None) -> Effe
 
 
 def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return facts of this process: versions, threads, ranks, environment variables."""
+    """Return fields of the effective configuration that are this process's, such as versions."""
     group = has_process_group()
     return {
         "python": platform.python_version(),
@@ -164,7 +164,7 @@ def record_effective(
 def _wrong_ranks(
     run: Run, effective: EffectiveConfiguration, strategy: str | None
 ) -> Iterator[str]:
-    """Yield reasons why the processes do not train together as configured."""
+    """Yield reasons why the ranks do not train together as configured."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
     backend = run.scenario.resources.backend
@@ -280,7 +280,7 @@ def used_device(run: Run) -> Device:
 
 
 def _model_class(model: torch.nn.Module) -> str:
-    """Return the name of the model's class, without the class that FSDP2 substitutes."""
+    """Return the name of the model's original class, before FSDP2 substituted its own."""
     return next(kind.__name__ for kind in type(model).__mro__ if not is_sharding(kind))
 
 

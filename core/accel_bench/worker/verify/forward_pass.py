@@ -33,7 +33,7 @@ happens by chance once in nine million calls."""
 
 
 class Product(NamedTuple):
-    """Dtype and operations of a linear layer's output."""
+    """Dtype of a linear layer's matmul, and the operations that led to its output."""
 
     dtype: str
     """Dtype of the layer's matmul."""
@@ -57,7 +57,7 @@ class Watch:
 def at_first_lap(
     lap: Callable[..., None], check: Callable[[Sequence[Batch]], None]
 ) -> Callable[..., None]:
-    """Return the lap with a check of the first step before that step ends."""
+    """Return the function that ends a step, preceded in the first step by `check`."""
     waiting = [check]
 
     def checked_lap(batches: Sequence[Batch], loss: Any) -> None:

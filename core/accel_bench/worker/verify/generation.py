@@ -36,11 +36,11 @@ class GenerationCheck(Watch):
         self._handles = [*self._watch()]
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap of warm-up steps with a check of the first before it ends."""
+        """Return the function that ends a warm-up step, preceded in the first step by a check."""
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record the facts read in the warm-up. Raises InvalidRunError for an invalid run."""
+        """Record the effective configuration. Raises InvalidRunError for an invalid run."""
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
         found = read_effective(run, None, record.environment, synchronizations)

@@ -25,7 +25,7 @@ from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.recomputation import Recomputation
 
 NO_BACKWARD = -1
-"""Torch's number of the current backward pass outside of any."""
+"""Torch's id of the current backward pass if there is none."""
 
 
 class FirstStepProbe:
@@ -195,9 +195,9 @@ class FirstStepProbe:
         return any(expert_list(unit) == experts and unit not in without for unit in units)
 
     def _watch(self, trained: list[tuple[str, torch.Tensor]]) -> None:
-        """Store two elements of each tensor, since a whole copy may not fit in memory.
+        """Store two elements of each trained tensor, to see whether the step changes them.
 
-        The elements of a sharded tensor are of this rank's shard.
+        A whole copy may not fit in memory. Elements of a sharded tensor are of this rank's shard.
         """
         for _, parameter in trained:
             places = _places(parameter)
@@ -265,8 +265,8 @@ def _gradient_norms(
 def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
     """Yield modules that must receive a gradient, with the names of their trained tensors.
 
-    A module with an adapter is one unit: on LoRA's first step each lora_A is rightly zero, since B
-    is. Any other module counts with the trained tensors of its own.
+    A module with an adapter counts as one: on LoRA's first step each lora_A has rightly a zero
+    gradient, since B is zero. Any other module counts with the trained tensors of its own.
     """
     covered: set[str] = set()
     # A tied tensor counts once, under the name that named_parameters gives it.

@@ -24,8 +24,8 @@ them."""
 def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
     """Return the number of linear layers by class, with the class of their weight if not plain.
 
-    `{"Linear[Int8Tensor]": 28, "Linear": 1}`. A quantized layer is recognized by its attributes for
-    input and output size, without importing its library. Adapters' own matrices are left out.
+    `{"Linear[Int8Tensor]": 28, "Linear": 1}` is an example. A quantized layer is recognized by its
+    attributes for input and output size, without its library. Adapters' own matrices are left out.
     """
     adapters = adapter_modules(model)
     counts = Counter(
@@ -66,7 +66,7 @@ def experts_implementation(module: torch.nn.Module) -> str | None:
 
 
 def enabled_attention_backends() -> list[str]:
-    """Return the enabled kernels of `scaled_dot_product_attention`, by torch's priority if any."""
+    """Return the enabled kernels of `scaled_dot_product_attention`, by torch's priority."""
     flags: Any = torch.backends.cuda
     priority = getattr(torch._C, "_get_sdp_priority_order", lambda: ())()
     known = sorted(SDPA_FLAGS, key=lambda name: _place(name, list(map(int, priority))))

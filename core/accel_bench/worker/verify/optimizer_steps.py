@@ -33,11 +33,11 @@ MORE_STEPS = 1.5
 
 
 LEAST_NODES = 0.75
-"""Least ratio of the operations in a window's steps to those of the smallest reference step."""
+"""Least ratio of autograd nodes in a window's step to those of the smallest step around it."""
 
 
 class Reading(NamedTuple):
-    """Reading of weights and counters between two steps of the engine."""
+    """Reading of weights and counters between two steps."""
 
     steps: int
     """Number of steps that the engine has ended."""
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
     values: list[torch.Tensor]
 
     nodes: int = 0
-    """Number of nodes that autograd has made for operations of this thread."""
+    """Number of autograd nodes made so far in this thread."""
 
 
 class OptimizerStepCounter:

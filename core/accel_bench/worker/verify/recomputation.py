@@ -14,7 +14,7 @@ from accel_bench.worker.flops.trace import is_recomputed, last_matmul
 
 
 def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
-    """Return the number of recomputed blocks, of all blocks, and the policy."""
+    """Return the numbers of recomputed blocks and of all blocks, and the checkpointing policy."""
     blocks = repeated_blocks(model)
     again = [block for block in blocks if is_recomputed(block)]
     functions = (getattr(block, "_gradient_checkpointing_func", None) for block in again)

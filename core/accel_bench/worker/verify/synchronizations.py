@@ -1,4 +1,4 @@
-"""The number of device synchronizations by the work itself, in a warm-up step."""
+"""Number of device synchronizations in a warm-up step, without the stopwatch's."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class UpdateSketch:
 
     @torch.no_grad()
     def _read_start(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """Return the sketch of a parameter, and keep its weights; it is gathered once for both."""
+        """Return the sketch of a parameter before training, and write its weights to the file."""
         weights = whole(parameter).detach()
         if self._kept:
             self._kept.write(name, weights)
@@ -109,14 +109,14 @@ class UpdateSketch:
 
     @torch.no_grad()
     def _read_end(self, name: str, parameter: torch.Tensor) -> tuple[torch.Tensor, float | None]:
-        """Return the sketch of a parameter, and the L2 norm of its change if that is kept."""
+        """Return the sketch of a parameter, and its change's L2 norm if a file has the weights."""
         weights = whole(parameter).detach()
         if self._kept and weights.numel() != self._elements[name]:
             self._kept.remove(f"{name} has another shape than before")
         return sketch(name, weights), self._kept.subtract(name, weights) if self._kept else None
 
     def _finish_file(self, *, complete: bool) -> tuple[int, str]:
-        """Leave the complete file to the parent; return its size, or the reason for none."""
+        """Close the complete file, or remove it; return its size, or the reason for its removal."""
         self._finished = True
         if self._kept is None:
             return 0, ""
@@ -128,7 +128,7 @@ class UpdateSketch:
 
 
 class UpdateFileWriter:
-    """File of one run's weights, then of their change; removed if it fails, with the `reason`."""
+    """Writer of a file of one run's weights, then of their change; an error removes the file."""
 
     def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:
         """Open the file for tensors of so many elements, if it takes at most `most` bytes."""
@@ -244,5 +244,5 @@ def _together(sketches: Mapping[str, torch.Tensor]) -> tuple[float, ...]:
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
-    """Return values with seven digits, as a row stores them."""
+    """Return values with seven digits, to which results are stored."""
     return tuple(float(f"{value:.7g}") for value in values.tolist())

@@ -103,7 +103,7 @@ class Verification:
         return self._counted.at_first_lap(watched_lap)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record the facts read in the warm-up, before the first window opens.
+        """Record the effective configuration, before the first window opens.
 
         Raises InvalidRunError for an invalid run.
         """

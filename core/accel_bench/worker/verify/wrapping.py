@@ -1,4 +1,4 @@
-"""The strategy that wraps or shards the model, read from the objects in memory."""
+"""Strategy by which the model is wrapped or sharded, read from the objects in memory."""
 
 from __future__ import annotations
 
