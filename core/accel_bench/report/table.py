@@ -133,9 +133,9 @@ def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table([_column(key, methodcaller("get", key), rows) for key in keys], rows)
 
 
-def entry(key: str, title: str = "", **says: Any) -> Column:
+def entry(key: str, title: str = "", **fields: Any) -> Column:
     """Return a column of mappings: the value of a key, null for a row without it."""
-    return Column(key, methodcaller("get", key), title, **says)
+    return Column(key, methodcaller("get", key), title, **fields)
 
 
 def listed(headers: Iterable[str], rows: Iterable[Sequence[Any]]) -> Table:

@@ -85,7 +85,7 @@ def _speed_of(side: str, one: ExperimentComparison) -> str:
     return rate_interval(operand.tokens_per_second) if operand.tokens_per_second else EMPTY
 
 
-def _answer(one: ExperimentComparison) -> str:
+def _headline(one: ExperimentComparison) -> str:
     """Return the verdict on B against A in one sentence, with its grounds."""
     a, b = (label(side) for side in (one.a, one.b))
     if one.ratio is None:
@@ -132,7 +132,7 @@ def _section(one: ExperimentComparison) -> Section:
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
         title=" and ".join(label(side) for side in (one.a, one.b)),
-        headline=_answer(one),
+        headline=_headline(one),
         tables=tables,
         notes=[*reasons, f"comparable: {comparable}"],
     )

@@ -95,19 +95,19 @@ def stacks_report(
 
 def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
     """Return the headline, the tables and the notes of one scenario."""
-    answer = conclusion(summary)
+    headline = conclusion(summary)
     names, figures = _columns(summary)
     tables = [[*names, *(column for column in figures if wide or column.header not in MORE)]]
     if verbose and not wide:
         tables.append([*names, *(column for column in figures if column.header in MORE)])
     return Section(
         title=summary.scenario,
-        headline=answer,
+        headline=headline,
         tables=[
             *(Table(columns, summary.experiments) for columns in tables),
             *extra_tables(summary),
         ],
-        notes=[*_notes(summary, answer), *(details(summary) if verbose else ())],
+        notes=[*_notes(summary, headline), *(details(summary) if verbose else ())],
     )
 
 
@@ -215,15 +215,15 @@ def _reasons_of_all(summary: Summary) -> list[str]:
     return [one for one in (measured or [()])[0] if all(one in own for own in measured)]
 
 
-def _notes(summary: Summary, answer: str) -> list[str]:
-    """Return the notes of a page without those in its headline, which is `answer`."""
+def _notes(summary: Summary, headline: str) -> list[str]:
+    """Return the notes of a page without those in its headline."""
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
         *_load_notes(summary),
         *_evidence(summary),
         *_section_texts(summary, "notes"),
-        *_reason_notes(summary, answer),
+        *_reason_notes(summary, headline),
     ]
 
 
@@ -356,22 +356,22 @@ def _evidence(summary: Summary) -> list[str]:
     return grouped_by_reason(texts)
 
 
-def _reason_notes(summary: Summary, answer: str) -> list[str]:
-    """Return reasons why rows are not ok, each once, without those in the headline `answer`."""
+def _reason_notes(summary: Summary, headline: str) -> list[str]:
+    """Return reasons why rows are not ok, each once, without those in the headline."""
     reasons = [
         (label(row), reason)
         for row in summary.experiments
-        for reason in _reasons(row, summary.baseline, answer)
+        for reason in _reasons(row, summary.baseline, headline)
     ]
     return [*grouped_by_reason(reasons), *(f"load: {note}" for note in summary.noise)]
 
 
-def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str]:
-    """Yield the reasons of one row that are not in the headline, which is `answer`."""
+def _reasons(row: ExperimentSummary, baseline: str, headline: str) -> Iterator[str]:
+    """Yield the reasons of one row that are not in the headline."""
     degraded = "degraded: " if row.status.completed else ""
 
     def said(reason: str) -> bool:
-        return reason in row.other_work and reason in answer
+        return reason in row.other_work and reason in headline
 
     yield from (f"{degraded}{reason}" for reason in row.reasons if not said(reason))
     if row.stack == baseline or not row.status.completed:
@@ -384,13 +384,13 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
     if row.repeated_rounds:
         numbers = join_names([str(number + 1) for number in row.repeated_rounds])
         yield f"round {numbers}: measured again, and counted as it came out then"
-    if row.output_reason and row.ratio and row.output_reason not in answer:
+    if row.output_reason and row.ratio and row.output_reason not in headline:
         yield f"output {row.output_word}: {row.output_reason}"
     if row.generated:
         return
-    if row.loss_reason and row.ratio and row.loss_reason not in answer:
+    if row.loss_reason and row.ratio and row.loss_reason not in headline:
         yield f"loss {row.loss_word}: {row.loss_reason}"
-    if row.update_reason and row.ratio and row.update_reason not in answer:
+    if row.update_reason and row.ratio and row.update_reason not in headline:
         yield f"update {row.update_word}: {row.update_reason}"
 
 
