@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_bench.plugins.trial import Ending, ending_apart, note_call
+from accel_bench.plugins.trial import Ending, note_call, run_in_trial
 
 NO_CALL = ("", "", "")
 
@@ -65,14 +65,14 @@ def test_the_ending_and_the_last_call_are_returned(monkeypatch: pytest.MonkeyPat
         print: None,
     }
     for work, ending in ends.items():
-        assert ending_apart(work, 30.0) == ending
+        assert run_in_trial(work, 30.0) == ending
 
 
 def test_what_is_slow_has_not_ended_the_process_and_is_not_left_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    late = ending_apart(partial(sleep, tmp_path / "process"), 0.5)
+    late = run_in_trial(partial(sleep, tmp_path / "process"), 0.5)
     assert late == Ending("", ("mine", "bench-mine", "claims"))
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "process").read_text()), 0)
@@ -80,4 +80,4 @@ def test_what_is_slow_has_not_ended_the_process_and_is_not_left_running(
 
 def test_a_call_is_noted_in_a_trial_alone() -> None:
     note_call("mine", "bench-mine", "claims")
-    assert ending_apart(partial(os._exit, 0), 30.0) == Ending("exit code 0", NO_CALL)
+    assert run_in_trial(partial(os._exit, 0), 30.0) == Ending("exit code 0", NO_CALL)

@@ -128,7 +128,7 @@ def _plan_point(
         identity={},
         notices=(*notices, *_choice_notices(point)),
     )
-    facts = _facts(draft, active, machine)
+    facts = _inputs(draft, active, machine)
     if there is not None:
         facts["distributions"] = there.distributions
     identity = identity_of(point.scenario, point.stack, facts)
@@ -155,7 +155,7 @@ def _memory_need(
         return need
 
 
-def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
+def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
     """Return inputs of a result that are in no scenario: versions, devices, fingerprints."""
     resources = experiment.scenario.resources
     device = device_type(resources.device)

@@ -87,7 +87,7 @@ def _choices(sizing: Sizing) -> Mapping[str, Choice]:
     """Return the sizes of a sweep point by key, up to the first that is not known yet."""
     found: dict[str, Choice] = {}
     for key in filter(sizing.rough.open_sizes[sizing.point].__contains__, STAND_INS):
-        if (size := _ask(_entry_of(key), replace(sizing, found=found))) is None:
+        if (size := _determined_by(_entry_of(key), replace(sizing, found=found))) is None:
             break
         value, because = size
         found = {**found, key: Choice(key=key, value=value, because=because)}
@@ -108,7 +108,7 @@ def _entry_of(key: str) -> DoorEntry:
     )
 
 
-def _ask(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
+def _determined_by(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
     """Return a size with its reason; None if it is not known yet. Raises PluginError."""
     function = entry.load()
     with entry.blamed():

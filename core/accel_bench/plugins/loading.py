@@ -17,7 +17,7 @@ from accel_bench.errors import PluginError
 from accel_bench.machine import clock  # noqa: F401 - taken before a plugin is imported
 from accel_bench.machine.scheduling import restored_scheduling
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.trial import ending_apart
+from accel_bench.plugins.trial import run_in_trial
 
 IMPORT_SECONDS = 10.0
 """Time limit in seconds for the import of a plugin's module, which takes milliseconds if light."""
@@ -39,7 +39,7 @@ def import_plugin(
     before, seconds = "torch" in sys.modules, limit_seconds()
     too_long = f"{label} is broken: its import takes more than {seconds:g} s"
     probe = probe and entry.module not in sys.modules
-    if ending := ending_apart(entry.load, seconds) if probe else None:
+    if ending := run_in_trial(entry.load, seconds) if probe else None:
         problem = f"{label} is broken: its import ends the process ({ending.how})"
         raise PluginError(problem if ending.how else too_long)
     try:

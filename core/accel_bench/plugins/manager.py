@@ -29,7 +29,7 @@ from accel_bench.plugins.loading import (
 )
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.shipped import is_shipped
-from accel_bench.plugins.trial import ending_apart, note_call
+from accel_bench.plugins.trial import note_call, run_in_trial
 from accel_bench.plugins.validation import marked_methods, wrong_declarations
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
@@ -286,7 +286,7 @@ def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
     untried = {text for text, name in by_text.items() if name in foreign} - _tried
     if not untried:
         return
-    ending = ending_apart(work, limit_seconds())
+    ending = run_in_trial(work, limit_seconds())
     if ending and ending.how and any(ending.call):
         raise HookError(*ending.call, f"it ends the process ({ending.how})")
     _tried.update(untried)

@@ -49,7 +49,7 @@ class InstalledPlugin:
     @property
     def use(self) -> str:
         """Text for `use`: the plugin's name, or its address if the name means another plugin."""
-        return self.name if _meant_by(self.name) == [self] else self.address
+        return self.name if _plugins_named(self.name) == [self] else self.address
 
     @property
     def wrong_contract(self) -> str | None:
@@ -126,7 +126,7 @@ def find(name: str) -> InstalledPlugin:
     Raises PluginError unless there is exactly one.
     """
     found = [plugin for plugin in installed() if plugin.address == _address(name)]
-    found = found or _meant_by(name)
+    found = found or _plugins_named(name)
     if len({plugin.distribution for plugin in found}) == 1 < len(found):
         classes = " and ".join(plugin.entry.value for plugin in found)
         brings = f"{found[0].distribution} {found[0].version}"
@@ -143,7 +143,7 @@ def find(name: str) -> InstalledPlugin:
     return found[0]
 
 
-def _meant_by(name: str) -> list[InstalledPlugin]:
+def _plugins_named(name: str) -> list[InstalledPlugin]:
     """Return the installed plugins with a name; of a shipped plugin's name, that plugin alone."""
     same = [plugin for plugin in installed() if plugin.name == name]
     ours = [plugin for plugin in same if is_shipped(plugin.distribution)]
@@ -206,7 +206,7 @@ def _brought_by_extras(distribution: metadata.Distribution, names: Iterable[str]
 
 def missing_extra(name: str) -> str | None:
     """Return how to install an extra's plugin; None for an installed or any other plugin."""
-    if name not in extras() or _meant_by(name):
+    if name not in extras() or _plugins_named(name):
         return None
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
 
@@ -245,7 +245,7 @@ def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
         if not specifier.contains(__version__, prereleases=True):
             return (
                 f"built for {text}; this is accel-bench {__version__}, which takes plugins built "
-                f"for accel-bench{CONTRACT}; {_way_out(distribution, text, specifier)}"
+                f"for accel-bench{CONTRACT}; {_upgrade_hint(distribution, text, specifier)}"
             )
     return None
 
@@ -267,7 +267,7 @@ def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
             yield text.partition(";")[0].strip(), requirement.specifier
 
 
-def _way_out(distribution: str, text: str, specifier: SpecifierSet) -> str:
+def _upgrade_hint(distribution: str, text: str, specifier: SpecifierSet) -> str:
     """Return text on how to upgrade the older one of accel-bench and a distribution."""
     here = Version(__version__)
     for bound in specifier:

@@ -44,7 +44,7 @@ def note_call(plugin: str, distribution: str, hook: str) -> None:
         os.write(_Trial.notes, "\0".join(("\n" + plugin, distribution, hook)).encode())
 
 
-def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
+def run_in_trial(work: Callable[[], object], seconds: float) -> Ending | None:
     """Run picklable `work` in another process; return how it ended that process, else None.
 
     An exception does not end it: the same work in this process raises it again. Within a trial no

@@ -83,7 +83,7 @@ class _Queue:
 
     def work(self, place: AllocationPart) -> None:
         """Run queued sweep points on a part; return a point to the queue if the part is lost."""
-        while (point := self._take()) is not None:
+        while (point := self._next()) is not None:
             back: SweepPointRun | None = point
             try:
                 point.place, point.stop = place, self.stop
@@ -95,7 +95,7 @@ class _Queue:
                 self.end()
                 raise
             finally:
-                self._give(back)
+                self._return(back)
 
     def end(self) -> None:
         """Stop the running sweep points, and start no further one."""
@@ -103,7 +103,7 @@ class _Queue:
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self) -> SweepPointRun | None:
+    def _next(self) -> SweepPointRun | None:
         """Return the next point; wait while a running point may still be returned to the queue."""
         with self._changed:
             while not self.waiting and self._busy and not self.stop.is_set():
@@ -113,7 +113,7 @@ class _Queue:
             self._busy += 1
             return self.waiting.popleft()
 
-    def _give(self, back: SweepPointRun | None) -> None:
+    def _return(self, back: SweepPointRun | None) -> None:
         with self._changed:
             self._busy -= 1
             if back is not None:

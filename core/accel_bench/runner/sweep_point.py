@@ -47,7 +47,7 @@ class SweepPointRun:
         self._plan = plan
         self._stored = session.earlier([one.experiment.id for one in planned])
         self._dropped: set[str] = set()
-        self._raced = self._losers()
+        self._raced = self._dropped_by_race()
         # None lets round 1 find the warm-up.
         self._warmup = max(filter(None, map(_warmup_steps, self._stored)), default=None)
         self._found = 0
@@ -101,7 +101,7 @@ class SweepPointRun:
             self.prepare()
         self._warmup = self._warmup or self._found or None
         before = self._raced
-        self._raced = {**self._losers(), **before}
+        self._raced = {**self._dropped_by_race(), **before}
         for name in [one for one in self._raced if one not in before]:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
 
@@ -113,7 +113,7 @@ class SweepPointRun:
                 self._dropped.add(name)
                 self._session.reporter.on_drop(planned, reason)
 
-    def _losers(self) -> dict[str, str]:
+    def _dropped_by_race(self) -> dict[str, str]:
         """Return the stacks that a race has dropped after the stored rounds, with the reasons."""
         if not self._plan.request.race:
             return {}

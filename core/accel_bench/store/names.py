@@ -195,11 +195,11 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
         return None
     section, _, rest = name.partition(".")
     if section == "metrics":
-        return JsonField(name, _sound(RUNS.c.metrics, sqlite, damaged), rest, sqlite)
-    return JsonField(name, _sound(RUNS.c.options, sqlite, damaged), name, sqlite)
+        return JsonField(name, _undamaged(RUNS.c.metrics, sqlite, damaged), rest, sqlite)
+    return JsonField(name, _undamaged(RUNS.c.options, sqlite, damaged), name, sqlite)
 
 
-def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
+def _undamaged(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
     """Return a JSON column without damaged texts, one of which would stop the whole query."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))

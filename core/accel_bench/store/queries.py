@@ -55,7 +55,7 @@ def field_of(store: Store, name: str) -> Field:
         return found
     option = json_field(name, store.on_sqlite)
     if option is not None:
-        option = option if store.on_sqlite else _of_sound_runs(store, name, option)
+        option = option if store.on_sqlite else _of_readable_runs(store, name, option)
         if list(store.fetch(select(RUNS.c.run_id).where(option.is_known()).limit(1))):
             return option
     hint = did_you_mean(name, {*known_names(), *LABEL_KINDS})
@@ -68,7 +68,7 @@ def model_ids(store: Store) -> set[str]:
     return {row["model_id"] for row in found if row["model_id"]}
 
 
-def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
+def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
     """Return an option's field, restricted to runs whose JSON PostgreSQL can parse.
 
     PostgreSQL before version 16 has no test for this, so all JSON is parsed once.

@@ -146,11 +146,11 @@ def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
         started_at=text_of(columns["started_at"]),
         problem=problem,
         counts=counted(columns["options"]),
-        **({} if problem else _believed(columns)),
+        **({} if problem else _columns_of_intact(columns)),
     )
 
 
-def _believed(columns: Mapping[str, Any]) -> dict[str, Any]:
+def _columns_of_intact(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a run that are listed only if its row is intact."""
     rates = _rates(columns)
     if columns["audited_status"] == IMPORTED:

@@ -107,7 +107,7 @@ def select_experiments(
             lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
             begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
             ran = {run.session for run in runs}
-            found.append((begin, ran, row.for_tables(partial(_whole, lean))))
+            found.append((begin, ran, row.for_tables(partial(_with_samples, lean))))
     found.sort(key=itemgetter(0))
     sessions = store.sessions({session for _, ran, _ in found for session in ran})
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
@@ -121,7 +121,7 @@ def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dic
     return {one.experiment.id: one for one in store.with_ids(ids)}
 
 
-def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
+def _with_samples(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
     """Return the run with its samples, which are read from its row if missing."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 

@@ -54,7 +54,7 @@ from accel_bench.report.table import (
 from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.sweep import is_chosen
 
-Made = TypeVar("Made", Table, str)
+SectionValueT = TypeVar("SectionValueT", Table, str)
 """Type of what a section's function returns: tables, or sentences."""
 
 NEW_TOKENS = "new tokens/s"
@@ -116,7 +116,7 @@ def extra_tables(summary: Summary) -> list[Table]:
 
     Sections that show metrics themselves stand before the table of the other metrics.
     """
-    shown = {name: frozenset(_declared(name, "SHOWN_METRICS")) for name in summary.sections}
+    shown = {name: frozenset(_constants(name, "SHOWN_METRICS")) for name in summary.sections}
     first = [one for name in shown if shown[name] for one in _section_tables(summary, name)]
     later = [one for name in shown if not shown[name] for one in _section_tables(summary, name)]
     return [*first, *_metric_tables(summary, frozenset().union(*shown.values())), *later]
@@ -126,7 +126,7 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
     """Return the tables of a section; a note in their place if the section fails."""
     document = summary.sections[name]
     try:
-        tables = _made(summary, name, "tables", Table)
+        tables = _section_values(summary, name, "tables", Table)
     except AccelBenchError as error:
         return [Table((), (), notes=[f"left out: {error}"])]
     if tables is not None:
@@ -139,14 +139,14 @@ def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iter
     """Yield sentences of sections on the stacks (`notes`) or on a row (`details`), and failures."""
     for name in summary.sections:
         try:
-            yield from _made(summary, name, what, str, *row) or ()
+            yield from _section_values(summary, name, what, str, *row) or ()
         except AccelBenchError as error:
             yield f"left out: {error}"
 
 
-def _made(
-    summary: Summary, name: str, what: str, kind: type[Made], *row: ExperimentSummary
-) -> Sequence[Made] | None:
+def _section_values(
+    summary: Summary, name: str, what: str, kind: type[SectionValueT], *row: ExperimentSummary
+) -> Sequence[SectionValueT] | None:
     """Return the values of a section's function named `what`; None for a section without it.
 
     Raises PluginError that names the section.
@@ -166,10 +166,10 @@ def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
     named = dict.fromkeys(name for summary in summaries for name in summary.sections)
     for name, entry in find_entries(GROUP, KIND).items():
         if entry.is_ours or name in named:
-            yield from _declared(name, "CSV_COLUMNS")
+            yield from _constants(name, "CSV_COLUMNS")
 
 
-def _declared(name: str, what: str) -> Sequence[Any]:
+def _constants(name: str, what: str) -> Sequence[Any]:
     """Return the constant `what` of a section, such as its columns; empty if it cannot be loaded.
 
     A column whose cell fails raises an error that names the section.
@@ -270,7 +270,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
                form=ratio_interval, kind="number"),
         number_column("step_seconds", "step", "ms p50/p95", _step),
         number_column("peak_memory_bytes", "memory", "MiB", mebibytes),
-        *(column for name in summary.sections for column in _declared(name, "STACK_COLUMNS")),
+        *(column for name in summary.sections for column in _constants(name, "STACK_COLUMNS")),
         *([verdict_column("output", compared)] if generates(summary) else training),
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
