@@ -38,11 +38,13 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Plugin(Generic[OptionsT]):
     """Base of all plugins.
 
-    One instance serves one use in one run; in the parent, which plans and starts runs, all runs of
-    a stack with the same options, concurrent ones in several threads, so that hooks there keep no
-    state of a run on it. The module that holds the class imports nothing heavy: torch and friends
-    are imported inside hook bodies. Class attributes declare what the plugin needs; core checks
-    them before anything starts, and reports each unmet need.
+    In a worker one instance serves one use in one run. In the parent, which plans and starts runs,
+    it serves all runs of a stack with the same options, also concurrent ones in several threads:
+    hooks there keep no state of a run on it.
+
+    The module that holds the class imports nothing heavy: torch and friends are imported inside
+    hook bodies. Class attributes declare what the plugin needs; core checks them before anything
+    starts, and reports each unmet need.
     """
 
     Options: ClassVar[type[Options]] = Options

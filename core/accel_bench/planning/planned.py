@@ -187,8 +187,8 @@ class Plan:
     def of_open(self, summary: Summary, rounds: int, last: Plan) -> Plan:
         """Return a plan of `rounds` rounds in total for the stacks with inconclusive verdicts.
 
-        Their baselines are kept. Stacks outside of the `last` plan stay out: rounds of other stacks
-        may make a verdict inconclusive again, which would take all of its rounds anew.
+        Their baselines are kept. Stacks outside of the `last` plan stay out, even if the rounds of
+        other stacks have made their verdict inconclusive again.
         """
         looked_at = {id(one) for one in last.planned}
         left = [

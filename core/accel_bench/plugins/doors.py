@@ -31,7 +31,7 @@ class DoorEntry:
     """Noun for the entry's kind: `command`, `format`."""
 
     name: str
-    """Name of the entry; `distribution:name` if a core entry, or another one, has the same."""
+    """Name of the entry; `distribution:name` if a core entry or another one has this name."""
 
     point: metadata.EntryPoint
 

@@ -178,7 +178,7 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield the products with their number of calls; equal ones are merged."""
+        """Yield each different product once, with its number for each element as `share`."""
         for one, share in self._found.items():
             yield one.model_copy(update={"share": share, "recomputed": recomputed})
 

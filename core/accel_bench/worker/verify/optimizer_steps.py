@@ -19,7 +19,7 @@ from accel_bench.scenario.models import Scenario
 
 SAMPLED_TENSORS = 8
 SAMPLED_ELEMENTS = 64
-"""Number of elements compared after each warm-up step, in case no version counter moves."""
+"""Number of elements compared after each warm-up step, in case version counters stand still."""
 
 
 NO_UPDATE_RULE = frozenset(
