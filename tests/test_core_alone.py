@@ -82,6 +82,13 @@ def test_core_alone_says_what_brings_the_kit(core: Core) -> None:
     assert "`pip install accel-bench` brings it" in last
 
 
+def test_core_alone_says_what_brings_accelerate(core: Core) -> None:
+    done = core.start("-c", "from accel_bench import accelerate")
+    last = done.err.strip().rpartition("\n")[2]
+    assert done.code == 1 and "nothing that is installed brings the function 'accelerate'" in last
+    assert last.endswith("`pip install accel-bench` brings the program's own")
+
+
 STORED = """
 import json
 import accel_bench

@@ -26,6 +26,7 @@ PROMISED = {
     "describe_run",
     "StoredResults",
     "Summary",
+    "accelerate",
     "open_store",
     "run",
     "run_purpose",

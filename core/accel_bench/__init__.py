@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 from accel_bench.documents.program import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
+    from accel_bench_apply import accelerate as accelerate
+
     from accel_bench.analysis.compare import ExperimentComparison as ExperimentComparison
     from accel_bench.analysis.conclusion import conclusion as conclusion
     from accel_bench.analysis.schema import ExperimentSummary as ExperimentSummary
@@ -173,7 +175,10 @@ _HOMES = {
     "accel_bench.task": ("Held", "Task", "held_tokens"),
 }
 
-__all__ = list(sorted(["nvml", *chain.from_iterable(_HOMES.values())]))
+_BROUGHT = ("accelerate",)
+"""Functions that entry points of the group `accel_bench.functions` bring."""
+
+__all__ = list(sorted(["nvml", *_BROUGHT, *chain.from_iterable(_HOMES.values())]))
 """All public names."""
 
 
@@ -181,6 +186,9 @@ def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
+    if name in _BROUGHT:
+        doors = import_module("accel_bench.plugins.doors")
+        return doors.find_entry("accel_bench.functions", "function", name).load()
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)

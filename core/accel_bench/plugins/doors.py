@@ -97,7 +97,8 @@ def find_entry(group: str, kind: str, name: str) -> DoorEntry:
     """Return one entry of a group. Raises PluginError with the nearest name if there is none."""
     known = find_entries(group, kind)
     if not known:
-        raise PluginError(f"nothing that is installed brings the {kind} {name!r}")
+        ours = f"`pip install {OWN_DISTRIBUTION}` brings the program's own"
+        raise PluginError(f"nothing that is installed brings the {kind} {name!r}; {ours}")
     if name not in known:
         raise PluginError(f"no {kind} is called {name!r}{did_you_mean(name, known)}")
     return known[name]

@@ -85,6 +85,11 @@ def measure(
         error, phase = caught, heartbeat.phase
         run.logger.exception("ended in %s", phase)
     closing = close(active, run, heartbeat)
+    try:
+        settings.leave_process_group()
+    except Exception:
+        # The other ranks may be gone; what was measured is measured.
+        run.logger.exception("the process group could not be left")
     if error is None and closing is not None:
         error, phase = closing, "close_run"
     heartbeat.phase = WRITES_RESULT
@@ -198,7 +203,7 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     heartbeat.phase = "load_data"
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
-    _build_model(active, run, heartbeat)
+    build_model(active, run, heartbeat)
     if not run.scenario.generates:
         heartbeat.phase = "build_loss"
         run.loss = require(active, "build_loss", run)
@@ -218,10 +223,10 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     return engine
 
 
-def _build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Call the hooks from `load_model` to `parallelize_model`."""
+def build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat, given: Any = None) -> None:
+    """Call the hooks from `load_model`, unless a model is given, to `parallelize_model`."""
     heartbeat.phase = "load_model"
-    run.model = require(active, "load_model", run)
+    run.model = require(active, "load_model", run) if given is None else given
     if run.task is not None:
         run.task.adjust_model(run.model)
     if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
@@ -473,11 +478,6 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
         attributed = attribute_errors_to(plugin, "on_close") if plugin else contextlib.nullcontext()
         with log_error(run, "on_close", plugin, errors), attributed, run.calling(plugin):
             undo()
-    try:
-        settings.leave_process_group()
-    except Exception:
-        # The other ranks may be gone; what was measured is measured.
-        run.logger.exception("the process group could not be left")
     return next(iter(errors), None)
 
 

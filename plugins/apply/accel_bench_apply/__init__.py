@@ -1,0 +1,33 @@
+"""A stack of plugins in a training script of the user's own: `accelerate`, and Trainer's callback.
+
+The names are resolved on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accel_bench_apply.accelerate import accelerate as accelerate
+    from accel_bench_apply.accelerated import AcceleratedModel as AcceleratedModel
+    from accel_bench_apply.outside import Outside as Outside
+    from accel_bench_apply.trainer_impl import AccelerateCallback as AccelerateCallback
+
+_HOMES = {
+    "AccelerateCallback": "trainer_impl",
+    "AcceleratedModel": "accelerated",
+    "Outside": "outside",
+    "accelerate": "accelerate",
+}
+
+__all__ = ["AccelerateCallback", "AcceleratedModel", "Outside", "accelerate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name from the module that holds it, imported on first use."""
+    if name in _HOMES:
+        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = found  # Importing a module of the package would put it in its place.
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

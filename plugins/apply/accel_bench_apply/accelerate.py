@@ -1,0 +1,101 @@
+"""The function `accelerate`: a stack of plugins on a model, in the process of a script."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.errors import AccelBenchError
+from accel_bench.scenario.find import ScenarioSource
+
+if TYPE_CHECKING:
+    from accel_bench_apply.accelerated import AcceleratedModel
+
+_one_at_a_time = threading.Lock()
+_open: list[AcceleratedModel] = []
+"""The accelerated model of this process that is not closed; at most one."""
+
+
+def accelerate(  # noqa: PLR0913 - what a script says
+    model: Any = None,
+    stack: str | list[Any] | Mapping[str, Any] | None = None,
+    *,
+    scenario: ScenarioSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    arguments: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+) -> AcceleratedModel:
+    """Return a model accelerated by a stack, as it is in the runs of `accel-bench run`.
+
+    The same plugins load, adapt, accelerate and compile the model, after the same checks. What the
+    stack does beside the model is in `outside` of the result: the script does it, or takes it from
+    there.
+
+        with accel_bench.accelerate(model, "fused-kernels+torch-compile") as accelerated:
+            print(*accelerated.outside, sep="\\n")
+            train(accelerated.model)
+
+    `model` is a module that is built already; a local directory or hub id with weights; a mapping
+    as under `model` in a scenario; or None for the scenario's. `stack` is the name of a stack of
+    the scenario, of a named stack or of a plugin, plugins joined by `+`, a list of plugins, or a
+    mapping as in a scenario; None is the baseline. `scenario` is what `accel_bench.run` takes, and
+    settings hold as in its runs. `overrides` changes dotted keys, such as `{"adapter.use":
+    "lora"}`; `arguments` are the TrainingArguments of a Trainer, whose batch sizes, precision and
+    clipping plugins then check. `device` and `dtype` move a model that is given.
+
+    The processes that train are those of torch.distributed's process group, if there is one; the
+    current CUDA device is used.
+
+    Raises ScenarioError or PluginError for what must be mended, and HookError for a plugin that
+    fails; what it has changed is undone. A second model cannot be accelerated before the first is
+    closed: plugins change functions of the whole process.
+    """
+    from accel_bench_apply.accelerated import AcceleratedModel
+    from accel_bench_apply.request import ask, move, read_world
+
+    with _one_at_a_time:
+        refuse_second()
+        folder = Path(tempfile.mkdtemp(prefix="accel-bench-apply-"))
+        try:
+            world = read_world()
+            changes = dict(overrides or {})
+            is_module = hasattr(model, "named_parameters")
+            if is_module:
+                move(model, device, dtype)
+            else:
+                changes |= {"resources.device": device} if device else {}
+                changes |= {"model.dtype": dtype} if dtype else {}
+            asked = ask(
+                model,
+                stack,
+                scenario=scenario,
+                overrides=changes,
+                arguments=arguments,
+                folder=folder,
+                world=world,
+                trust_remote_code=trust_remote_code,
+            )
+            given = model if is_module else None
+            made = AcceleratedModel(asked, world, folder, given, trust_remote_code, _open.remove)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        _open.append(made)
+        return made
+
+
+def refuse_second() -> None:
+    """Raise AccelBenchError while a model of this process is accelerated."""
+    if _open:
+        raise AccelBenchError(
+            f"the stack {_open[0].stack!r} is active in this process (pid {os.getpid()}), and "
+            "plugins change functions of the whole process, which a second stack would change "
+            "again; close() it first, or accelerate the other model in a process of its own"
+        )

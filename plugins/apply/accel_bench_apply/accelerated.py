@@ -1,0 +1,322 @@
+"""A model on which a stack is active, until it is closed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.engine import Batch, Loss
+from accel_bench.errors import AccelBenchError, InvalidRunError
+from accel_bench.job import Job
+from accel_bench.machine.caches import cache_folder
+from accel_bench.machine.info import Device
+from accel_bench.modeling.checkpointing import disable_gradient_checkpointing
+from accel_bench.modeling.contract import text_config
+from accel_bench.plugins.active import task_of
+from accel_bench.plugins.constraints import refuse_architecture
+from accel_bench.run_context import Run
+from accel_bench.scenario.environment import recorded
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.worker.answers import require
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.measurement import build_model, close, make_run
+from accel_bench.worker.record import RankRecord, collect_evidence
+from accel_bench_apply.outside import Outside, parts_outside
+from accel_bench_apply.request import Asked, World
+
+if TYPE_CHECKING:
+    from accel_bench.effective import EffectiveConfiguration
+    from accel_bench_apply.samples import Features
+
+
+class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
+    """A model as a stack's plugins have loaded, adapted, accelerated and compiled it.
+
+    The stack is active until `close`, or the end of a `with` block.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - `accelerate` alone calls it
+        self,
+        asked: Asked,
+        world: World,
+        folder: Path,
+        given: Any,
+        trust_remote_code: bool,
+        on_close: Callable[[AcceleratedModel], object],
+    ) -> None:
+        experiment, self._active = asked.planned.experiment, asked.planned.active
+        stack = experiment.stack
+        self.stack: str = stack.name
+        """Name of the stack."""
+
+        self.experiment: Experiment = experiment
+        """Work and stack, resolved as for a run."""
+
+        self.notices: tuple[str, ...] = experiment.notices
+        """Sentences on what was added because a plugin needs it, such as an adapter."""
+
+        self.outside: tuple[Outside, ...] = tuple(
+            parts_outside(self._active, experiment.scenario, stack.settings, asked.written)
+        )
+        """Parts of the stack that the script must do itself, or take from here."""
+
+        self.closed = False
+        """True once the changes of the plugins are undone."""
+
+        self.built_optimizer: Any = None
+        """The newest result of `optimizer()`."""
+
+        self._on_close = on_close
+        self._folder = folder
+        self._heartbeat = Heartbeat(folder / "heartbeat")
+        self._run = _make_run(experiment, world, folder, trust_remote_code, given)
+        self._environment = recorded(os.environ)
+        self._probe: Any = None
+        self._checked: EffectiveConfiguration | None = None
+        try:
+            self._build(given, asked.names_data)
+        except BaseException:
+            self._undo()
+            raise
+
+    @property
+    def model(self) -> Any:
+        """The model to train, wrapped or sharded if a plugin of the stack does that."""
+        return self._alive().model
+
+    @property
+    def unwrapped(self) -> Any:
+        """The model before it was wrapped."""
+        return self._alive().unwrapped_model
+
+    @property
+    def effective(self) -> EffectiveConfiguration:
+        """The effective configuration as `check` has read it, or before that as it is now."""
+        from accel_bench.worker.verify.effective import read_effective
+
+        run = self._alive()
+        return self._checked or read_effective(run, None, self._environment)
+
+    def evidence(self) -> dict[str, Any]:
+        """Return the evidence by which each plugin shows that it acts, by plugin."""
+        record = RankRecord()
+        collect_evidence(self._active, self._alive(), record)
+        return record.evidence
+
+    def optimizer(self) -> Any:
+        """Return a new optimizer of the trained parameters, by the stack or the scenario.
+
+        It begins with `train.learning_rate`.
+        """
+        run = self._alive()
+        self.built_optimizer = run.optimizer = require(self._active, "build_optimizer", run)
+        return run.optimizer
+
+    def answered(self, hook: str) -> bool:
+        """Return whether a plugin of the stack answers a one-answer hook."""
+        plugin = self._active.answers(hook)
+        return plugin is not None and plugin.slot is None
+
+    def loss(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
+        """Return the loss of a micro-batch as a run computes it, a tensor of shape ().
+
+        It is the sum over supervised tokens, divided by their number in the whole optimizer step.
+        """
+        run = self._alive()
+        built: Loss = require(self._active, "build_loss", run)
+        vars(self)["loss"] = built
+        return built(model, inputs, supervised_in_step)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of a forward pass, by `train.precision`."""
+        return self._alive().autocast()
+
+    def batches(self, samples: Iterable[Features] | None = None) -> Iterator[Batch]:
+        """Return an endless iterator over this rank's micro-batches, as a run has them.
+
+        `samples` are lists of token ids, or mappings with `input_ids` and possibly `labels`; None
+        takes the data of the scenario. Sizes, seed and order are the scenario's.
+        """
+        run = self._alive()
+        if samples is not None:
+            run = replace(run, dataset=self._dataset(samples))
+        elif run.dataset is None:
+            run.dataset = self._active.require("load_data", run=run)
+        found: Iterator[Batch] = require(self._active, "build_batches", run)
+        return found
+
+    def collate(self, features: Sequence[Features]) -> dict[str, Any]:
+        """Return the inputs of one micro-batch with these samples; a collator for data loaders.
+
+        A plugin of the stack that builds batches makes it, or else the scenario's data plugin.
+        """
+        run = self._alive()
+        scenario = run.scenario
+        train = {"micro_batch_size": len(features), "gradient_accumulation": 1}
+        train["global_batch_size"] = len(features)
+        update = {
+            "train": scenario.train.model_copy(update=train),
+            "data": scenario.data.model_copy(update={"held_out": 0}),
+            "resources": scenario.resources.model_copy(
+                update={"devices": 1, "nodes": 1, "data_parallel": 1, "device": "cpu"}
+            ),
+        }
+        one = self.experiment.model_copy(update={"scenario": scenario.model_copy(update=update)})
+        alone = replace(
+            run,
+            experiment=one,
+            device=Device("cpu", 0),  # Memory is pinned by the data loader, if at all.
+            rank=0,
+            world_size=1,
+            dataset=self._dataset(features),
+            evidence_callbacks=[],
+        )
+        batch: Batch = next(require(self._active, "build_batches", alone))
+        return dict(batch.inputs)
+
+    def check(self) -> EffectiveConfiguration:
+        """Read back what took effect, after the first optimizer step, as a run does.
+
+        Differences from the scenario are warnings. Raises InvalidRunError if what trains is not
+        what the stack says: a trained module without a gradient, a model on another device.
+        """
+        from accel_bench.worker.verify.effective import differences, read_effective
+
+        run = self._alive()
+        if self._checked:
+            return self._checked
+        self._probe.remove()
+        self._probe.check()
+        # The script's own one, if it takes none from here.
+        run.optimizer = next(iter(self._probe.optimizers.values()), run.optimizer)
+        found = read_effective(run, self._probe, self._environment)
+        if any(part.name == "parallel" for part in self.outside):
+            # A script that joins the ranks itself wraps the model where nobody sees it.
+            found, run = found.model_copy(update={"world_size": 1}), replace(run, world_size=1)
+        degraded, invalid = differences(run, found)
+        if invalid:
+            raise InvalidRunError(invalid)
+        for plugin in self._active.plugins:
+            if plugin.slot is None:
+                self._active.call_plugin(plugin, "start_metrics", run=run)
+        for text in degraded:
+            warnings.warn(f"stack {self.stack!r}: {text}", stacklevel=2)
+        self._checked = found
+        return found
+
+    def trainer_callback(self) -> Any:
+        """Return a callback for Trainer and its subclasses, such as TRL's, which refuses arguments
+        that leave a part of `outside` out, and calls `check` after the first step."""
+        from accel_bench_apply.trainer_impl import AccelerateCallback
+
+        return AccelerateCallback(self)
+
+    def close(self) -> None:
+        """Undo what the plugins have changed outside the model, and what they can undo in it.
+
+        Adapters, quantized weights and trained values stay. A second call does nothing. Raises the
+        first error of a plugin, when all others are closed.
+        """
+        if self.closed:
+            return
+        self._on_close(self)
+        if error := self._undo():
+            raise error
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _alive(self) -> Run:
+        """Return the run. Raises AccelBenchError once it is closed."""
+        if self.closed:
+            raise AccelBenchError(
+                f"the accelerated model of stack {self.stack!r} is closed; call accelerate again"
+            )
+        return self._run
+
+    def _build(self, given: Any, names_data: bool) -> None:
+        """Call the hooks that a run calls from `prepare_experiment` to `parallelize_model`."""
+        run, active = self._run, self._active
+        run.task = task_of(active)
+        list(active.call_all("prepare_experiment", run=run))
+        list(active.call_all("prepare_process", run=run))
+        self._set_up()
+        loader = active.answers("load_model")
+        if given is None and names_data:
+            run.dataset = active.require("load_data", run=run)
+        elif given is not None and loader is not None and loader.slot is None:
+            raise AccelBenchError(
+                f"{loader.name} loads the model itself, since it changes the weights on the way; "
+                "give its local directory or hub id in place of the module"
+            )
+        if given is not None:
+            refuse_architecture(active, type(given).__name__)
+            self._prepare_given(given)
+        build_model(active, run, self._heartbeat, given)
+        from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+
+        self._probe = FirstStepProbe(run)
+        run.on_close(self._probe.remove)
+
+    def _set_up(self) -> None:
+        """Set the process's precision of float32 matmuls, until `close`."""
+        import torch
+
+        asked, before = (
+            self._run.scenario.train.matmul_precision,
+            torch.get_float32_matmul_precision(),
+        )
+        if asked != before:
+            self._run.on_close(lambda: torch.set_float32_matmul_precision(before))
+            torch.set_float32_matmul_precision(asked)
+
+    def _prepare_given(self, model: Any) -> None:
+        """Do to a model that was given what loading does: train mode, and no key-value cache."""
+        model.train()
+        config: Any = getattr(model, "config", None)
+        for part in (config, text_config(config)):
+            if getattr(part, "use_cache", None):
+                self._run.on_close(functools.partial(setattr, part, "use_cache", True))
+                part.use_cache = False
+        if self._run.scenario.train.gradient_checkpointing:
+            self._run.on_close(lambda: disable_gradient_checkpointing(model))
+
+    def _dataset(self, samples: Iterable[Features]) -> Any:
+        """Return samples as a dataset for the data and stack plugins."""
+        from accel_bench_apply.samples import dataset_of
+
+        config = text_config(getattr(self._run.unwrapped_model, "config", None))
+        vocab_size = getattr(config, "vocab_size", 2**31)
+        return dataset_of(samples, vocab_size, self._run.scenario.data.sequence_length)
+
+    def _undo(self) -> BaseException | None:
+        """Close all plugins, and remove the folder; return the first error."""
+        self.closed = True
+        error = close(self._active, self._run, self._heartbeat)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return error
+
+
+def _make_run(
+    experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, given: Any
+) -> Run:
+    """Return the object that hooks share, on the device of the model that is given."""
+    job = Job(
+        run_id="apply",
+        experiment=experiment,
+        folder=str(folder),
+        cache_folder=str(cache_folder()),
+        trust_remote_code=trust_remote_code,
+    )
+    run = make_run(job, world.rank, world.local_rank)
+    if given is not None:
+        place = next(given.parameters()).device
+        run.device = Device(place.type, place.index or 0)
+    return run

@@ -1,0 +1,110 @@
+"""Parts of a stack that a script must do itself, since no call of `accelerate` can."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from accel_bench.errors import PluginError
+from accel_bench.plugins.active import ActivePlugins
+from accel_bench.scenario.models import Scenario
+
+DONE = ("adapter", "model", "train.gradient_checkpointing", "train.matmul_precision")
+"""Keys that `accelerate` applies itself, with all keys below them."""
+
+OF_A_RUN = ("evaluate", "launcher", "measure", "metrics", "task", "train.seed")
+"""Keys without a meaning for a script: they decide how a run starts, is measured and seeded."""
+
+TAKEN = {
+    "build_optimizer": ("optimizer", "`.optimizer()` returns it"),
+    "build_batches": (
+        "batches",
+        "`.batches(samples)` yields them, and `.collate` makes one micro-batch for a data loader, "
+        "without what the plugin does across the micro-batches of a step",
+    ),
+    "build_evaluation_batches": ("evaluation batches", "a run alone has them"),
+    "build_loss": ("loss", "`.loss(model, inputs, supervised_in_step)` computes it"),
+}
+"""One-answer hooks after the model's, each with the name and the way to get its answer."""
+
+KNOWN = {
+    "train.precision": "compute each forward pass within `.autocast()`",
+    "train.micro_batch_size": "give the data loader this size",
+    "train.gradient_accumulation": "add up the gradients of so many micro-batches",
+    "train.max_grad_norm": "clip the gradients before each optimizer step",
+    "train.learning_rate": "`.optimizer()` begins with it",
+    "optimizer": "`.optimizer()` returns it",
+    "data.sequence_length": "cut or pad the samples to it",
+}
+"""Ways to do a setting in a script."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Part of a stack that the script must do itself, or take from the accelerated model."""
+
+    name: str
+    """Name of the part: `optimizer`, `batches`, or a dotted key of the scenario."""
+
+    by: str
+    """Plugin that does it in a run, or `the stack` or `the scenario`, which set the key."""
+
+    way: str
+    """Instruction for the script."""
+
+    value: Any = None
+    """Value of the key; None for a part of a plugin."""
+
+    def __str__(self) -> str:
+        value = "" if self.value is None else f" = {self.value}"
+        return f"{self.name}{value} ({self.by}): {self.way}"
+
+
+def parts_outside(
+    active: ActivePlugins, scenario: Scenario, settings: Collection[str], written: Collection[str]
+) -> Iterator[Outside]:
+    """Yield the parts that a script must do, given the dotted keys that the stack and the scenario
+    set.
+
+    Raises PluginError for a plugin that drives the steps itself.
+    """
+    engine = active.answers("build_engine")
+    if engine is not None and engine.slot is None:
+        raise PluginError(
+            f"{engine.name} drives the optimizer steps itself, and here the script does: train "
+            "with that library's own program"
+        )
+    for hook, (name, way) in TAKEN.items():
+        plugin = active.answers(hook)
+        if plugin is not None and plugin.slot is None:
+            yield Outside(name, plugin.name, way)
+    for key in dict.fromkeys([*settings, *written]):
+        if not _is_below(key, (*DONE, *OF_A_RUN)) and _value(scenario, key) is not None:
+            by = "the stack" if key in settings else "the scenario"
+            yield Outside(key, by, _way(key), _value(scenario, key))
+    yield from _ranks(active, scenario)
+
+
+def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
+    """Yield the joining of the ranks' gradients, if no plugin does it."""
+    if scenario.world_size > 1 and active.answers("parallelize_model") is None:
+        way = "wrap the model in DistributedDataParallel, as trainers do by themselves"
+        yield Outside("parallel", "the scenario", way)
+
+
+def _way(key: str) -> str:
+    found = (way for known, way in KNOWN.items() if _is_below(key, (known,)))
+    return next(found, "set it in the script")
+
+
+def _is_below(key: str, keys: Collection[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys)
+
+
+def _value(scenario: Scenario, key: str) -> Any:
+    """Return the resolved value of a dotted key, None if there is none."""
+    value: Any = scenario.model_dump(mode="json")
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,245 @@
+"""The experiment that a script asks for: its model, a stack and settings, planned as for a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accel_bench.catalog.models import CONFIG_FILE
+from accel_bench.documents.presets import find_presets, how_to_get
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.machine.devices import device_types, of_torch_type
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Planned, PlanRequest
+from accel_bench.plugins.registry import find, installed, missing_extra
+from accel_bench.runner.purpose import plan_stack
+from accel_bench.scenario.draft import Draft, dotted
+from accel_bench.scenario.find import ScenarioSource, find_drafts, to_plain
+from accel_bench.scenario.settings import Resources
+from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
+
+STACK = "script"
+"""Name of a stack that is given by its plugins."""
+
+NOWHERE = {"name": STACK, "stacks": {"baseline": []}}
+"""Scenario of a script that names none."""
+
+PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
+"""Arguments of Trainer that compute in half precision, with the value of `train.precision`."""
+
+ARGUMENTS = {
+    "per_device_train_batch_size": "train.micro_batch_size",
+    "gradient_accumulation_steps": "train.gradient_accumulation",
+    "learning_rate": "train.learning_rate",
+    "seed": "train.seed",
+}
+"""Arguments of Trainer, with the key of a scenario that says the same."""
+
+
+class Asked(NamedTuple):
+    """Experiment of a script, with what the script and its scenario have set."""
+
+    planned: Planned
+
+    written: tuple[str, ...]
+    """Dotted keys of training that the scenario or the script sets."""
+
+    names_data: bool
+    """True if the scenario names its data."""
+
+
+class World(NamedTuple):
+    """Processes that train together."""
+
+    rank: int
+    local_rank: int
+    size: int
+    local_size: int
+
+
+def read_world() -> World:
+    """Return the processes of the process group of torch.distributed; this one alone without."""
+    from accel_bench.worker.settings import has_process_group
+
+    if not has_process_group():
+        return World(0, 0, 1, 1)
+    from torch import distributed
+
+    size, rank = distributed.get_world_size(), distributed.get_rank()
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    return World(rank, int(os.environ.get("LOCAL_RANK", rank)), size, local_size)
+
+
+def ask(  # noqa: PLR0913 - what a script says
+    model: Any,
+    stack: Any,
+    *,
+    scenario: ScenarioSource | None,
+    overrides: Mapping[str, Any],
+    arguments: Any,
+    folder: Path,
+    world: World,
+    trust_remote_code: bool,
+) -> Asked:
+    """Plan the experiment by the same checks as those of a run, but for memory.
+
+    `folder` takes the configuration of a model that is given. Raises ScenarioError or PluginError.
+    """
+    (draft, *others) = find_drafts([NOWHERE if scenario is None else scenario])
+    if others:
+        raise ScenarioError(f"a script takes one scenario, and {scenario!r} holds several")
+    name = _add_stack(draft, stack)
+    settings = {**dict(of_trainer(arguments)), **to_plain(overrides, "overrides")}
+    draft = draft.with_values((key, value, f"overrides {key!r}") for key, value in settings.items())
+    fixed = {**_of_model(model, draft, folder), **_of_world(draft, world), "metrics": []}
+    request = PlanRequest(
+        overrides=tuple(fixed.items()),
+        trust_remote_code=trust_remote_code,
+        force=True,
+        oversubscribe=True,
+        stand_ins=True,
+        notify=lambda line: None,
+    )
+    planned = plan_stack(draft, read_machine(), request, name)
+    of_training = {key: draft.get(key) or {} for key in ("train", "optimizer")}
+    written = tuple(key for key, _ in dotted(of_training) if key.partition(".")[2] != "use")
+    return Asked(planned, written, draft.get("data") is not None)
+
+
+def _add_stack(draft: Draft, stack: Any) -> str | None:
+    """Add a stack to the draft, and return its name; None for the baseline.
+
+    Raises PluginError for a name that is neither a stack's nor a plugin's.
+    """
+    stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
+    if stack is None or (isinstance(stack, str) and stack in stacks):
+        return stack
+    name, entry = (stack, _named(stack, stacks)) if isinstance(stack, str) else _written(stack)
+    draft.set("stacks", {**stacks, name: entry}, "the stack")
+    return name
+
+
+def _named(stack: str, others: Mapping[str, Any]) -> Any:
+    """Return a named stack's name, or the plugins that a text names."""
+    known = find_presets("stacks")
+    if stack in known:
+        return stack
+    if "+" in stack:
+        return [find(one).use for one in stack.split("+")]
+    with suppress(PluginError):
+        return [find(stack).use]
+    if reason := missing_extra(stack):
+        raise PluginError(reason)
+    names = {*known, *others, *(plugin.use for plugin in installed())}
+    raise PluginError(f"no stack or plugin is called {stack!r}{how_to_get('stacks', stack, names)}")
+
+
+def _written(stack: Any) -> tuple[str, Any]:
+    """Return the name of a stack that is spelt out, and its entry as in a scenario."""
+    if isinstance(stack, Mapping):
+        entry = to_plain(stack, "the stack")
+        if isinstance(entry.get("use"), str):
+            return STACK, [entry]
+        if len(entry) == 1 and not entry.keys() & {"use", "set"}:
+            return next(iter(entry.items()))
+        return STACK, entry
+    if isinstance(stack, Sequence):
+        return STACK, to_plain({STACK: list(stack)}, "the stack")[STACK]
+    raise ScenarioError(
+        "a stack is a name, plugins joined by +, a list of plugins, or a mapping as in a scenario, "
+        f"and no {type(stack).__name__}"
+    )
+
+
+def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings that Trainer's arguments decide, which plugins check."""
+    if arguments is None:
+        return
+    for name, key in ARGUMENTS.items():
+        yield key, getattr(arguments, name)
+    yield "train.max_grad_norm", arguments.max_grad_norm or None
+    halves = (value for name, value in PRECISIONS.items() if getattr(arguments, name, False))
+    yield "train.precision", next(halves, "as-is")
+
+
+def _of_model(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
+    """Return the settings of the model: its name, or those of a module that is given."""
+    if model is None:
+        return {}
+    if isinstance(model, str | os.PathLike):
+        return {"model.id": os.fspath(model), "model.weights": "pretrained"}
+    if isinstance(model, Mapping):
+        return {f"model.{key}": value for key, value in to_plain(model, "model").items()}
+    return _of_module(model, draft, folder)
+
+
+def _of_module(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
+    """Return the settings of a module, whose configuration is written into a folder."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise ScenarioError(
+            "model is a torch.nn.Module, a local directory or hub id, a mapping as in a scenario, "
+            f"or None for the scenario's, and no {type(model).__name__}"
+        )
+    if hasattr(model, "peft_config"):
+        raise ScenarioError(
+            "the model has an adapter already, and a stack adds it at its own place: give the base "
+            "model, and overrides={'adapter.use': 'lora'}"
+        )
+    parameter = next(model.parameters(), None)
+    if parameter is None or parameter.is_meta:
+        raise ScenarioError(f"the model {type(model).__name__} has no weights to train")
+    config: Any = getattr(model, "config", None)
+    written = config.to_dict() if hasattr(config, "to_dict") else {}
+    written["architectures"] = [type(model).__name__]
+    (folder / CONFIG_FILE).write_text(json.dumps(written, default=str), encoding="utf8")
+    precision = draft.get("train.matmul_precision") or torch.get_float32_matmul_precision()
+    device = of_torch_type(parameter.device.type, draft.get("resources.device") or "")
+    return {
+        "model": {
+            "use": slot_defaults().slots["model"],
+            "id": str(folder),
+            "weights": "random",
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "attention": getattr(config, "_attn_implementation", None) or "sdpa",
+        },
+        "train.matmul_precision": precision,
+        "resources.device": next(n for n, one in device_types().items() if one is device),
+    }
+
+
+def move(model: Any, device: str | None, dtype: str | None) -> None:
+    """Move a module that is given to a device, and into a dtype."""
+    import torch
+
+    if device is not None:
+        kind = device_types().get(device)
+        model.to(kind.torch_type if kind else device)
+    if dtype is not None:
+        model.to(getattr(torch, dtype))
+
+
+def _of_world(draft: Draft, world: World) -> dict[str, Any]:
+    """Return the settings of the processes that train.
+
+    Raises ScenarioError for a scenario that trains on another number of them.
+    """
+    resources = draft.get("resources")
+    asked = Resources.model_validate(resources if isinstance(resources, dict) else {}).world_size
+    if asked not in (1, world.size):
+        raise ScenarioError(
+            f"the scenario trains on {asked} devices, and this script on {world.size}: start it by "
+            f"`torchrun --nproc-per-node {asked}`, and call torch.distributed.init_process_group "
+            "first, or give overrides={'resources.devices': 1}"
+        )
+    nodes = max(world.size // world.local_size, 1)
+    settings: dict[str, Any] = {"resources.environment": "", "resources.nodes": nodes}
+    settings["resources.devices"] = world.local_size
+    if world.size > 1 and draft.get("parallel") is None:
+        settings["parallel.use"] = NO_PLUGIN  # Trainers join the gradients themselves.
+    return settings

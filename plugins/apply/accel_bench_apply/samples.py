@@ -1,0 +1,75 @@
+"""Samples of a script as the dataset that plugins batch: token ids, and the labels' mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.token_batches import TokenDataset
+
+Features: TypeAlias = Mapping[str, Any] | Sequence[int]
+"""Sample: token ids, or a mapping with `input_ids` and possibly `labels` or masks of them."""
+
+MASKS = ("completion_mask", "assistant_masks")
+"""Keys of masks by which TRL chooses the tokens to learn."""
+
+KNOWN = ("input_ids", "labels", "attention_mask", "length", *MASKS)
+"""Keys of a sample that are read, or that say nothing more than these."""
+
+IGNORED_LABEL = -100
+"""Label that the loss leaves out."""
+
+
+def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -> TokenDataset:
+    """Return samples as a dataset of tokens, whose sequence length is at least `longest`.
+
+    Raises ScenarioError for samples with other inputs, or with labels that are not their tokens.
+    """
+    import numpy as np
+
+    from accel_bench.modeling.data.token_batches import TokenDataset
+
+    rows = [_row(sample) for sample in samples]
+    if not rows:
+        raise ScenarioError("there are no samples to batch")
+    lengths = np.array([len(ids) for ids, _ in rows], dtype=np.int64)
+    return TokenDataset(
+        tokens=np.concatenate([ids for ids, _ in rows]).astype(np.uint32),
+        starts=np.concatenate(([0], np.cumsum(lengths)[:-1])),
+        lengths=lengths,
+        sequence_length=max(longest, int(lengths.max())),
+        vocab_size=vocab_size,
+        pad_token_id=0,
+        fingerprint="",
+        more_samples="give more samples",
+        supervised=np.concatenate([learned for _, learned in rows]),
+    )
+
+
+def _row(sample: Features) -> tuple[Any, Any]:
+    """Return the token ids of a sample without its padding, and the mask of those to learn."""
+    import numpy as np
+
+    fields = sample if isinstance(sample, Mapping) else {"input_ids": sample}
+    if unknown := [key for key, value in fields.items() if key not in KNOWN and value is not None]:
+        raise ScenarioError(
+            f"a sample has {', '.join(unknown)}, which the stack's batches do not hold; remove it "
+            "(`remove_columns`), or use a stack without batches of its own"
+        )
+    columns = {key: np.asarray(value) for key, value in fields.items() if value is not None}
+    ids = columns["input_ids"]
+    learned = np.ones(len(ids), dtype=bool)
+    labels = columns.get("labels", ids)
+    learned &= labels != IGNORED_LABEL
+    if (labels[learned] != ids[learned]).any():
+        raise ScenarioError(
+            "the labels of a sample are other tokens than its input_ids; the stack's batches take "
+            f"each token as its label, or {IGNORED_LABEL} for one that is not learned"
+        )
+    for mask in MASKS:
+        learned &= columns.get(mask, learned).astype(bool)
+    real = columns.get("attention_mask", np.ones(len(ids))).astype(bool)
+    return ids[real], learned[real]

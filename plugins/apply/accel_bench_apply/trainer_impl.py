@@ -1,0 +1,124 @@
+"""The callback of Trainer, and of its subclasses such as TRL's, for an accelerated model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import TrainerCallback
+
+from accel_bench.errors import ScenarioError
+from accel_bench_apply.accelerate import accelerate
+from accel_bench_apply.accelerated import AcceleratedModel
+from accel_bench_apply.request import of_trainer
+
+TAKEN_FROM_ARGUMENTS = {
+    "train.micro_batch_size": "per_device_train_batch_size",
+    "train.gradient_accumulation": "gradient_accumulation_steps",
+    "train.max_grad_norm": "max_grad_norm",
+    "train.precision": "bf16, fp16",
+    "train.learning_rate": "learning_rate",
+}
+"""Keys of a scenario with the arguments of Trainer that decide them."""
+
+
+class AccelerateCallback(TrainerCallback):
+    """Callback that keeps a Trainer to a stack: it refuses arguments that leave a part of it out,
+    and checks what took effect after the first step.
+
+    It takes an accelerated model, or what `accelerate` takes as `stack` and as options. With a
+    stack, the model that the Trainer is given is accelerated in place, with the Trainer's
+    arguments, and closed at the end of the training; an adapter, a wrapped model and batches of the
+    stack's own need `accelerate` before the Trainer is made.
+    """
+
+    def __init__(self, stack: Any, **options: Any) -> None:
+        self.accelerated: AcceleratedModel | None = None
+        """The accelerated model, once there is one."""
+
+        self._stack = stack
+        self._options = options
+        self._own = not isinstance(stack, AcceleratedModel)
+        if isinstance(stack, AcceleratedModel):
+            self.accelerated = stack
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Accelerate the Trainer's model in place, if the callback has a stack."""
+        if not self._own:
+            return
+        model = objects["model"]
+        made = accelerate(model, self._stack, arguments=args, **self._options)
+        self.accelerated = made
+        if made.model is not model:
+            made.close()
+            raise ScenarioError(
+                f"the stack {made.stack!r} makes another model of it, such as by an adapter: call "
+                "accelerate first, give its model to the Trainer, and its trainer_callback()"
+            )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Refuse a Trainer that leaves a part of the stack out."""
+        if wrong := [*_left_out(self._accelerated(), args, objects)]:
+            self._end()
+            raise ScenarioError("; ".join(wrong))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Check what took effect, after the first step."""
+        self._accelerated().check()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Close the accelerated model, if the callback has made it."""
+        self._end()
+
+    def _accelerated(self) -> AcceleratedModel:
+        if self.accelerated is None:
+            raise ScenarioError(
+                "the callback of the stack has seen no Trainer being made; give it in `callbacks`, "
+                "not by `add_callback`, or give it an accelerated model"
+            )
+        return self.accelerated
+
+    def _end(self) -> None:
+        if self._own:
+            self._accelerated().close()
+
+
+def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Iterator[str]:
+    """Yield what a Trainer does otherwise than the stack says."""
+    said = dict(of_trainer(args))
+    for part in made.outside:
+        argument = TAKEN_FROM_ARGUMENTS.get(part.name)
+        if argument and said[part.name] != part.value:
+            yield (
+                f"{part.name} is {part.value} by {part.by}, and Trainer's {argument} makes it "
+                f"{said[part.name]}"
+            )
+    names = {part.name.partition(".")[0] for part in made.outside}
+    if "optimizer" in names and not _is_built(made, objects.get("optimizer")):
+        yield (
+            "the stack has an optimizer of its own: give optimizers=(accelerated.optimizer(), None)"
+        )
+    loader = objects.get("train_dataloader")
+    collate = getattr(loader, "collate_fn", None)
+    if "batches" in names and getattr(collate, "__self__", None) is not made:
+        inner = getattr(collate, "data_collator", None)  # What Trainer wraps to drop columns.
+        if getattr(inner, "__self__", None) is not made:
+            yield "the stack has batches of its own: give data_collator=accelerated.collate"
+    yield from _twice(made, args)
+
+
+def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
+    """Return whether a Trainer's optimizer, wrapped by accelerate, is the stack's."""
+    inner = getattr(optimizer, "optimizer", optimizer)
+    return made.built_optimizer is not None and inner is made.built_optimizer
+
+
+def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
+    """Yield what both the stack and the Trainer's arguments would do."""
+    checkpoints = made.effective.gradient_checkpointing
+    for argument, acts in (
+        ("torch_compile", made.answered("compile_model")),
+        ("gradient_checkpointing", checkpoints),
+    ):
+        if acts and getattr(args, argument, False):
+            yield f"the stack does it, and Trainer's {argument} would do it again; leave it out"
