@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_bench_apply.accelerate import accelerate as accelerate
     from accel_bench_apply.accelerated import AcceleratedModel as AcceleratedModel
     from accel_bench_apply.outside import Outside as Outside
+    from accel_bench_apply.script import accelerate as accelerate
     from accel_bench_apply.trainer_impl import AccelerateCallback as AccelerateCallback
 
 _HOMES = {
     "AccelerateCallback": "trainer_impl",
     "AcceleratedModel": "accelerated",
     "Outside": "outside",
-    "accelerate": "accelerate",
+    "accelerate": "script",
 }
 
 __all__ = ["AccelerateCallback", "AcceleratedModel", "Outside", "accelerate"]
@@ -27,7 +27,5 @@ __all__ = ["AccelerateCallback", "AcceleratedModel", "Outside", "accelerate"]
 def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
     if name in _HOMES:
-        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = found  # Importing a module of the package would put it in its place.
-        return found
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from accel_bench.modeling.contract import text_config
 from accel_bench.plugins.active import task_of
 from accel_bench.plugins.constraints import refuse_architecture
 from accel_bench.run_context import Run
-from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.worker.answers import require
 from accel_bench.worker.heartbeat import Heartbeat
@@ -63,7 +61,9 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         """Sentences on what was added because a plugin needs it, such as an adapter."""
 
         self.outside: tuple[Outside, ...] = tuple(
-            parts_outside(self._active, experiment.scenario, stack.settings, asked.written)
+            parts_outside(
+                self._active, experiment.scenario, stack.settings, asked.written, given is not None
+            )
         )
         """Parts of the stack that the script must do itself, or take from here."""
 
@@ -77,7 +77,6 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self._folder = folder
         self._heartbeat = Heartbeat(folder / "heartbeat")
         self._run = _make_run(experiment, world, folder, trust_remote_code, given)
-        self._environment = recorded(os.environ)
         self._probe: Any = None
         self._checked: EffectiveConfiguration | None = None
         try:
@@ -102,7 +101,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         from accel_bench.worker.verify.effective import read_effective
 
         run = self._alive()
-        return self._checked or read_effective(run, None, self._environment)
+        return self._checked or read_effective(run)
 
     def evidence(self) -> dict[str, Any]:
         """Return the evidence by which each plugin shows that it acts, by plugin."""
@@ -196,7 +195,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self._probe.check()
         # The script's own one, if it takes none from here.
         run.optimizer = next(iter(self._probe.optimizers.values()), run.optimizer)
-        found = read_effective(run, self._probe, self._environment)
+        found = read_effective(run, self._probe)
         if any(part.name == "parallel" for part in self.outside):
             # A script that joins the ranks itself wraps the model where nobody sees it.
             found, run = found.model_copy(update={"world_size": 1}), replace(run, world_size=1)
@@ -248,14 +247,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         list(active.call_all("prepare_experiment", run=run))
         list(active.call_all("prepare_process", run=run))
         self._set_up()
-        loader = active.answers("load_model")
         if given is None and names_data:
             run.dataset = active.require("load_data", run=run)
-        elif given is not None and loader is not None and loader.slot is None:
-            raise AccelBenchError(
-                f"{loader.name} loads the model itself, since it changes the weights on the way; "
-                "give its local directory or hub id in place of the module"
-            )
         if given is not None:
             refuse_architecture(active, type(given).__name__)
             self._prepare_given(given)

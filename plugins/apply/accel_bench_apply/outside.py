@@ -62,25 +62,36 @@ class Outside:
 
 
 def parts_outside(
-    active: ActivePlugins, scenario: Scenario, settings: Collection[str], written: Collection[str]
+    active: ActivePlugins,
+    scenario: Scenario,
+    settings: Collection[str],
+    written: Collection[str],
+    given: bool,
 ) -> Iterator[Outside]:
     """Yield the parts that a script must do, given the dotted keys that the stack and the scenario
     set.
 
-    Raises PluginError for a plugin that drives the steps itself.
+    Raises PluginError for a plugin that drives the steps itself, and for one that loads the model
+    if a module is `given`.
     """
-    engine = active.answers("build_engine")
+    engine, loader = active.answers("build_engine"), active.answers("load_model")
     if engine is not None and engine.slot is None:
         raise PluginError(
             f"{engine.name} drives the optimizer steps itself, and here the script does: train "
             "with that library's own program"
         )
+    if given and loader is not None and loader.slot is None:
+        raise PluginError(
+            f"{loader.name} loads the model itself, since it changes the weights on the way: give "
+            "the model's local directory or hub id in place of the module"
+        )
     for hook, (name, way) in TAKEN.items():
         plugin = active.answers(hook)
         if plugin is not None and plugin.slot is None:
             yield Outside(name, plugin.name, way)
+    done = (*DONE, *OF_A_RUN, *(() if scenario.train.autocast_dtype else ("train.precision",)))
     for key in dict.fromkeys([*settings, *written]):
-        if not _is_below(key, (*DONE, *OF_A_RUN)) and _value(scenario, key) is not None:
+        if not _is_below(key, done) and _value(scenario, key) is not None:
             by = "the stack" if key in settings else "the scenario"
             yield Outside(key, by, _way(key), _value(scenario, key))
     yield from _ranks(active, scenario)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +15,14 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.devices import device_types, of_torch_type
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Planned, PlanRequest
+from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, missing_extra
+from accel_bench.plugins.validation import marked_methods
 from accel_bench.runner.purpose import plan_stack
 from accel_bench.scenario.draft import Draft, dotted
 from accel_bench.scenario.find import ScenarioSource, find_drafts, to_plain
 from accel_bench.scenario.settings import Resources
-from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
+from accel_bench.scenario.uses import NO_PLUGIN, Use, slot_defaults
 
 STACK = "script"
 """Name of a stack that is given by its plugins."""
@@ -93,9 +95,13 @@ def ask(  # noqa: PLR0913 - what a script says
     if others:
         raise ScenarioError(f"a script takes one scenario, and {scenario!r} holds several")
     name = _add_stack(draft, stack)
-    settings = {**dict(of_trainer(arguments)), **to_plain(overrides, "overrides")}
-    draft = draft.with_values((key, value, f"overrides {key!r}") for key, value in settings.items())
-    fixed = {**_of_model(model, draft, folder), **_of_world(draft, world), "metrics": []}
+    changes = to_plain(overrides, "overrides")
+    draft = draft.with_values((key, value, f"overrides {key!r}") for key, value in changes.items())
+    training = ((key, draft.get(key) or {}) for key in ("train", "optimizer"))
+    written = tuple(key for key, _ in dotted(dict(training)) if key != "optimizer.use")
+    # What the scenario says and Trainer's arguments do not, a part outside says, and the callback.
+    decided = {key: value for key, value in of_trainer(arguments) if draft.get(key) is None}
+    fixed = {**decided, **_of_model(model, draft, folder), **_of_world(draft, world), "metrics": []}
     request = PlanRequest(
         overrides=tuple(fixed.items()),
         trust_remote_code=trust_remote_code,
@@ -104,9 +110,15 @@ def ask(  # noqa: PLR0913 - what a script says
         stand_ins=True,
         notify=lambda line: None,
     )
-    planned = plan_stack(draft, read_machine(), request, name)
-    of_training = {key: draft.get(key) or {} for key in ("train", "optimizer")}
-    written = tuple(key for key, _ in dotted(of_training) if key.partition(".")[2] != "use")
+    try:
+        planned = plan_stack(draft, read_machine(), request, name)
+    except PluginError as error:
+        if world.size > 1 or name is None or not _joins_ranks(draft.stack(name).use):
+            raise
+        raise PluginError(
+            f"{error}. This script is one process: `torchrun` starts several, and each calls "
+            "torch.distributed.init_process_group before accelerate"
+        ) from error
     return Asked(planned, written, draft.get("data") is not None)
 
 
@@ -153,6 +165,12 @@ def _written(stack: Any) -> tuple[str, Any]:
         "a stack is a name, plugins joined by +, a list of plugins, or a mapping as in a scenario, "
         f"and no {type(stack).__name__}"
     )
+
+
+def _joins_ranks(uses: Iterable[Use]) -> bool:
+    """Return whether a plugin of a stack shares the work among ranks."""
+    kinds = (load_class(use.use, allow_torch=True) for use in uses)
+    return any("parallelize_model" in dict(marked_methods(kind)) for kind in kinds)
 
 
 def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:

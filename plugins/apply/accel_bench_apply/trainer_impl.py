@@ -8,9 +8,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from accel_bench.errors import ScenarioError
-from accel_bench_apply.accelerate import accelerate
+from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench_apply.accelerated import AcceleratedModel
 from accel_bench_apply.request import of_trainer
+from accel_bench_apply.script import accelerate
 
 TAKEN_FROM_ARGUMENTS = {
     "train.micro_batch_size": "per_device_train_batch_size",
@@ -116,9 +117,10 @@ def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
 def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
     """Yield what both the stack and the Trainer's arguments would do."""
     checkpoints = made.effective.gradient_checkpointing
-    for argument, acts in (
-        ("torch_compile", made.answered("compile_model")),
-        ("gradient_checkpointing", checkpoints),
+    for acts, names in (
+        (made.answered("compile_model"), ("torch_compile",)),
+        (checkpoints, tuple(f"{word}_checkpointing" for word in CHECKPOINTING_WORDS)),
     ):
-        if acts and getattr(args, argument, False):
-            yield f"the stack does it, and Trainer's {argument} would do it again; leave it out"
+        said = next((name for name in names if getattr(args, name, False)), "")
+        if acts and said:
+            yield f"the stack does it, and Trainer's {said} would do it again; set it to False"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import accel_bench
 from accel_bench.testing import run_scenario
@@ -74,3 +75,17 @@ def script_losses(model: Any, stack: str | None, scenario: Mapping[str, Any]) ->
             if step == 0:
                 accelerated.check()
     return losses
+
+
+def small_llama() -> Any:
+    """Return a llama of two small layers with random weights."""
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config)

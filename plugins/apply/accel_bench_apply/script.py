@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,8 @@ def accelerate(  # noqa: PLR0913 - what a script says
     current CUDA device is used.
 
     Raises ScenarioError or PluginError for what must be mended, and HookError for a plugin that
-    fails; what it has changed is undone. A second model cannot be accelerated before the first is
+    fails; what it has changed is undone. What is added because a plugin needs it, such as an
+    adapter, is a warning. A second model cannot be accelerated before the first is
     closed: plugins change functions of the whole process.
     """
     from accel_bench_apply.accelerated import AcceleratedModel
@@ -88,6 +90,8 @@ def accelerate(  # noqa: PLR0913 - what a script says
             shutil.rmtree(folder, ignore_errors=True)
             raise
         _open.append(made)
+        for notice in made.notices:
+            warnings.warn(f"stack {made.stack!r}: {notice}", stacklevel=2)
         return made
 
 
