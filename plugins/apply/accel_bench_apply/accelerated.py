@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accel_bench.engine import Batch, Loss
-from accel_bench.errors import AccelBenchError, InvalidRunError
+from accel_bench.errors import AccelBenchError, InvalidRunError, ScenarioError
 from accel_bench.job import Job
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Device
@@ -196,9 +196,6 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         # The script's own one, if it takes none from here.
         run.optimizer = next(iter(self._probe.optimizers.values()), run.optimizer)
         found = read_effective(run, self._probe)
-        if any(part.name == "parallel" for part in self.outside):
-            # A script that joins the ranks itself wraps the model where nobody sees it.
-            found, run = found.model_copy(update={"world_size": 1}), replace(run, world_size=1)
         degraded, invalid = differences(run, found)
         if invalid:
             raise InvalidRunError(invalid)
@@ -252,7 +249,13 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         if given is not None:
             refuse_architecture(active, type(given).__name__)
             self._prepare_given(given)
-        build_model(active, run, self._heartbeat, given)
+        try:
+            build_model(active, run, self._heartbeat, given)
+        except ScenarioError as error:
+            if run.dataset is not None or run.model is not None:
+                raise
+            way_out = "what loading needs of data is that of `scenario`, which names none"
+            raise ScenarioError(f"{error}; {way_out}") from error
         from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
         self._probe = FirstStepProbe(run)

@@ -77,15 +77,9 @@ def script_losses(model: Any, stack: str | None, scenario: Mapping[str, Any]) ->
     return losses
 
 
-def small_llama() -> Any:
+def small_llama(**changes: int) -> Any:
     """Return a llama of two small layers with random weights."""
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     torch.manual_seed(0)
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **{**sizes, **heads, **changes}))
