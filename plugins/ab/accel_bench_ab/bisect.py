@@ -1,0 +1,137 @@
+"""`accel-bench bisect`: find the change that made something slower."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import split
+from typing import Annotated
+
+import typer
+
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.cli.options import CompareOption, PlanOptions, parse_fraction, takes
+from accel_bench.cli.output import print_aside, print_report
+from accel_bench.cli.request import Invocation, plan_request, single_draft
+from accel_bench.documents.escaping import plain
+from accel_bench.documents.presets import find_presets
+from accel_bench.errors import ScenarioError
+from accel_bench.runner.interrupted import open_results
+from accel_bench_ab.bisect_commits import CommitHistory
+from accel_bench_ab.bisect_history import History
+from accel_bench_ab.bisect_packages import PackageHistory
+from accel_bench_ab.bisect_report import bisect_report, bisect_view
+from accel_bench_ab.bisect_rounds import BisectRounds
+from accel_bench_ab.bisect_search import Bisection
+from accel_bench_ab.bisect_subject import CommandSubject, ScenarioSubject, Subject, is_scenario
+from accel_bench_ab.scenario import By, CommandSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectOptions(PlanOptions):
+    """Options of `bisect`."""
+
+    ends: Annotated[
+        str,
+        typer.Argument(
+            metavar="GOOD..BAD", help="Two commits, or two lock files: OLD.txt..NEW.txt."
+        ),
+    ]
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND | SCENARIO", help="A command, or a scenario."),
+    ]
+    build: Annotated[
+        str, typer.Option(metavar="COMMAND", help="Run this in each work tree first.")
+    ] = ""
+    floor: Annotated[
+        str, typer.Option(metavar="FRACTION", help="Smallest effect that counts: 2% or 0.02.")
+    ] = "2%"
+    rounds: Annotated[
+        int, typer.Option(min=MINIMUM_ROUNDS, help="Most rounds of one comparison.")
+    ] = 80
+    compare: CompareOption = None
+    by: Annotated[
+        By, typer.Option(help="What a command's run is counted in; wall is for any command.")
+    ] = "tokens"
+    steps: Annotated[
+        int, typer.Option(min=0, help="End a command after so many measured steps.")
+    ] = 0
+    stack: Annotated[str, typer.Option(help="The stack of the scenario; else the baseline.")] = ""
+    max_runs: Annotated[
+        int,
+        typer.Option(min=1, help="Stop before more runs in all; a larger number goes on."),
+    ] = 1000
+
+
+@takes(BisectOptions)
+def bisect(options: BisectOptions) -> int:
+    """Find the change between a good and a bad version that made something slower.
+
+    The versions are commits by first parent, each in a work tree of its own, or the packages
+    between two lock files, one changed after the other. Probes are measured in the same rounds as
+    both ends, and the answer is confirmed by fresh rounds. The same command goes on where it was
+    stopped.
+
+    Exits with 0 for an answer: a change, several, or none. Exits with 5 if it is open, also because
+    versions that could not be measured hide the change.
+    """
+    floor = parse_fraction(options.floor, "--floor")
+    history = read_history(options)
+    invoked = Invocation(options)
+    subject = _subject(options, invoked)
+    notify = _silent if options.quiet else print_aside
+    versions = history.versions
+    notify(plain(f"{len(versions)} versions from {versions[0].name} to {versions[-1].name}"))
+    if options.dry_run:
+        return 0
+    with open_results(options.results, write=True) as store:
+        with invoked.sessions(store) as new_session:
+            bisection = Bisection(len(versions), floor, options.rounds)
+            rounds = BisectRounds(history, subject, bisection, store, new_session,
+                                  lambda line: notify(plain(line)), options.max_runs)  # fmt: skip
+            report = bisect_report(rounds, rounds.search())
+    print_report(bisect_view(report), options.output)
+    if not report.exit_code:
+        history.close()
+    return report.exit_code
+
+
+def read_history(options: BisectOptions) -> History:
+    """Return the history between two ends. Raises ScenarioError."""
+    good, dots, bad = options.ends.partition("..")
+    if not (good and dots and bad) or bad.startswith("."):
+        raise ScenarioError(f"{options.ends}: expected GOOD..BAD: two commits, or two lock files")
+    files = [Path(end).is_file() for end in (good, bad)]
+    if all(files):
+        if options.build:
+            raise ScenarioError("--build belongs to commits; pip builds packages")
+        return PackageHistory(Path(good), Path(bad))
+    if any(files):
+        other = bad if files[0] else good
+        raise ScenarioError(f"{options.ends}: there is no file {other!r}")
+    return CommitHistory(good, bad, split(options.build), Path.cwd())
+
+
+def _subject(options: BisectOptions, invoked: Invocation) -> Subject:
+    """Return what is run at each version. Raises ScenarioError."""
+    words: Sequence[str] = options.words
+    compared = {"measure.compare": options.compare}
+    if not is_scenario(words, [*find_presets("scenarios")]):
+        if options.stack:
+            raise ScenarioError("--stack belongs to a scenario, and a command was given")
+        settings = CommandSettings(by=options.by, steps=options.steps, compare=options.compare)
+        return CommandSubject(words, settings, plan_request(options, {}), invoked)
+    with redirect_stdout(sys.stderr):
+        draft = single_draft(words[0], "bisect")
+        request = plan_request(options, compared)
+    only = (options.stack,) if options.stack else ()
+    plan = invoked.plan(draft, replace(request, only=only, build_environments=False))
+    return ScenarioSubject(draft, options.stack or plan.baseline, request, invoked)
+
+
+def _silent(line: str) -> None:
+    """Print nothing."""

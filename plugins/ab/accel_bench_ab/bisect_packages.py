@@ -1,0 +1,215 @@
+"""The packages between two lock files: changed one at a time, or with those that they need.
+
+Which combinations are allowed is read from the metadata of what is installed at both ends: a change
+is made as soon as everything that is installed with it agrees, and together with further changes
+where nothing less agrees. pip has the last word when an environment is built.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from accel_bench.documents.files import read_text
+from accel_bench.errors import ScenarioError
+from accel_bench.plugins.doors import find_entry
+from accel_bench.scenario.settings import PythonEnvironment
+from accel_bench_ab.bisect_history import Prepared, Version, VersionError, run_program
+
+MOST_BYTES = 1 << 22
+"""Size of the largest lock file."""
+
+READ_NEEDS = """\
+import json
+from importlib import metadata
+found = [one for one in metadata.distributions() if one.metadata and one.metadata["Name"]]
+print(json.dumps([[one.metadata["Name"], one.version, list(one.requires or ())] for one in found]))
+"""
+"""Program that prints name, version and requirements of each installed distribution."""
+
+Lock = Mapping[str, Requirement]
+"""Pinned requirements by canonical name."""
+
+
+class Package(NamedTuple):
+    """A pinned package with what it needs."""
+
+    version: str
+    needs: tuple[Requirement, ...] = ()
+
+
+Packages = Mapping[str, Package]
+"""Packages of an environment by canonical name."""
+
+
+class PackageHistory:
+    """Combinations of packages from an old lock file to a new one."""
+
+    def __init__(self, old: Path, new: Path, index: str = "") -> None:
+        """Read two lock files and build the environments of both. Raises ScenarioError."""
+        self._index = index
+        self._old, self._new = read_lock(old), read_lock(new)
+        changed = [name for name in {**self._old, **self._new}
+                   if str(self._old.get(name)) != str(self._new.get(name))]  # fmt: skip
+        if not changed:
+            raise ScenarioError(f"{old}..{new}: both pin the same packages")
+        ends = [self._installed(lock) for lock in (self._old, self._new)]
+        self._groups = order_changes(changed, *ends)
+        self.versions = [Version("old", str(old)), *self._versions()]
+        self.identity = [index, *map(str, self._old.values()), "", *map(str, self._new.values())]
+
+    def prepare(self, version: int, environment: bool) -> Prepared:
+        """Build the environment of a combination. Raises VersionError if pip refuses it."""
+        requirements = tuple(map(str, self._combination(version).values()))
+        if not environment:
+            return Prepared(requirements=requirements)
+        try:
+            return Prepared(python=self._build(requirements), requirements=requirements)
+        except ScenarioError as error:
+            raise VersionError(str(error)) from error
+
+    def close(self) -> None:
+        """Keep the environments, which other commands share."""
+
+    def _versions(self) -> Iterator[Version]:
+        for number, group in enumerate(self._groups, 1):
+            changes = [describe_change(name, self._old, self._new) for name in group]
+            yield Version(f"{number}-{'+'.join(group)[:40]}", ", ".join(changes))
+
+    def _combination(self, version: int) -> dict[str, Requirement]:
+        """Return the requirements after so many groups of changes."""
+        changed = {name for group in self._groups[:version] for name in group}
+        names = {**self._old, **self._new}
+        locks = {name: self._new if name in changed else self._old for name in names}
+        return {name: lock[name] for name, lock in locks.items() if name in lock}
+
+    def _build(self, requirements: Sequence[str]) -> Path:
+        """Return the interpreter of an environment of nothing but these packages."""
+        settings = PythonEnvironment(requirements=tuple(requirements), index=self._index)
+        entry = find_entry("accel_bench.environments", "builder of environments", "packages")
+        with entry.blamed():
+            python: Path = entry.load()(settings, ())
+        return python
+
+    def _installed(self, lock: Lock) -> dict[str, Package]:
+        python = self._build([*map(str, lock.values())])
+        text = run_program([str(python), "-c", READ_NEEDS], python.parent)
+        return dict(_packages(json.loads(text)))
+
+
+def read_lock(path: Path) -> dict[str, Requirement]:
+    """Return the pinned requirements of a file. Raises ScenarioError for anything else in it.
+
+    Hashes, comments and requirements whose marker does not hold here are left out.
+    """
+    text = read_text(path, MOST_BYTES, ScenarioError, "; is it a lock file?")
+    found: dict[str, Requirement] = {}
+    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        written = line.partition(" #")[0].partition("--hash")[0].strip()
+        if not written or written.startswith("#"):
+            continue
+        try:
+            requirement = Requirement(written)
+        except InvalidRequirement as error:
+            requirement, reason = None, str(error).partition("\n")[0]
+        if requirement is None or not _is_pinned(requirement):
+            why = "it pins no version" if requirement else reason
+            raise ScenarioError(
+                f"{path}: entry {number}: {written!r}: {why}; a lock file has NAME==VERSION on "
+                "each line, as `pip freeze` and `pip-compile` write it"
+            )
+        if requirement.marker is None or requirement.marker.evaluate():
+            found[canonicalize_name(requirement.name)] = requirement
+    if not found:
+        raise ScenarioError(f"{path}: no package is pinned in it")
+    return found
+
+
+def _is_pinned(requirement: Requirement) -> bool:
+    pins = list(requirement.specifier)
+    return bool(requirement.url) or (len(pins) == 1 and pins[0].operator in ("==", "==="))
+
+
+def describe_change(name: str, old: Lock, new: Lock) -> str:
+    """Return a change of a package, such as `numpy 2.1 -> 2.2`."""
+    if name not in new:
+        return f"{name} removed"
+    if name not in old:
+        return f"{name} added"
+    versions = [str(lock[name].specifier).lstrip("=") or lock[name].url for lock in (old, new)]
+    return f"{name} {versions[0]} -> {versions[1]}"
+
+
+def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[list[str]]:
+    """Return changes in groups, one package each where its dependencies allow that.
+
+    The order is that of `changed`, as far as each combination is allowed.
+    """
+    left, groups, now = list(changed), [], dict(old)
+    while left:
+        group = next((g for g in ([name] for name in left) if _allowed(_with(now, g, new))), None)
+        group = group or _smallest_group(left, now, new)
+        now = _with(now, group, new)
+        left = [name for name in left if name not in group]
+        groups.append(group)
+    return groups
+
+
+def _smallest_group(left: Sequence[str], now: Packages, new: Packages) -> list[str]:
+    """Return the smallest set of changes that is allowed, grown from each by what it breaks."""
+    grown = [_grown(name, left, now, new) for name in left]
+    return min(grown, key=len)
+
+
+def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list[str]:
+    """Return a change with those that it needs, and that need it."""
+    group = [name]
+    while broken := _broken(_with(now, group, new)):
+        more = next((one for one in left if one in broken and one not in group), None)
+        if more is None:  # The ends themselves disagree, so that no order can be derived.
+            return list(left)
+        group.append(more)
+    return group
+
+
+def _with(now: Packages, group: Iterable[str], new: Packages) -> dict[str, Package]:
+    """Return the packages after some changes."""
+    changed = dict(now)
+    for name in group:
+        changed.pop(name, None)
+        if name in new:
+            changed[name] = new[name]
+    return changed
+
+
+def _allowed(packages: Packages) -> bool:
+    return not _broken(packages)
+
+
+def _broken(packages: Packages) -> set[str]:
+    """Return the packages that take part in a requirement that is not met."""
+    return {
+        one
+        for name, package in packages.items()
+        for need in package.needs
+        if not _met(need, packages)
+        for one in (name, canonicalize_name(need.name))
+    }
+
+
+def _met(need: Requirement, packages: Packages) -> bool:
+    found = packages.get(canonicalize_name(need.name))
+    return found is not None and need.specifier.contains(found.version, prereleases=True)
+
+
+def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
+    """Yield installed distributions, with the requirements that hold without extras."""
+    for name, version, needs in rows:
+        parsed = [Requirement(need) for need in needs]
+        held = [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
+        yield canonicalize_name(name), Package(version, tuple(held))

@@ -1,0 +1,220 @@
+"""Rounds of `bisect`, measured in ordinary sessions, and the state from which it goes on.
+
+The state names the sessions of each comparison and what was skipped. The rounds themselves are read
+from the store, so that a search that was killed goes on from the last complete round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.quantity import Quantity
+from accel_bench.analysis.wording import count, join_names
+from accel_bench.documents.base import Frozen
+from accel_bench.documents.canonical import digest
+from accel_bench.documents.files import read_text, write_atomically
+from accel_bench.errors import AccelBenchError, ScenarioError, StoreError
+from accel_bench.planning.plan import Plan
+from accel_bench.result import Result
+from accel_bench.runner.artifacts import log_end
+from accel_bench.runner.session import Session
+from accel_bench.store.database import Store
+from accel_bench_ab.bisect_history import History, Prepared, VersionError
+from accel_bench_ab.bisect_search import (
+    BisectAnswer,
+    Bisection,
+    Comparing,
+    Costs,
+    MoreRounds,
+)
+from accel_bench_ab.bisect_subject import Subject
+
+FOLDER = "bisect"
+"""Folder of states, beside the results."""
+
+MOST_BYTES = 1 << 24
+"""Size of the largest state."""
+
+
+class BisectSession(Frozen):
+    """A session of a search."""
+
+    kind: str
+    versions: tuple[int, ...] = Field(strict=False)
+    id: str
+
+
+class BisectState(Frozen):
+    """What a search has done so far."""
+
+    sessions: tuple[BisectSession, ...] = Field((), strict=False)
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Reasons of skipped versions, by place."""
+
+
+@dataclass
+class BisectRounds:
+    """Search that measures what it needs."""
+
+    history: History
+    subject: Subject
+    bisection: Bisection
+    store: Store
+    new_session: Callable[..., Session]
+    notify: Callable[[str], object]
+
+    most_runs: int
+    """Maximum number of runs in all."""
+
+    seconds: float = 0.0
+    """Seconds of all runs so far."""
+
+    runs: int = 0
+    """Number of runs so far, failed ones included."""
+
+    quantity: Quantity = field(default_factory=Quantity)
+    """Compared quantity."""
+
+    _state: BisectState = field(default_factory=BisectState)
+
+    def __post_init__(self) -> None:
+        key = digest([*self.history.identity, "", *self.subject.identity,
+                      repr(self.bisection.floor)], 24)  # fmt: skip
+        self.path = Path(self.store.folder) / FOLDER / f"{key}.json"
+        if self.path.exists():
+            text = read_text(self.path, MOST_BYTES, StoreError, "; is it a state of bisect?")
+            try:
+                self._state = BisectState.model_validate_json(text)
+            except ValidationError as error:
+                raise StoreError(f"{self.path}: no state of this bisect; remove it") from error
+            self.bisection.skipped |= {int(k): why for k, why in self._state.skipped.items()}
+            for one in self._state.sessions:
+                self._read(Comparing(one.kind, one.versions), one.id)  # type: ignore[arg-type]
+            self.notify(f"goes on after {count(self.runs, 'run')} ({self.path})")
+
+    def search(self) -> BisectAnswer:
+        """Measure until there is an answer, or no more runs are allowed."""
+        while isinstance(more := self.bisection.next(), MoreRounds):
+            left = (self.most_runs - self.runs) // len(more.comparing.versions)
+            if left < 1:
+                reason = f"--max-runs {self.most_runs} allows no more; the same command with a " \
+                    "larger one goes on"  # fmt: skip
+                return BisectAnswer("inconclusive", reason=reason)
+            self._measure(more._replace(rounds=min(left, more.rounds)))
+        return more
+
+    def _measure(self, more: MoreRounds) -> None:
+        """Measure rounds; a version that cannot be is skipped instead."""
+        versions = more.comparing.versions
+        ready = {}
+        for one in versions:
+            try:
+                ready[self._name(one)] = self._prepare(one)
+            except VersionError as error:
+                self._skip(one, str(error))
+                return
+        is_new = not self.bisection.rounds.get(more.comparing)
+        rounds = 1 if is_new and not all(map(self._has_run, versions)) else more.rounds
+        plan = self.subject.plan(ready, rounds)
+        self._refuse_skipped(plan)
+        session = self.new_session(interleave=True)
+        made = BisectSession(kind=more.comparing.kind, versions=versions, id=session.id)
+        self._keep(sessions=(*self._state.sessions, made))
+        self.notify(self._announcement(more.comparing, rounds))
+        session.run_plan(plan)
+        if not self._read(more.comparing, session.id):
+            self._blame(versions, session.id)
+
+    def _prepare(self, version: int) -> Prepared:
+        ready = self.history.prepare(version, self.subject.needs_environment)
+        if not self.subject.needs_environment:
+            try:
+                self.subject.plan({self._name(version): ready}, 1)
+            except ScenarioError as error:
+                raise VersionError(str(error)) from error
+        return ready
+
+    def _refuse_skipped(self, plan: Plan) -> None:
+        for one in plan.planned:
+            if one.skipped:
+                name = self.subject.version_of(one.experiment)
+                raise ScenarioError(f"{name} cannot be run: {'; '.join(one.skipped)}")
+
+    def _read(self, comparing: Comparing, session: str) -> bool:
+        """Add the complete rounds of a session; return whether there was one."""
+        results = self.store.results(session=session)
+        self.runs += len(results)
+        self.seconds += sum(one.seconds for one in results)
+        found = [*self._complete(comparing, results)]
+        for costs in found:
+            self.bisection.add(comparing, costs)
+        return bool(found)
+
+    def _complete(self, comparing: Comparing, results: Sequence[Result]) -> Iterator[Costs]:
+        costs: dict[int, Mapping[tuple[str, int], float]] = {}
+        places = {self._name(one): one for one in comparing.versions}
+        for row in collect_experiments(results):
+            if row.usable and row.quantity.obstacle:
+                raise ScenarioError(f"{row.name}: {row.quantity.obstacle}")
+            if row.usable:
+                self.quantity = row.quantity.without_costs
+                costs[places[self.subject.version_of(row.planned.experiment)]] = row.quantity.costs
+        if set(costs) == set(comparing.versions):
+            shared = set.intersection(*(set(one) for one in costs.values()))
+            for key in sorted(shared):
+                yield {place: one[key] for place, one in costs.items()}
+
+    def _blame(self, versions: Sequence[int], session: str) -> None:
+        """Skip the version of which no run completed.
+
+        Raises AccelBenchError for a version that has run before, and for an end.
+        """
+        results = self.store.results(session=session)
+        failed = [one for one in results if not one.status.completed]
+        for run in failed:
+            name = self.subject.version_of(run.experiment)
+            place = next(one for one in versions if self._name(one) == name)
+            why = " | ".join([*run.reasons, *list(log_end(run))[-2:]])[-400:]
+            if self._has_run(place) or place in (0, self.bisection.versions - 1):
+                raise AccelBenchError(
+                    f"a run of {name} ended as {run.status.value}: {why}; the log is in "
+                    f"{self.store.folder / run.folder}. The same command goes on from here"
+                )
+            self._skip(place, f"its run ended as {run.status.value}: {why}")
+            return
+        raise AccelBenchError(f"session {session} has no complete round; the same command goes on")
+
+    def _skip(self, version: int, reason: str) -> None:
+        if version in (0, self.bisection.versions - 1):
+            raise ScenarioError(
+                f"{self._name(version)}, the {'bad' if version else 'good'} end, cannot be "
+                f"measured: {reason}"
+            )
+        self.bisection.skipped[version] = reason
+        self._keep(skipped={**self._state.skipped, str(version): reason})
+        self.notify(f"{self._name(version)} is skipped: {reason}")
+
+    def _keep(self, **changes: object) -> None:
+        self._state = self._state.model_copy(update=changes)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, self._state.model_dump_json(indent=1))
+
+    def _has_run(self, version: int) -> bool:
+        return any(version in costs for own in self.bisection.rounds.values() for costs in own)
+
+    def _name(self, version: int) -> str:
+        return self.history.versions[version].name
+
+    def _announcement(self, comparing: Comparing, rounds: int) -> str:
+        good, *others = map(self._name, comparing.versions)
+        title = ""
+        if comparing.kind == "probe":
+            title = f" ({self.history.versions[comparing.versions[1]].title})"
+        known = len(self.bisection.rounds.get(comparing, ()))
+        more = f"{count(rounds, 'more round' if known else 'round')} of"
+        return f"{comparing.kind}: {more} {join_names(others)}{title} beside {good}"

@@ -1,0 +1,128 @@
+"""The work that `bisect` runs at each version: a command, or a stack of a scenario."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from accel_bench.cli.request import Invocation
+from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.experiment import Experiment
+from accel_bench_ab.bisect_history import Prepared
+from accel_bench_ab.scenario import CommandSettings, NamedCommand
+from accel_bench_ab.session import plan_commands
+
+
+class Subject(Protocol):
+    """Work that runs at each version."""
+
+    @property
+    def needs_environment(self) -> bool:
+        """True if the interpreter of a version's environment is needed before it is planned."""
+
+    @property
+    def identity(self) -> Sequence[str]:
+        """Texts that tell this work from any other."""
+
+    def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
+        """Return the plan of rounds of versions, by name."""
+
+    def version_of(self, experiment: Experiment) -> str:
+        """Return the name of the version that an experiment of such a plan ran."""
+
+
+@dataclass(frozen=True)
+class CommandSubject:
+    """A command; its versions are stacks."""
+
+    command: Sequence[str]
+    settings: CommandSettings
+    request: PlanRequest
+    invoked: Invocation
+
+    @property
+    def needs_environment(self) -> bool:
+        """True: the command may be a program of the environment."""
+        return True
+
+    @property
+    def identity(self) -> list[str]:
+        """Command and settings."""
+        return [*self.command, repr(self.settings)]
+
+    def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
+        """Return the plan of the command in each version's folder and environment."""
+        commands = [self._command(name, ready) for name, ready in versions.items()]
+        overrides = (*self.request.overrides, ("name", "bisect"), ("measure.rounds", rounds))
+        # The environment of a version is the command line's choice, and no file's.
+        request = replace(self.request, overrides=overrides, allow_environment=True)
+        return plan_commands(commands, self.settings, self.invoked, request)
+
+    def version_of(self, experiment: Experiment) -> str:
+        """Return the name of the experiment's stack."""
+        return experiment.stack.name
+
+    def _command(self, name: str, ready: Prepared) -> NamedCommand:
+        program, *arguments = self.command
+        if ready.python is None:
+            return NamedCommand(name, self.command, str(ready.folder or ""))
+        scripts = ready.python.parent
+        own = scripts / program
+        program = str(own) if os.sep not in program and own.is_file() else program
+        variables = {
+            "PATH": os.pathsep.join([str(scripts), os.environ.get("PATH", "")]),
+            "VIRTUAL_ENV": str(scripts.parent),
+        }
+        settings = {f"environment.{key}": value for key, value in variables.items()}
+        return NamedCommand(name, [program, *arguments], str(ready.folder or ""), settings)
+
+
+@dataclass(frozen=True)
+class ScenarioSubject:
+    """One stack of a scenario; its versions are environments."""
+
+    draft: Draft
+    stack: str
+    request: PlanRequest
+    invoked: Invocation
+
+    @property
+    def needs_environment(self) -> bool:
+        """False: the plan builds the environment."""
+        return False
+
+    @property
+    def identity(self) -> list[str]:
+        """Scenario as it is written, changes of the command line, and stack."""
+        return [repr(self.draft.data), repr(self.request.overrides), self.stack]
+
+    def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
+        """Return the plan of the stack in each version's environment, which is built."""
+        draft = copy.deepcopy(self.draft)
+        draft.data["environments"] = {
+            name: {"requirements": [*ready.requirements]} for name, ready in versions.items()
+        }
+        request = replace(
+            self.request,
+            overrides=(*self.request.overrides, ("measure.rounds", rounds)),
+            only=(self.stack,),
+            no_baseline=True,
+            # The environments are the command line's choice: all else was planned without this.
+            allow_environment=True,
+        )
+        return self.invoked.plan(draft, request)
+
+    def version_of(self, experiment: Experiment) -> str:
+        """Return the name of the experiment's environment."""
+        return experiment.scenario.resources.environment
+
+
+def is_scenario(words: Sequence[str], known: Sequence[str]) -> bool:
+    """Return whether words are a scenario: one word, a scenario file or a shipped one's name."""
+    return len(words) == 1 and (Path(words[0]).suffix in (".yaml", ".yml", ".toml") or
+                                words[0] in known)  # fmt: skip

@@ -1,0 +1,135 @@
+"""`accel-bench bisect` over real commits: found, skipped, stopped, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accel_bench_ab.bisect_commits import CommitHistory
+from accel_bench_ab.bisect_history import VersionError
+from cli.program import call
+
+from accel_bench.errors import ScenarioError
+
+FAST, SLOW = "import time", "import time; time.sleep(0.15)"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints."""
+    names = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *names, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path, title: str, **files: str) -> str:
+    """Commit the text of Python files; return the commit's short name."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", title)
+    return git(folder, "rev-parse", "HEAD")[:10]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty repository, with caches of its own."""
+    monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    return folder
+
+
+def test_the_slow_commit_of_eight_is_found_though_it_was_stopped_and_one_fails(
+    repository: Path, tmp_path: Path
+) -> None:
+    names = [commit(repository, "Begin", work=FAST), commit(repository, "Document")]
+    git(repository, "checkout", "-q", "-b", "side")
+    aside = commit(repository, "Aside", other="1")
+    git(repository, "checkout", "-q", "main")
+    git(repository, "merge", "-q", "--no-ff", "-m", "Merge the side", "side")
+    names.append(git(repository, "rev-parse", "HEAD")[:10])
+    names.append(commit(repository, "Break", work="raise SystemExit(7)"))
+    names.append(commit(repository, "Mend", work=FAST))
+    names.append(commit(repository, "Sleep longer", work=SLOW))
+    names += [commit(repository, title) for title in ("Test", "Release")]
+
+    def bisect(*more: str) -> tuple[int, dict[str, object]]:
+        words = ["--by", "wall", "--results", str(tmp_path / "results"), "--format", "json"]
+        ends = f"{names[0]}..{names[-1]}"
+        done = call("bisect", ends, *words, *more, "--", sys.executable, "work.py",
+                    folder=repository)  # fmt: skip
+        assert done.out, done.err
+        return done.code, json.loads(done.out)
+
+    code, report = bisect("--max-runs", "16")
+    assert code == 5
+    assert report["answer"] == "inconclusive"
+    assert "--max-runs 16" in str(report["conclusion"])
+    assert report["runs"] == 16
+    code, report = bisect()
+    assert (code, report["answer"]) == (0, "culprit"), report
+    assert (report["last_good"], report["first_bad"]) == (names[4], names[5])
+    assert report["versions"] == 8, "commits of the side are no versions of their own"
+    found = {one["version"]: one for one in report["measured"]}  # type: ignore[attr-defined]
+    assert aside not in found
+    assert found[names[3]]["found"] == "skipped"
+    assert "exit code 7" in found[names[3]]["reason"]
+    assert not git(repository, "worktree", "list").count("\n"), "work trees are removed"
+    known = report["runs"]
+    assert bisect()[1]["runs"] == known, "an answer that is known runs nothing"
+
+
+def test_a_build_that_fails_skips_its_commit_with_the_reason(repository: Path) -> None:
+    good = commit(repository, "Begin", build="open('made', 'w').close()")
+    bad = commit(repository, "Break", build="raise SystemExit('no compiler')")
+    history = CommitHistory(good, bad, [sys.executable, "build.py"], repository)
+    folder = history.prepare(0, True).folder
+    assert folder is not None
+    assert (folder / "made").exists()
+    (folder / "made").unlink()
+    history.prepare(0, True)
+    assert not (folder / "made").exists(), "it is built once"
+    with pytest.raises(VersionError, match="ended with 1: no compiler"):
+        history.prepare(1, True)
+    history.close()
+    assert not folder.exists()
+
+
+def test_a_build_that_was_cut_off_begins_anew(repository: Path) -> None:
+    good, bad = commit(repository, "Begin", a="1"), commit(repository, "Change", a="2")
+    history = CommitHistory(good, bad, (), repository)
+    folder = history.prepare(1, True).folder
+    assert folder is not None
+    (folder / "half").touch()
+    folder.with_name(f"{folder.name}.complete").unlink()
+    history.prepare(1, True)
+    assert (folder / "a.py").read_text() == "2"
+    assert not (folder / "half").exists()
+
+
+def test_a_good_commit_that_is_no_ancestor_is_refused(repository: Path) -> None:
+    first, second = commit(repository, "Begin"), commit(repository, "Change")
+    with pytest.raises(ScenarioError, match="must be an ancestor"):
+        CommitHistory(second, first, (), repository)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["main"], "expected GOOD..BAD"),
+        (["main...other"], "expected GOOD..BAD"),
+        (["nothing..main"], "has no commit 'nothing'"),
+        (["main.py..other.txt"], "there is no file 'other.txt'"),
+    ],
+)
+def test_ends_that_are_none_are_refused(words: list[str], reason: str, repository: Path) -> None:
+    commit(repository, "Begin", main="1")
+    done = call("bisect", *words, "--", "true", folder=repository)
+    assert done.code == 2
+    assert reason in done.err
