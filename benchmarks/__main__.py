@@ -16,6 +16,7 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.machine.provenance import git_state
 from benchmarks import (
     auto_rounds,
+    bisect_histories,
     command_line,
     engine,
     harness,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[Request], Entry | Iterable[Entry]]] = {
     "recommend-bound": recommend_bound.measure_bound,
     "store": lambda asked: store.measure_store(asked.counts),
     "auto-rounds": lambda asked: auto_rounds.measure_auto_rounds(asked.counts),
+    "bisect": lambda asked: bisect_histories.measure_bisect(asked.counts),
     "unchanged-commits": lambda asked: unchanged_commits.measure_unchanged_commits(asked.counts),
 }
 """Benchmarks by name."""

@@ -132,7 +132,8 @@ def read_lock(path: Path) -> dict[str, Requirement]:
 
 def _is_pinned(requirement: Requirement) -> bool:
     pins = list(requirement.specifier)
-    return bool(requirement.url) or (len(pins) == 1 and pins[0].operator in ("==", "==="))
+    exact = len(pins) == 1 and pins[0].operator in ("==", "===")
+    return bool(requirement.url) or (exact and not pins[0].version.endswith("*"))
 
 
 def describe_change(name: str, old: Lock, new: Lock) -> str:

@@ -102,9 +102,12 @@ class BisectRounds:
         while isinstance(more := self.bisection.next(), MoreRounds):
             left = (self.most_runs - self.runs) // len(more.comparing.versions)
             if left < 1:
-                reason = f"--max-runs {self.most_runs} allows no more; the same command with a " \
-                    "larger one goes on"  # fmt: skip
-                return BisectAnswer("inconclusive", reason=reason)
+                reason = (
+                    f"--max-runs {self.most_runs} allows no more; the same command with a larger "
+                    "one goes on"
+                )
+                last, first = self.bisection.known if self.bisection.sides else (None, None)
+                return BisectAnswer("inconclusive", last, first, reason=reason)
             self._measure(more._replace(rounds=min(left, more.rounds)))
         return more
 

@@ -118,6 +118,15 @@ class Bisection:
         """Number of runs so far."""
         return sum(len(costs) for own in self.rounds.values() for costs in own)
 
+    @property
+    def known(self) -> tuple[int, int]:
+        """The last version that is known to be good, and the first one that is known to be bad."""
+        by_side = {
+            side: [one for one, own in self.sides.items() if own == side]
+            for side in ("good", "bad")
+        }
+        return max([0, *by_side["good"]]), min([self.versions - 1, *by_side["bad"]])
+
     def pairs(self, version: int) -> list[tuple[float, float]]:
         """Return the costs of the good end and of a version in the rounds that measured both."""
         rounds = (costs for own in self.rounds.values() for costs in own)
