@@ -1,0 +1,171 @@
+"""Configuration: a stack, and the work of a scenario, as settings of another training program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.presets import find_presets
+from accel_bench.errors import PluginError
+from accel_bench.plugins.manager import load_class
+from accel_bench.scenario.draft import dotted
+from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.scenario.uses import NO_PLUGIN, Use
+from accel_bench_export.equivalents import rules_of
+from accel_bench_export.rules import Translation, translate
+from accel_bench_export.trainers import Trainer, read_trainer
+
+SLOTS = ("adapter", "data", "optimizer", "parallel")
+"""Slots of the work whose plugins have equivalents of their own."""
+
+SECTIONS = ("task", "model", "train")
+"""Sections of a scenario of which each changed key has a setting or a comment."""
+
+
+@dataclass
+class Part:
+    """Settings with one origin."""
+
+    title: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings by dotted key."""
+
+    comments: list[str] = field(default_factory=list)
+    """Sentences on what differs, and on what has no counterpart."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Settings of one program for a stack."""
+
+    name: str
+    """Name of the program."""
+
+    trainer: Trainer
+    stack: str
+    scenario: str
+    """Name of the scenario; empty for a stack alone."""
+
+    parts: list[Part]
+    command: str
+    """Command that trains with it, with `{file}` for the file; empty without a scenario."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings by dotted key; a later part replaces an earlier one's value."""
+        return {key: value for part in self.parts for key, value in part.settings.items()}
+
+
+def configuration(name: str, stack: Stack, scenario: Scenario | None) -> Configuration:
+    """Return a program's configuration of a stack, with the scenario's work unless that is None.
+
+    Without a scenario, it holds what the stack changes. Raises ScenarioError for an unknown
+    program.
+    """
+    trainer = read_trainer(name)
+    parts = []
+    values: dict[str, Any] = {}
+    if scenario is not None:
+        values = dict(dotted(scenario.model_dump(mode="json")))
+        parts += [*_work_parts(name, trainer, scenario, values)]
+    else:
+        parts += [_settings_part(name, trainer, stack)]
+    parts += [_use_part(name, trainer, use) for use in stack.uses]
+    usage = (one.command for one in trainer.usage if _meant(one.when, values))
+    return Configuration(
+        name,
+        trainer,
+        stack.name,
+        "" if scenario is None else scenario.name,
+        [part for part in parts if part.settings or part.comments],
+        next(usage, "") if scenario is not None else "",
+    )
+
+
+def translated(trainer: str, use: Use, **own: Any) -> Translation:
+    """Return a plugin's use as settings of a program; `own` are keys that its slot owns."""
+    return translate(rules_of(use.use, trainer), {**full_options(use), **own})
+
+
+def full_options(use: Use) -> dict[str, Any]:
+    """Return the options of a use with their defaults; as written if it is not installed."""
+    try:
+        kind = load_class(use.use)
+    except PluginError:
+        return dict(use.options)
+    return kind.Options.model_validate_json(canonical_json(use.options)).model_dump(mode="json")
+
+
+def _meant(when: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(values.get(key) == value for key, value in when.items())
+
+
+def _work_parts(
+    name: str, trainer: Trainer, scenario: Scenario, values: Mapping[str, Any]
+) -> Iterator[Part]:
+    """Yield the work: settings that make the program comparable, sections, slots."""
+    yield Part("what makes it train as the scenario does", dict(trainer.always))
+    found = translate(trainer.work, values)
+    usual = dict(dotted(Scenario().model_dump(mode="json")))
+    unsaid = {*found.covered, *trainer.same}
+    changed = [
+        f"{key}: {value!r} has no counterpart"
+        for key, value in values.items()
+        if key.partition(".")[0] in SECTIONS and key not in unsaid and value != usual.get(key)
+    ]
+    if scenario.model.id in find_presets("models"):
+        found.notes.append(
+            f"{scenario.model.id} is a model of accel-bench's catalog: name a hub id or a folder"
+        )
+    title = f"the work of {scenario.name}"
+    yield Part(title, found.settings, [*found.notes, *changed])
+    for slot in SLOTS:
+        use: Use = getattr(scenario, slot)
+        if use.use != NO_PLUGIN:
+            own = use.model_dump(mode="json", exclude={"use", "options"})
+            own = {key: value for key, value in own.items() if key in type(use).owned_keys()}
+            yield _use_part(name, trainer, use, f"{slot}: {use.use}", **own)
+
+
+def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
+    """Return the settings that a stack changes in any work."""
+    found = translate(trainer.work, stack.settings)
+    part = Part("the stack's settings", found.settings, list(found.notes))
+    for slot in SLOTS:
+        prefix = f"{slot}."
+        changed = {
+            key.removeprefix(prefix): value
+            for key, value in stack.settings.items()
+            if key.startswith(prefix)
+        }
+        if not changed:
+            continue
+        use = Use.model_validate({"use": getattr(Scenario(), slot).use, **changed})
+        rules = [rule for rule in rules_of(use.use, name) if rule.options & changed.keys()]
+        inner = translate(rules, full_options(use))
+        part.settings |= inner.settings
+        part.comments += inner.notes
+        found.covered |= {f"{prefix}{key}" for key in inner.covered}
+    part.comments += [
+        f"{key}: {value!r} has no counterpart"
+        for key, value in stack.settings.items()
+        if key not in found.covered
+    ]
+    return part
+
+
+def _use_part(name: str, trainer: Trainer, use: Use, title: str = "", **own: Any) -> Part:
+    """Return a use of a plugin; its options without a counterpart are comments."""
+    found = translated(name, use, **own)
+    part = Part(title or f"stack: {use.use}", found.settings, list(found.notes))
+    if not found.covered and not found.settings and not found.notes:
+        part.comments.append(f"{use.use} has no counterpart")
+        return part
+    part.comments += [
+        f"{use.use}: {key}: {value!r} has no counterpart"
+        for key, value in use.options.items()
+        if key not in found.covered
+    ]
+    return part

@@ -1,0 +1,95 @@
+"""Equivalents: a plugin's counterparts in other programs, declared in a file beside its presets.
+
+A distribution whose package the group `accel_bench.samples` names may have a file
+`sample_configurations/equivalents.yaml`. It is read without importing the plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import preset_roots
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ScenarioError
+from accel_bench_export.rules import Rule
+
+FILE = "equivalents.yaml"
+"""Name of the file in a folder of presets."""
+
+
+class Equivalent(Frozen):
+    """Counterparts of a plugin under a condition on its options."""
+
+    when: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options with their values, defaults included; a list holds alternatives."""
+
+    unless: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options with values of which none may match."""
+
+    to: dict[str, dict[str, JsonValue]]
+    """Settings of other programs, by the program's name or by several with commas; `{option}` is an
+    option's value."""
+
+    note: str = ""
+    """Difference that remains, in a sentence."""
+
+    def settings(self, trainer: str) -> dict[str, JsonValue] | None:
+        """Return the settings of one program; None if it is not named."""
+        named = [own for names, own in self.to.items() if trainer in programs(names)]
+        return {key: value for own in named for key, value in own.items()} if named else None
+
+
+class Equivalents(Frozen):
+    """The content of one file."""
+
+    plugins: dict[str, tuple[Equivalent, ...]]
+    """Equivalents by the plugin's name."""
+
+
+def declared(plugin: str) -> tuple[Equivalent, ...]:
+    """Return the equivalents of a plugin. Raises ScenarioError for an unusable file."""
+    return _all_declared(tuple(preset_roots())).get(plugin, ())
+
+
+def declaring_plugins() -> tuple[str, ...]:
+    """Return the names of all plugins with equivalents. Raises ScenarioError."""
+    return tuple(_all_declared(tuple(preset_roots())))
+
+
+def rules_of(plugin: str, trainer: str) -> tuple[Rule, ...]:
+    """Return the rules of a plugin for one program. Raises ScenarioError."""
+    return tuple(_rules(declared(plugin), trainer))
+
+
+def _rules(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
+    for one in equivalents:
+        if (settings := one.settings(trainer)) is not None:
+            yield Rule(when=one.when, unless=one.unless, set=settings, note=one.note)
+
+
+def programs(names: str) -> list[str]:
+    """Return the programs of a key such as `trl, trainer`."""
+    return [name.strip() for name in names.split(",")]
+
+
+@cache
+def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
+    """Return the equivalents in these folders; the first folder that names a plugin has it."""
+    found: dict[str, tuple[Equivalent, ...]] = {}
+    for root in roots:
+        if (root / FILE).is_file():
+            read = _read_file(root / FILE)
+            found = {**read.plugins, **found}
+    return found
+
+
+def _read_file(path: Path) -> Equivalents:
+    document = load_file(path)
+    plugins = {"plugins": document.data}
+    return validate(Equivalents, plugins, lambda at: document.where(at[1:]), ScenarioError)

@@ -1,0 +1,74 @@
+"""Stacks to export: named ones, those of a scenario, and those of stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from accel_bench.cli.request import parse_overrides, single_draft
+from accel_bench.documents.presets import find_presets
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.request import PlanRequest
+from accel_bench.planning.resolve import resolve_request
+from accel_bench.plugins.registry import find
+from accel_bench.runner.interrupted import open_results
+from accel_bench.scenario.draft import read_stack
+from accel_bench.scenario.models import Scenario, Stack, StackEntry
+from accel_bench.scenario.uses import Use
+
+
+def stack_alone(text: str) -> Stack:
+    """Return the stack of a text: a named stack, a plugin, or several joined by `+`.
+
+    Raises ScenarioError, PluginError.
+    """
+    named = find_presets("stacks")
+    uses: list[Use] = []
+    settings: dict[str, Any] = {}
+    for name in text.split("+"):
+        if name not in named:
+            find(name)
+        entry = read_stack(named[name]) if name in named else StackEntry(use=(Use(use=name),))
+        uses += entry.use
+        settings |= entry.set
+    return Stack(name=text, uses=tuple(uses), settings=settings)
+
+
+def stack_in_scenario(text: str, scenario: str, changes: Sequence[str]) -> tuple[Stack, Scenario]:
+    """Return a stack on the work of a scenario: one of its own, or another that is added to it.
+
+    Of a sweep, the first point is taken. Raises ScenarioError.
+    """
+    draft = single_draft(scenario, "export")
+    if text not in (draft.get("stacks") or {"baseline": []}):
+        alone = stack_alone(text)
+        uses = [use.model_dump(mode="json") for use in alone.uses]
+        entry = {"use": uses, "set": dict(alone.settings)}
+        draft.data.setdefault("stacks", {"baseline": {"use": []}})[text] = entry
+    request = PlanRequest(
+        overrides=parse_overrides(changes, {}), only=(text,), build_environments=False
+    )
+    file = resolve_request(draft, request)
+    points = file.points(read_machine().device)
+    point = next(one for one in points if one.stack.name == text)
+    if point.scenario.generates:
+        raise ScenarioError(f"{scenario}: answers requests, and a training program does not")
+    return point.stack, point.scenario
+
+
+def stored_stack(text: str, identifier: str, results: str) -> tuple[Stack, Scenario]:
+    """Return a stack on the work of stored runs: of a run, an experiment or a session.
+
+    Raises ScenarioError for another stack, StoreError.
+    """
+    with open_results(results) as store:
+        found = [one.experiment for one in store.find(identifier)]
+    for one in found:
+        if one.stack.name == text:
+            return one.stack, one.scenario
+    names = sorted({one.stack.name for one in found})
+    raise ScenarioError(
+        f"{identifier} holds no run of the stack {text!r}{did_you_mean(text, names)}; on other "
+        "work, --scenario names it"
+    )

@@ -1,0 +1,80 @@
+"""Trainers: other training programs, each a table of rules in a data file.
+
+A distribution adds one by a file `sample_configurations/trainers/NAME.yaml`, as scenarios and
+stacks are added.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_presets
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench_export.rules import Rule
+
+KIND = "trainers"
+"""Folder of the files in a folder of presets."""
+
+
+class Usage(Frozen):
+    """Command that trains with an exported file."""
+
+    when: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of the work under which it is the command."""
+
+    command: str
+    """Command line; `{file}` is the file."""
+
+
+class Trainer(Frozen):
+    """A training program, and its settings for those of a scenario."""
+
+    title: str = Field(min_length=1)
+    """Name for people, with the version that the table was written for."""
+
+    form: Literal["yaml", "python"] = "yaml"
+    """Form of its configuration; YAML, or Python that calls `config_file` of the table."""
+
+    usage: tuple[Usage, ...] = ()
+    """Commands; the first whose condition holds is shown."""
+
+    always: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings without which the program would train otherwise than a scenario does."""
+
+    work: tuple[Rule, ...] = ()
+    """Rules on the dotted keys of a scenario."""
+
+    same: tuple[str, ...] = ()
+    """Dotted keys of a scenario that need no setting of this program."""
+
+    ignored: dict[str, str] = Field(default_factory=dict)
+    """Settings that an import leaves out, each with the reason."""
+
+    recognized: tuple[str, ...] = ()
+    """Settings of which each tells a file of this program from those of others."""
+
+
+def trainer_names() -> list[str]:
+    """Return the names of all trainers."""
+    return list(find_presets(KIND))
+
+
+def read_trainer(name: str) -> Trainer:
+    """Return a trainer. Raises ScenarioError with the nearest name, or for an unusable file."""
+    known = find_presets(KIND)
+    if name not in known:
+        raise ScenarioError(f"no trainer is called {name!r}{did_you_mean(name, known)}")
+    return _read(known[name])
+
+
+@cache
+def _read(path: Path) -> Trainer:
+    document = load_file(path)
+    return validate(Trainer, document.data, document.where, ScenarioError)

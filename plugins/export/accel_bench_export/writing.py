@@ -1,0 +1,66 @@
+"""Text of a configuration: YAML, or Python, with a comment for each line without a counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from accel_bench.documents.program import __version__
+from accel_bench.scenario.draft import set_path
+from accel_bench_export.configuration import Configuration, Part
+
+WIDTH = 96
+"""Columns of a line."""
+
+
+def text_of(found: Configuration, file: str) -> str:
+    """Return the text of a configuration; `file` is its name in the command that it shows."""
+    of = f" of the scenario {found.scenario}" if found.scenario else ""
+    lines = [
+        f"# {found.trainer.title}: the stack {found.stack}{of}, by accel-bench {__version__}.",
+        *([f"# {found.command.format(file=file)}"] if found.command else []),
+    ]
+    made = _python(found) if found.trainer.form == "python" else _yaml(found)
+    return "\n".join(map(_one_line, [*lines, *made])) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """Return a comment as one line, whatever names it holds."""
+    if not text.lstrip().startswith("#"):
+        return text
+    return text[: -len(text.lstrip("# "))] + " ".join(text.lstrip("# ").split())
+
+
+def _yaml(found: Configuration) -> Iterator[str]:
+    """Yield the settings of each part, with nested keys under the first part that has them."""
+    document = _nested(found.settings)
+    for part in found.parts:
+        yield from _heading(part)
+        for key in dict.fromkeys(key.partition(".")[0] for key in part.settings):
+            if key in document:
+                one = {key: document.pop(key)}
+                yield yaml.safe_dump(one, sort_keys=False, allow_unicode=True, width=WIDTH).rstrip()
+
+
+def _python(found: Configuration) -> Iterator[str]:
+    """Yield a function that changes a configuration of the program."""
+    yield "def changed(config):"
+    for part in found.parts:
+        yield from (f"    {line}" for line in _heading(part))
+        for key, value in part.settings.items():
+            yield f"    config.{key} = {value!r}"
+    yield "    return config"
+
+
+def _heading(part: Part) -> Iterator[str]:
+    yield f"# {part.title}"
+    yield from (f"#   {comment}" for comment in part.comments)
+
+
+def _nested(settings: dict[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for key, value in settings.items():
+        set_path(document, key.split("."), value)
+    return document

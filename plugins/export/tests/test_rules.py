@@ -1,0 +1,49 @@
+"""Rules between options and another program's settings, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from accel_bench_export.rules import Rule, recognize, translate
+
+COMPILE = [
+    Rule(
+        when={"backend": ["inductor", "eager"]},
+        set={"torch_compile": True, "torch_compile_backend": "{backend}", "mode": "{mode}"},
+    ),
+    Rule(when={"scope": "block"}, note="compiles the model, and here by {scope}"),
+]
+
+
+def test_an_option_stands_in_its_place_and_one_without_a_value_leaves_its_setting_out() -> None:
+    found = translate(COMPILE, {"backend": "eager", "mode": None, "scope": "block"})
+    assert found.settings == {"torch_compile": True, "torch_compile_backend": "eager"}
+    assert found.notes == ["compiles the model, and here by block"]
+    assert found.covered == {"backend", "mode", "scope"}
+
+
+def test_a_rule_on_an_option_that_is_not_there_does_not_hold() -> None:
+    assert translate([Rule(when={"limit": None}, set={"max_norm": 0})], {}).settings == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "settings"),
+    [
+        (Rule(set={"beta1": "{betas.0}", "beta2": "{betas.1}"}), {"betas": [0.9, 0.95]},
+         {"beta1": 0.9, "beta2": 0.95}),
+        (Rule(set={"target": "{names|,}"}), {"names": ["q", "v"]}, {"target": "q,v"}),
+        (Rule(set={"data": {"path": "{path}", "kind": "json"}}), {"path": "a"},
+         {"data": {"path": "a", "kind": "json"}}),
+    ],
+)  # fmt: skip
+def test_settings_are_read_back_as_the_options_that_made_them(
+    rule: Rule, options: dict[str, object], settings: dict[str, object]
+) -> None:
+    assert translate([rule], options).settings == settings
+    assert recognize([rule], settings) == (options, set(settings))
+
+
+def test_a_rule_whose_fixed_settings_differ_is_not_recognized() -> None:
+    assert recognize(COMPILE, {"torch_compile": False, "torch_compile_backend": "eager"}) == (
+        {},
+        set(),
+    )

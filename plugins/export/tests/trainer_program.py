@@ -1,0 +1,125 @@
+"""Functions that run in the environment with real trainers: `trainer_program.py NAME JSON`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROWS = [
+    {"prompt": f"count to {n}: ", "completion": " ".join(map(str, range(n)))} for n in range(2, 30)
+]
+
+
+def make_model(folder: str) -> dict[str, str]:
+    """Write a small llama with random weights and a tokenizer, and rows of prompts and answers."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    texts = [row["prompt"] + row["completion"] for row in ROWS]
+    special = ["<eos>", "<pad>"]
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=300, special_tokens=special)
+    )
+    size = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=256, **size)
+    model, data = Path(folder, "model"), Path(folder, "rows.jsonl")
+    LlamaForCausalLM(config).save_pretrained(model)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    fast.save_pretrained(model)
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return {"model": str(model), "data": str(data)}
+
+
+def build(files: dict[str, str], texts: list[str]) -> list[dict[str, Any]]:
+    """Return the configurations that the programs' own parsers read from texts of YAML."""
+    found = []
+    for text in texts:
+        Path("config.yaml").write_text(text)
+        found.append(_plain(PARSERS[files["program"]]("config.yaml")))
+    return found
+
+
+def train(program: str, file: str, **paths: str) -> dict[str, Any]:
+    """Train two steps with a file, and return the losses of the steps and the configuration."""
+    return TRAINERS[program](file, **paths)
+
+
+def _sft(file: str) -> tuple[Any, ...]:
+    from trl.scripts.sft import make_parser
+
+    return make_parser().parse_args_and_config(["--config", file], fail_with_unknown_args=True)
+
+
+def _dpo(file: str) -> tuple[Any, ...]:
+    from trl.scripts.dpo import make_parser
+
+    return make_parser().parse_args_and_config(["--config", file], fail_with_unknown_args=True)
+
+
+def _arguments(file: str) -> tuple[Any, ...]:
+    from transformers import HfArgumentParser, TrainingArguments
+
+    return HfArgumentParser(TrainingArguments).parse_yaml_file(file)
+
+
+def _accelerate(file: str) -> tuple[Any, ...]:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    return (load_config_from_file(file),)
+
+
+PARSERS = {"trl": _sft, "trl-dpo": _dpo, "trainer": _arguments, "accelerate": _accelerate}
+
+
+def _train_sft(file: str) -> dict[str, Any]:
+    from trl import SFTTrainer
+    from trl.scripts import sft
+
+    losses: list[float] = []
+    kept = SFTTrainer.log
+
+    def log(self: Any, logs: dict[str, float], *rest: Any, **named: Any) -> None:
+        losses.extend([logs["loss"]] if "loss" in logs else [])
+        kept(self, logs, *rest, **named)
+
+    SFTTrainer.log = log
+    script, arguments, model, data = _sft(file)
+    arguments.logging_steps = 1
+    sft.main(script, arguments, model, data)
+    return {"losses": losses, **_plain((arguments, model))}
+
+
+def _train_arguments(file: str, model: str) -> dict[str, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, Trainer
+
+    (arguments,) = _arguments(file)
+    arguments.logging_steps = 1
+    rows = [{"input_ids": torch.arange(16) % 50, "labels": torch.arange(16) % 50}] * 16
+    trainer = Trainer(AutoModelForCausalLM.from_pretrained(model), arguments, train_dataset=rows)
+    trainer.train()
+    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    return {"losses": losses, **_plain((arguments,))}
+
+
+TRAINERS = {"trl": _train_sft, "trainer": _train_arguments}
+
+
+def _plain(parsed: tuple[Any, ...]) -> dict[str, Any]:
+    """Return all fields of what a parser has returned, as JSON."""
+    found: dict[str, Any] = {}
+    for one in parsed:
+        fields = dataclasses.fields(one) if dataclasses.is_dataclass(one) else ()
+        found |= {field.name: getattr(one, field.name) for field in fields}
+    return json.loads(json.dumps(found, default=str))
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]](**json.loads(sys.argv[2]))))
