@@ -17,7 +17,7 @@ PROJECT = "accel_bench"
 CONTRACT = ">=0.1,<0.2"
 """Versions of accel-bench that share this contract: a plugin built for another is refused."""
 
-CONTRACT_VERSION = "1.8"
+CONTRACT_VERSION = "1.9"
 """Version of the contract: hooks, declarations and groups of entry points.
 
 The second number grows when something is added, the first when something is taken away or changed.

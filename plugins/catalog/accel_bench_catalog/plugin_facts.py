@@ -11,10 +11,14 @@ from accel_bench.documents.program import python_command
 from accel_bench.errors import AccelBenchError
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.describe import implemented, options_of, plain_value, slots_of
-from accel_bench.plugins.doors import OWN_DISTRIBUTION
+from accel_bench.plugins.doors import OWN_DISTRIBUTION, DoorEntry, find_entries
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed
 from accel_bench.plugins.validation import declarations, marked_methods, validation_problems
+
+FACTS = "accel_bench.plugin_facts"
+"""Group of entry points for facts about plugins: functions of a plugin's name that return a list of
+mappings, which `plugins show` prints as a table under the name of the entry point."""
 
 PROCESS_SECONDS = 60.0
 """Time limit in seconds of a process that imports one plugin; the import's own is shorter."""
@@ -34,7 +38,14 @@ def describe(name: str) -> dict[str, Any]:
         **{key: plain_value(getattr(kind, key)) for key in declarations()},
         "unmet": list(plugin.unmet(kind.requires)),
         "options": options_of(kind),
+        **{entry.name: _facts_of(entry, name) for entry in find_entries(FACTS, "fact").values()},
     }
+
+
+def _facts_of(entry: DoorEntry, name: str) -> list[dict[str, Any]]:
+    """Return what an entry knows of a plugin. Raises PluginError that names a broken entry."""
+    with entry.blamed():
+        return list(entry.load()(name))
 
 
 def check(name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from accel_bench.errors import install_package
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
-from accel_bench.report.table import Column, Report, Section, Table, entry, listed
+from accel_bench.report.table import Column, Report, Section, Table, entry, keyed, listed
 
 UNDECLARED = {
     "loss_tolerance": "exactly equal",
@@ -37,8 +37,9 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def plugin_report(described: Mapping[str, Any]) -> Report:
-    """Return a plugin's description, and a table of its options."""
-    facts = [(key, _fact(key, value)) for key, value in described.items() if key != "options"]
+    """Return a plugin's description, and tables of its options and of what others know of it."""
+    listings = [key for key, value in described.items() if _is_table(value) or key == "options"]
+    facts = [(key, _fact(key, value)) for key, value in described.items() if key not in listings]
     sections = [Section(tables=[listed(("key", "value"), facts)])]
     options = [
         {key: "null" if value is None else _text(value) for key, value in option.items()}
@@ -48,7 +49,15 @@ def plugin_report(described: Mapping[str, Any]) -> Report:
         sections.append(Section(title="Options:", tables=[Table(OPTIONS, options)]))
     else:
         sections.append(Section(notes=["No options."]))
+    for key in listings[1:]:
+        rows = described[key]
+        tables = [keyed(dict.fromkeys(name for row in rows for name in row), rows)]
+        sections.append(Section(title=f"{key.capitalize()}:", tables=tables))
     return Report(sections, described)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(row, Mapping) for row in value)
 
 
 def _does(row: Mapping[str, Any]) -> str:

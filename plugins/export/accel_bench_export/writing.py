@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -24,6 +24,18 @@ def text_of(found: Configuration, file: str) -> str:
     ]
     made = _python(found) if found.trainer.form == "python" else _yaml(found)
     return "\n".join(map(_one_line, [*lines, *made])) + "\n"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings in a line: `padding_free: true, packing: false`."""
+    return ", ".join(f"{key}: {plain_text(value)}" for key, value in settings.items())
+
+
+def plain_text(value: Any) -> str:
+    """Return a value as YAML spells it in a line."""
+    return (
+        yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    )
 
 
 def _one_line(text: str) -> str:
