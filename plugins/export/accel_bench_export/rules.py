@@ -21,6 +21,11 @@ ITEM = re.compile(r"\.\d+$")
 """Pattern of the place of an item in an option that is a list, as in `betas.0`."""
 
 
+class Expression(str):
+    """Expression of Python that a rule gives as a value, written `=FullAC.Config()`; an option's
+    value is never one."""
+
+
 class Rule(Frozen):
     """Settings of another program under a condition on options."""
 
@@ -156,6 +161,8 @@ def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
         return {key: one for key, one in filled.items() if one is not None}
     if isinstance(value, list):
         return [_filled(one, options) for one in value]
+    if isinstance(value, str) and value.startswith("="):
+        return Expression(value[1:])
     if not (isinstance(value, str) and (found := OPTION.match(value))):
         return value
     given = _option(options, found[1])

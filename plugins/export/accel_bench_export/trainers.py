@@ -40,7 +40,14 @@ class Trainer(Frozen):
     """Name for people, with the version that the table was written for."""
 
     form: Literal["yaml", "python"] = "yaml"
-    """Form of its configuration; YAML, or Python that calls `config_file` of the table."""
+    """Form of its configuration: YAML, or a Python function that changes one of the program's. In
+    Python, a value that begins with `=` is an expression."""
+
+    order: int = 100
+    """Place among all programs; the lowest is named first."""
+
+    imports: tuple[str, ...] = ()
+    """Lines of Python before the function."""
 
     usage: tuple[Usage, ...] = ()
     """Commands; the first whose condition holds is shown."""
@@ -62,8 +69,8 @@ class Trainer(Frozen):
 
 
 def trainer_names() -> list[str]:
-    """Return the names of all trainers."""
-    return list(find_presets(KIND))
+    """Return the names of all trainers, in the order of their tables."""
+    return sorted(find_presets(KIND), key=lambda name: (read_trainer(name).order, name))
 
 
 def read_trainer(name: str) -> Trainer:

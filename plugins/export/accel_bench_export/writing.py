@@ -10,6 +10,7 @@ import yaml
 from accel_bench.documents.program import __version__
 from accel_bench.scenario.draft import set_path
 from accel_bench_export.configuration import Configuration, Part
+from accel_bench_export.rules import Expression
 
 WIDTH = 96
 """Columns of a line."""
@@ -33,9 +34,10 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 def plain_text(value: Any) -> str:
     """Return a value as YAML spells it in a line."""
-    return (
-        yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
-    )
+    if isinstance(value, Expression):
+        return str(value)
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("...\n").strip()
 
 
 def _one_line(text: str) -> str:
@@ -58,11 +60,13 @@ def _yaml(found: Configuration) -> Iterator[str]:
 
 def _python(found: Configuration) -> Iterator[str]:
     """Yield a function that changes a configuration of the program."""
-    yield "def changed(config):"
+    yield from found.trainer.imports
+    yield from ("", "", "def exported(config):")
     for part in found.parts:
         yield from (f"    {line}" for line in _heading(part))
         for key, value in part.settings.items():
-            yield f"    config.{key} = {value!r}"
+            text = str(value) if isinstance(value, Expression) else repr(value)
+            yield f"    config.{key} = {text}"
     yield "    return config"
 
 

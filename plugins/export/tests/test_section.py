@@ -47,7 +47,10 @@ def test_the_winner_alone_is_said_in_the_words_of_other_programs() -> None:
 
 def test_programs_with_the_same_settings_are_named_together() -> None:
     text = " ".join(render([compared((COMPILED, 0.9))], "table").split())
-    assert "trainer, trl torch_compile: true, torch_compile_backend: inductor" in text
+    assert (
+        "trl, trainer, axolotl, llama-factory torch_compile: true, torch_compile_backend: inductor"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,10 +79,11 @@ def test_settings_of_a_stack_are_counterparts_too() -> None:
 
 def test_plugins_show_lists_all_counterparts_of_a_plugin() -> None:
     found = json.loads(call("plugins", "show", "padding-free", "--format", "json").out)
-    first, second, *_ = found["equivalents"]
+    first, *others = found["equivalents"]
     assert first["program"] == "trl" and "flash attention" in first["note"]
     assert first["setting"] == "padding_free: true, packing: false"
-    assert (first["when"], second["when"]) == ("sampler: same", "sampler: multipack")
+    assert first["when"] == "sampler: same"
+    assert others[-1]["program"] == "trainer, accelerate" and not others[-1]["setting"]
     assert "Equivalents:" in call("plugins", "show", "padding-free").out
 
 

@@ -37,13 +37,88 @@ def make_model(folder: str) -> dict[str, str]:
     return {"model": str(model), "data": str(data)}
 
 
-def build(files: dict[str, str], texts: list[str]) -> list[dict[str, Any]]:
-    """Return the configurations that the programs' own parsers read from texts of YAML."""
+def build(program: str, texts: list[str]) -> list[dict[str, Any]]:
+    """Return what the program's own parser reads from texts of YAML, or the error."""
     found = []
     for text in texts:
         Path("config.yaml").write_text(text)
-        found.append(_plain(PARSERS[files["program"]]("config.yaml")))
+        try:
+            found.append(_plain(PARSERS[program]("config.yaml")))
+        except (Exception, SystemExit) as error:
+            found.append({"error": f"{type(error).__name__}: {error}"})
     return found
+
+
+def check(program: str, wheel: str, settings: list[dict[str, Any]]) -> list[str]:
+    """Return the error with which a program's schema, from its wheel, refuses settings; or none."""
+    sys.path.insert(0, wheel)
+    accept = {"axolotl": _axolotl, "llama-factory": _llama_factory}[program]()
+    errors = []
+    for one in settings:
+        try:
+            accept(one)
+            errors.append("")
+        except (Exception, SystemExit) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    return errors
+
+
+def _axolotl() -> Any:
+    import types
+
+    sys.modules["addict"] = types.SimpleNamespace(Dict=dict)  # the base of what loads a file
+    from axolotl.integrations.liger.args import LigerArgs
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    class Config(AxolotlInputConfig, LigerArgs):  # as axolotl merges the arguments of its plugins
+        pass
+
+    data = [{"path": "rows.jsonl", "ds_type": "json", "type": "completion"}]
+    base = {"base_model": "org/model", "datasets": data, "learning_rate": 1e-4,
+            "micro_batch_size": 1, "gradient_accumulation_steps": 1}  # fmt: skip
+
+    def accept(settings: dict[str, Any]) -> None:
+        unknown = settings.keys() - Config.model_fields.keys()
+        if unknown:
+            raise ValueError(f"unknown keys {sorted(unknown)}")
+        found = Config(**{**base, **settings})
+        for key, value in settings.items():
+            got = getattr(found, key)
+            plain = isinstance(value, bool | int | float) and isinstance(got, bool | int | float)
+            if plain and got != value:
+                raise ValueError(f"{key} is {got!r}")
+
+    return accept
+
+
+def _llama_factory() -> Any:
+    import os
+    import types
+
+    import transformers
+
+    os.environ["DISABLE_VERSION_CHECK"] = "1"  # it wants transformers before 5.7
+
+    sys.modules["omegaconf"] = types.SimpleNamespace(OmegaConf=None)  # reads files alone
+    from llamafactory.hparams import data_args, finetuning_args, model_args, training_args
+
+    kinds = (model_args.ModelArguments, data_args.DataArguments, training_args.TrainingArguments,
+             finetuning_args.FinetuningArguments)  # fmt: skip
+    parser = transformers.HfArgumentParser(kinds)
+    base = {
+        "model_name_or_path": "org/model",
+        "dataset": "rows",
+        "output_dir": "out",
+        "use_cpu": True,
+    }
+
+    def accept(settings: dict[str, Any]) -> None:
+        parsed = _plain(parser.parse_dict({**base, **settings}))
+        for key, value in settings.items():
+            if isinstance(value, bool | int | float) and parsed[key] != value:
+                raise ValueError(f"{key} is {parsed[key]!r}")
+
+    return accept
 
 
 def train(program: str, file: str, **paths: str) -> dict[str, Any]:
