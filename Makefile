@@ -43,11 +43,15 @@ OLDEST_TESTS := $(OLDEST_PLUGINS) plugins/op/tests plugins/profile/tests/countin
 OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
 	-e '/^(huggingface_hub|setuptools|tokenizers|torchao|triton)==/d'
 
+# Trainers of others that the tests measure and configure: what they need changes no stack, but they
+# would be found by every run.
+TRAINERS := $(VENV)-trainers
+
 # vLLM pins torch, transformers and more: its packages come before those of the ordinary environment.
 # The index has torchvision and its like for CUDA's torch alone; transformers would import them.
 VLLM := $(VENV)-vllm
 
-.PHONY: demo test test-ordinary test-quantized ready alone quick release oldest vllm quantized lint bench pictures clean
+.PHONY: demo test test-ordinary test-quantized ready alone quick release oldest vllm quantized trainers lint bench pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
@@ -63,10 +67,11 @@ test: $(VENV)/.test
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-ordinary test-quantized
 endif
 
-ready: $(QUANTIZED)/.done $(VENV)/.collected
+ready: $(QUANTIZED)/.done $(TRAINERS)/.done $(VENV)/.collected
 
-test-ordinary: $(VENV)/.test $(QUANTIZED)/.done
+test-ordinary: $(VENV)/.test $(QUANTIZED)/.done $(TRAINERS)/.done
 	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)"; export ACCEL_BENCH_QUANTIZED; \
+		ACCEL_BENCH_TRAINERS="$(CURDIR)/$(TRAINERS)"; export ACCEL_BENCH_TRAINERS; \
 		$(BIN)/python -m pytest $(PARALLEL) || { $(ALONE) $(BIN)/python -m pytest $(AGAIN); }
 
 # One process beside those of the other environment, which has more than twice as much to do: each
@@ -89,9 +94,9 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
 
 # What is too long for every change; it needs an index of packages.
-release: $(VENV)/.test $(QUANTIZED)/.done oldest vllm alone
+release: $(VENV)/.test $(QUANTIZED)/.done $(TRAINERS)/.done oldest vllm alone
 	$(PIP) -e '.[mlflow,wandb]' datasets gguf trl xllamacpp
-	$(BIN)/python -m pytest $(PARALLEL) -m release
+	ACCEL_BENCH_TRAINERS="$(CURDIR)/$(TRAINERS)" $(BIN)/python -m pytest $(PARALLEL) -m release
 	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)
 
 oldest: $(OLDEST)/.done
@@ -101,6 +106,8 @@ vllm: $(VLLM)/.done
 	$(VLLM)/bin/python -m pytest $(PARALLEL) -m "release or not release" plugins/vllm
 
 quantized: $(QUANTIZED)/.done
+
+trainers: $(TRAINERS)/.done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -145,6 +152,13 @@ $(QUANTIZED)/.done: $(VENV)/.test $(QUANTIZING:=/pyproject.toml)
 	$(QUANTIZED)/bin/python $(INSTALL) $(QUANTIZING:plugins/%=accel-bench-%)
 	touch $@
 
+$(TRAINERS)/.done: $(VENV)/.test
+	$(BIN)/python -m venv --clear --without-pip $(TRAINERS)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
+		> "$$($(TRAINERS)/bin/python $(SITE))/ordinary.pth"
+	$(TRAINERS)/bin/python $(INSTALL) datasets lightning trl
+	touch $@
+
 $(VLLM)/.done: $(VENV)/.test
 	$(BIN)/python -m venv --clear --without-pip $(VLLM)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
@@ -167,4 +181,4 @@ pictures: $(VENV)/.test
 	$(BIN)/python tests/pictures.py "$(RESULTS)" quickstart docs
 
 clean:
-	rm -rf $(VENV) $(QUANTIZED) $(OLDEST) $(VLLM)
+	rm -rf $(VENV) $(QUANTIZED) $(TRAINERS) $(OLDEST) $(VLLM)

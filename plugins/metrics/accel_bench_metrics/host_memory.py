@@ -55,7 +55,7 @@ class MemorySampler:
                 scope="rank",
                 better="lower",
                 rank=rank,
-                series=readings and readings.stored(),
+                series=None if readings is None else readings.stored(),
             )
 
     def _mean(self, rank: int, result: RankResult) -> tuple[float | None, str]:
