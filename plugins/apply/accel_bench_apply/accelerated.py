@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -74,7 +75,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         """The newest result of `optimizer()`."""
 
         self._on_close = on_close
-        self._folder = folder
+        # Also for a script that ends without `close`.
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._heartbeat = Heartbeat(folder / "heartbeat")
         self._run = _make_run(experiment, world, folder, trust_remote_code, given)
         self._probe: Any = None
@@ -296,7 +298,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         """Close all plugins, and remove the folder; return the first error."""
         self.closed = True
         error = close(self._active, self._run, self._heartbeat)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
         return error
 
 

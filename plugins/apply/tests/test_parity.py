@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import accel_bench
+
 from .scripts import measured_losses, plain_model, script_losses, tiny
 
 pytestmark = [
@@ -64,3 +66,14 @@ def test_a_compiled_model_has_the_losses_of_a_run(tmp_path: Path) -> None:
     assert script_losses(model, "compiled", scenario) == measured_losses(
         scenario, "compiled", tmp_path
     )
+
+
+@pytest.mark.release
+def test_a_script_has_the_losses_that_the_program_stores(tmp_path: Path) -> None:
+    scenario = tiny({"padding-free": ["padding-free"]})
+    done = accel_bench.run(scenario, stacks=["padding-free"], results=tmp_path, timeout=300)
+    (result,) = [one for one in done if one.experiment.stack.name == "padding-free"]
+    window = result.ranks[0].window
+    assert window is not None
+    stored = [one.loss for one in (*window.warmup, *window.samples)]
+    assert script_losses(plain_model(scenario), "padding-free", scenario) == stored
