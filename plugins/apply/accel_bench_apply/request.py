@@ -113,7 +113,8 @@ def ask(  # noqa: PLR0913 - what a script says
     try:
         planned = plan_stack(draft, read_machine(), request, name)
     except PluginError as error:
-        if world.size > 1 or name is None or not _joins_ranks(draft.stack(name).use):
+        few = world.size == 1 and "device" in str(error)
+        if not few or name is None or not _joins_ranks(draft.stack(name).use):
             raise
         raise PluginError(
             f"{error}. This script is one process: `torchrun` starts several, and each calls "

@@ -22,13 +22,15 @@ from accel_bench.errors import (
     PluginError,
     ScenarioError,
 )
+from accel_bench.plugins.registry import extras, missing_extra
 
 from .scripts import small_llama, tiny
 
 REFUSED = {
     "activation-offload": "does not work with device cpu; it works with cuda",
     "attention-cudnn": "cudnn is a kernel of GPUs",
-    "expert-parallel": "the model has no experts",
+    "expert-parallel": "the model has no experts that expert could divide; set expert to 1",
+    "expert-parallel-dispatch": "the model has no experts",
     "hsdp": "cannot be filled up to 1 device. This script is one process: `torchrun` starts",
     "moe-batched": "does not support LlamaForCausalLM",
     "moe-eager": "does not support LlamaForCausalLM",
@@ -189,12 +191,13 @@ def test_a_stack_that_cannot_be_is_refused(stack: Any, reason: str) -> None:
     assert reason in str(refused.value)
 
 
-def test_a_plugin_that_is_not_installed_comes_with_its_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("accel_bench.plugins.registry._meant_by", lambda name: [])
-    with pytest.raises(PluginError, match="'liger' is not installed; pip install"):
-        accel_bench.accelerate(small_llama(), ["liger"])
+def test_a_plugin_that_is_not_installed_comes_with_its_command() -> None:
+    absent = next((name for name in extras() if missing_extra(name)), None)
+    if absent is None:
+        pytest.skip("every plugin of an extra is installed here")
+    for stack in (absent, [absent], f"padding-free+{absent}"):
+        with pytest.raises(PluginError, match=f"{absent!r} is not installed; pip install"):
+            accel_bench.accelerate(small_llama(), stack)
 
 
 @pytest.mark.parametrize(
