@@ -428,7 +428,8 @@ def count_labels(labels: Any) -> int:
     if numpy is None or labels.dim() != 2:
         return count_nonzero(labels[..., 1:] != -100)
     first = labels[:, 0].tolist()
-    return int(numpy.count_nonzero(labels.numpy() != -100)) - len(first) + first.count(-100)
+    learned = int(numpy.count_nonzero(labels.numpy() != -100))
+    return learned - len(first) + int(first.count(-100))
 
 
 def _watch_backward(torch: Any, watch: Watch) -> None:
