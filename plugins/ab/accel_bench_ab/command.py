@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import typer
+import yaml
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.cli.options import CompareOption, MeasureOptions, Names, takes
-from accel_bench.cli.output import form_of_output, print_text
+from accel_bench.analysis.wording import join_names
+from accel_bench.cli.options import CompareOption, MeasureOptions, Names, parse_seconds, takes
+from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.cli.run import parse_rounds
-from accel_bench.errors import ScenarioError
+from accel_bench.documents.escaping import plain, printable
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.planning.plan import PlanRequest
 from accel_bench.report.formats import render
-from accel_bench_ab.scenario import CommandSettings, NamedCommand
-from accel_bench_ab.session import plan_commands
+from accel_bench.runner.benchmark import WITHIN
+from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
+from accel_bench_ab.session import counted_by, plan_commands, see
+from accel_bench_ab.variants import compared_commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +33,80 @@ class AbOptions(MeasureOptions):
         list[str],
         typer.Argument(metavar="-- COMMAND -- COMMAND", help="Commands, each behind a `--`."),
     ]
+    vary: Annotated[
+        Names,
+        typer.Option(metavar="NAME=A,B", help="Run each command with each value for its {NAME}."),
+    ] = None
+    ref: Annotated[
+        str | None,
+        typer.Option(metavar="OLD..NEW", help="Run in work trees of two revisions, by git."),
+    ] = None
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OLD..NEW", help="Run in two environments: their folders, or pip's lock files."
+        ),
+    ] = None
+    by: Annotated[
+        Literal["auto", "tokens", "steps", "wall"],
+        typer.Option(help="Count tokens, optimizer steps or whole runs; auto looks at them first."),
+    ] = "auto"
+    steps: Annotated[
+        int, typer.Option(min=0, metavar="N", help="End a command after N measured steps.")
+    ] = 0
+    metric: Annotated[
+        Names,
+        typer.Option(
+            metavar="NAME=WHERE",
+            help="A figure of a command's own: a REGEX of its output, or json:[FILE#]PATH.",
+        ),
+    ] = None
+    higher: Annotated[
+        Names, typer.Option(metavar="NAME", help="A metric of which more is better.")
+    ] = None
+    compare: CompareOption = None
     rounds: Annotated[
         str | None,
         typer.Option(metavar="N|auto", help="Rounds; auto adds some while a verdict is open."),
     ] = None
-    steps: Annotated[
-        int, typer.Option(min=0, help="End a command after so many measured steps.")
-    ] = 0
-    metric: Annotated[
-        Names,
-        typer.Option(metavar="NAME=REGEX|json:PATH", help="A figure that the command prints."),
+    within: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time for rounds that auto adds; else 3min.")
     ] = None
-    compare: CompareOption = None
+    no_observe: Annotated[
+        bool, typer.Option("--no-observe", help="Leave the observer out; compare by wall time.")
+    ] = False
+    save: Annotated[
+        typer.FileTextWrite | None,
+        typer.Option(metavar="FILE", help="Write the scenario, for `run` and `gate`; run nothing."),
+    ] = None
 
 
 @takes(AbOptions)
 def ab(options: AbOptions) -> int:
-    """Compare any commands, in fresh processes and in turns; the first is the baseline."""
-    commands = split_commands(options.commands)
-    settings = CommandSettings(steps=options.steps, compare=options.compare)
+    """Compare training commands, in fresh processes and in turns; the first is the baseline.
+
+    Nothing in them is changed: an observer in their processes sees the steps of torch's optimizers,
+    their tokens, losses and weights. What it cannot see is named, and wall time remains.
+    """
     request = plan_request(options, {"measure.rounds": parse_rounds(options.rounds)})
-    invoked = Invocation(options)
+    within = WITHIN if options.within is None else parse_seconds(options.within, "--within")
+    invoked = Invocation(options, within=within)
+    with compared_commands(
+        options.commands, options.vary or (), options.ref, options.env
+    ) as commands:
+        return _compare(commands, options, invoked, request)
+
+
+def _compare(
+    commands: Sequence[NamedCommand], options: AbOptions, invoked: Invocation, request: PlanRequest
+) -> int:
+    """Choose what is counted, run the commands and print the comparison."""
+    settings = _counted(commands, settings_of(options), options, invoked, request)
+    if options.save is not None:
+        options.save.write(
+            printable(yaml.safe_dump(commands_scenario(commands, settings), sort_keys=False))
+        )
+        return 0
     plan = plan_commands(commands, settings, invoked, request)
 
     def show(summaries: Sequence[Summary]) -> None:
@@ -56,15 +115,46 @@ def ab(options: AbOptions) -> int:
     return run_plans([plan], invoked, show)
 
 
-def split_commands(words: Sequence[str]) -> list[NamedCommand]:
-    """Return the commands between `--`. Raises ScenarioError for fewer than two."""
-    parts: list[list[str]] = [[]]
-    for word in words:
-        if word == "--":
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    found = [part for part in parts if part]
-    if len(found) < 2:
-        raise ScenarioError("ab compares two commands or more: accel-bench ab -- A ... -- B ...")
-    return [NamedCommand(chr(ord("A") + place), part) for place, part in enumerate(found)]
+def settings_of(options: AbOptions) -> CommandSettings:
+    """Return the settings that the command line gives. Raises ScenarioError."""
+    figures = {}
+    for text in options.metric or ():
+        name, equals, where = text.partition("=")
+        if not (equals and name.isidentifier() and where):
+            raise ScenarioError(f"--metric {text}: expected NAME=REGEX or NAME=json:PATH")
+        figures[name] = where
+    for name in options.higher or ():
+        if name not in figures:
+            raise ScenarioError(f"--higher {name} is no --metric{did_you_mean(name, figures)}")
+    return CommandSettings(
+        by="wall" if options.by == "auto" else options.by,
+        steps=options.steps,
+        figures=figures,
+        higher=options.higher or (),
+        observe=not options.no_observe,
+        compare=options.compare,
+    )
+
+
+def _counted(
+    commands: Sequence[NamedCommand],
+    settings: CommandSettings,
+    options: AbOptions,
+    invoked: Invocation,
+    request: PlanRequest,
+) -> CommandSettings:
+    """Return the settings with what can be counted of all commands, after a look at each."""
+    if options.by != "auto" or options.no_observe or options.dry_run:
+        return settings
+    plan = plan_commands(commands, settings, invoked, request)
+    print_aside(f"a look at the first steps of {join_names([one.name for one in commands])}")
+    seen = see(plan, invoked)
+    by = counted_by(seen)
+    for one, found in zip(plan.runnable, seen, strict=True):
+        for what, reason in found["unseen"].items():
+            print_aside(plain(f"{one.experiment.stack.name}: {what} not seen: {reason}"))
+    if by == "wall" and options.steps:
+        raise ScenarioError(
+            "--steps ends a command by the steps that are seen, and none are seen of all commands"
+        )
+    return replace(settings, by=by)

@@ -34,19 +34,27 @@ class CommandProcess(LocalProcess):
 
 
 def command_environment(
-    variables: Mapping[str, str], records: Path, page: Path, observed: bool
+    variables: Mapping[str, str], records: Path, page: Path, observed: bool, programs: str = ""
 ) -> dict[str, str]:
     """Return the environment of a command, with the observer first on the path of its Pythons."""
     made = {name: value for name, value in variables.items() if name not in OURS}
+    if programs:
+        made["PATH"] = search_path(programs)
+        made["VIRTUAL_ENV"] = str(Path(programs).parent)
     if not observed:
         return made
     path = [str(OBSERVER), *filter(None, [variables.get("PYTHONPATH", "")])]
     return {**made, "PYTHONPATH": os.pathsep.join(path), RECORDS: str(records), PAGE: str(page)}
 
 
-def program_of(word: str, folder: str) -> str | None:
+def search_path(programs: str) -> str:
+    """Return the PATH of a command, with a folder of programs before the others."""
+    return os.pathsep.join(filter(None, [programs, os.environ.get("PATH", os.defpath)]))
+
+
+def program_of(word: str, folder: str, programs: str = "") -> str | None:
     """Return the path of a program; None if there is none of this name."""
     if os.sep in word:
         path = Path(folder or ".") / word
-        return str(path) if os.access(path, os.X_OK) and path.is_file() else None
-    return shutil.which(word)
+        return str(path.absolute()) if os.access(path, os.X_OK) and path.is_file() else None
+    return shutil.which(word, path=search_path(programs))

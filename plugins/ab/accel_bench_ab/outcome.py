@@ -154,9 +154,8 @@ def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator
 
 def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
     """Yield the wall time, peaks of memory and the command's own figures."""
-    seconds = finished.ended - finished.started
-    reason = f"the command was ended by {finished.ended_by}" if finished.ended_by else ""
-    yield _metric("wall_seconds", None if reason else seconds, "seconds", reason=reason)
+    if not finished.ended_by:
+        yield _metric("wall_seconds", finished.ended - finished.started, "seconds")
     first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
     resident = first.get("peak_rss_bytes") or finished.peak_bytes
     yield _metric("run_peak_rss_bytes", resident, "bytes", figure="run_peak_rss", kind="rss")

@@ -42,6 +42,12 @@ class CommandOptions(Options):
     folder: str = ""
     """Working folder of the command; empty for the folder in which accel-bench was started."""
 
+    revision: str = ""
+    """Commit of the folder, for the record; empty if it is no work tree of accel-bench's."""
+
+    programs: str = ""
+    """Folder that is searched for programs before those of PATH, such as an environment's `bin`."""
+
     steps: int = Field(0, ge=0)
     """Measured steps after which the command is ended; 0 lets it end by itself."""
 
@@ -115,7 +121,7 @@ class Command(Plugin[CommandOptions]):
         options = self.options
         if not options.command:
             yield "engine.command is empty: give a program and its arguments"
-        elif program_of(options.command[0], options.folder) is None:
+        elif program_of(options.command[0], options.folder, options.programs) is None:
             yield f"no program {options.command[0]!r} is on PATH, nor in the working folder"
         if options.folder and not Path(options.folder).is_dir():
             yield f"engine.folder {options.folder!r} is no folder"

@@ -24,14 +24,11 @@ from accel_bench.machine.cgroup import read_memory_group
 from accel_bench.machine.parent import die_with_parent
 from accel_bench.result import Failure, RankResult, Status
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench_ab.launch import command_environment
+from accel_bench_ab.launch import command_environment, program_of
 from accel_bench_ab.outcome import Finished, result_of
 from accel_bench_ab.plugin import CommandOptions
 from accel_bench_ab.record import observe, read_processes
 from accel_bench_ab.window import warmup_of
-
-LOOK = "ab-look"
-"""Purpose of a job that starts a command to see what can be seen of it."""
 
 LOOK_STEPS = 3
 """Steps after which a look ends: what is seen of them is seen of all."""
@@ -112,12 +109,15 @@ class Running:
 
     def _start(self) -> None:
         """Start the command as the leader of a process group of its own."""
+        options, page = self.options, self.job.heartbeat_path(0)
         environment = command_environment(
-            os.environ, self.records, self.job.heartbeat_path(0), self.options.observe
+            os.environ, self.records, page, options.observe, options.programs
         )
+        program = program_of(options.command[0], options.folder, options.programs)
         self.process = subprocess.Popen(
-            self.options.command,
-            cwd=self.options.folder or None,
+            options.command,
+            executable=program,
+            cwd=options.folder or None,
             stdin=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
@@ -126,7 +126,7 @@ class Running:
     def _wait(self) -> None:
         """Wait for the end of the command, or end it after the steps that were asked for."""
         assert self.process is not None
-        ends_early = self.job.purpose == LOOK or self.options.steps > 0
+        ends_early = self.job.purpose != MEASURE or self.options.steps > 0
         while not self._ended(POLL_SECONDS if ends_early else 3600.0):
             if ends_early and self._has_enough():
                 self.end()
@@ -148,7 +148,7 @@ class Running:
     def _has_enough(self) -> bool:
         """Return whether the command has taken the steps that were asked for."""
         done = int(self.heartbeat.page[HEARTBEAT_STEP])
-        if self.job.purpose == LOOK:
+        if self.job.purpose != MEASURE:
             return done >= LOOK_STEPS
         if done <= self.options.steps:
             return False
@@ -172,8 +172,8 @@ class Running:
 
 
 def look(rank: object) -> None:
-    """Refuse to be called in a worker: a look is taken by the rank of a command."""
-    raise NotImplementedError("only a scenario of commands has what `ab` looks at")
+    """Stand for the purpose of a look, which `main` fulfils. Raises NotImplementedError."""
+    raise NotImplementedError("only the rank of a command takes a look at it")
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -35,8 +35,11 @@ class NamedCommand:
     folder: str = ""
     """Working folder; empty for the current one."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of its stack, by dotted key."""
+    revision: str = ""
+    """Commit that is checked out in the folder; empty if it is the user's own."""
+
+    programs: str = ""
+    """Folder that is searched for programs before those of PATH; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -85,5 +88,6 @@ def commands_scenario(
 
 
 def _own(one: NamedCommand) -> dict[str, Any]:
-    folder = {"engine.folder": one.folder} if one.folder else {}
-    return {"engine.command": [*one.command], **folder, **one.settings}
+    more = {"folder": one.folder, "revision": one.revision, "programs": one.programs}
+    known = {f"engine.{key}": value for key, value in more.items() if value}
+    return {"engine.command": [*one.command], **known}
