@@ -28,6 +28,9 @@ from benchmarks.entry import Counts, Entry, this_machine
 REAL_HISTORIES = 10
 """Histories that are really measured."""
 
+REAL_ROUNDS = 20
+"""Most rounds of a comparison in these."""
+
 HISTORIES = 200
 """Simulated histories of each kind."""
 
@@ -54,7 +57,7 @@ def measure_bisect(counts: Counts) -> Iterator[Entry]:
     machine = this_machine()
     answers, seconds = Counter[str](), list[float]()
     for number in range(1 if quick else REAL_HISTORIES):
-        answer, runs = bisect_unchanged(number, MOST_ROUNDS if not quick else 5)
+        answer, runs = bisect_unchanged(number, 5 if quick else REAL_ROUNDS)
         answers[answer] += 1
         seconds += runs
     yield Entry(

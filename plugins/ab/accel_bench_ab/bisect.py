@@ -8,12 +8,12 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import split
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.cli.options import CompareOption, PlanOptions, parse_fraction, takes
+from accel_bench.cli.options import CompareOption, Names, PlanOptions, parse_fraction, takes
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.documents.escaping import plain
@@ -27,7 +27,8 @@ from accel_bench_ab.bisect_report import bisect_report, bisect_view
 from accel_bench_ab.bisect_rounds import BisectRounds
 from accel_bench_ab.bisect_search import Bisection
 from accel_bench_ab.bisect_subject import CommandSubject, ScenarioSubject, Subject, is_scenario
-from accel_bench_ab.scenario import By, CommandSettings
+from accel_bench_ab.command import AbOptions, settings_of
+from accel_bench_ab.session import counted_by, see
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +56,25 @@ class BisectOptions(PlanOptions):
     ] = 80
     compare: CompareOption = None
     by: Annotated[
-        By, typer.Option(help="What a command's run is counted in; wall is for any command.")
-    ] = "tokens"
+        Literal["auto", "tokens", "steps", "wall"],
+        typer.Option(help="Count tokens, optimizer steps or whole runs; auto looks at them first."),
+    ] = "auto"
     steps: Annotated[
-        int, typer.Option(min=0, help="End a command after so many measured steps.")
+        int, typer.Option(min=0, metavar="N", help="End a command after N measured steps.")
     ] = 0
+    metric: Annotated[
+        Names,
+        typer.Option(
+            metavar="NAME=WHERE",
+            help="A figure of the command's own: a REGEX of its output, or json:[FILE#]PATH.",
+        ),
+    ] = None
+    higher: Annotated[
+        Names, typer.Option(metavar="NAME", help="A metric of which more is better.")
+    ] = None
+    no_observe: Annotated[
+        bool, typer.Option("--no-observe", help="Leave the observer out; compare by wall time.")
+    ] = False
     stack: Annotated[str, typer.Option(help="The stack of the scenario; else the baseline.")] = ""
     max_runs: Annotated[
         int,
@@ -82,7 +97,7 @@ def bisect(options: BisectOptions) -> int:
     floor = parse_fraction(options.floor, "--floor")
     history = read_history(options)
     invoked = Invocation(options)
-    subject = _subject(options, invoked)
+    subject = _subject(options, history, invoked)
     notify = _silent if options.quiet else print_aside
     versions = history.versions
     notify(plain(f"{len(versions)} versions from {versions[0].name} to {versions[-1].name}"))
@@ -116,15 +131,28 @@ def read_history(options: BisectOptions) -> History:
     return CommitHistory(good, bad, split(options.build), Path.cwd())
 
 
-def _subject(options: BisectOptions, invoked: Invocation) -> Subject:
+def _counted(subject: CommandSubject, history: History) -> CommandSubject:
+    """Return the subject with what can be counted at both ends, after a look at each."""
+    known = history.versions
+    ready = {known[one].name: history.prepare(one, True) for one in (0, len(known) - 1)}
+    by = counted_by(see(subject.plan(ready, 1), subject.invoked))
+    print_aside(f"counted in {'runs by wall time' if by == 'wall' else by}, as seen at both ends")
+    return replace(subject, settings=replace(subject.settings, by=by))
+
+
+def _subject(options: BisectOptions, history: History, invoked: Invocation) -> Subject:
     """Return what is run at each version. Raises ScenarioError."""
     words: Sequence[str] = options.words
     compared = {"measure.compare": options.compare}
     if not is_scenario(words, [*find_presets("scenarios")]):
         if options.stack:
             raise ScenarioError("--stack belongs to a scenario, and a command was given")
-        settings = CommandSettings(by=options.by, steps=options.steps, compare=options.compare)
-        return CommandSubject(words, settings, plan_request(options, {}), invoked)
+        names = ("by", "steps", "metric", "higher", "no_observe", "compare")
+        given = {name: getattr(options, name) for name in names}
+        settings = settings_of(AbOptions(commands=[*words], **given))
+        subject = CommandSubject(words, settings, plan_request(options, {}), invoked)
+        looks = options.by == "auto" and not (options.no_observe or options.dry_run)
+        return _counted(subject, history) if looks else subject
     with redirect_stdout(sys.stderr):
         draft = single_draft(words[0], "bisect")
         request = plan_request(options, compared)

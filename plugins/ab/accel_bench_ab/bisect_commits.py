@@ -79,7 +79,8 @@ class CommitHistory:
                 if self._build:
                     run_program(self._build, folder)
                 complete.touch()
-        return Prepared(folder=tree / self._below, requirements=(str(tree / self._below),))
+        below = tree / self._below
+        return Prepared(folder=below, revision=commit, requirements=(str(below),))
 
     def close(self) -> None:
         """Remove the work trees."""

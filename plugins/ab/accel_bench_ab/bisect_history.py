@@ -38,6 +38,9 @@ class Prepared(NamedTuple):
     folder: Path | None = None
     """Working folder of its command; None for that of the user."""
 
+    revision: str = ""
+    """Commit that is checked out there; empty for none."""
+
     python: Path | None = None
     """Interpreter of its environment; None for that of the command."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,8 +58,7 @@ class CommandSubject:
         """Return the plan of the command in each version's folder and environment."""
         commands = [self._command(name, ready) for name, ready in versions.items()]
         overrides = (*self.request.overrides, ("name", "bisect"), ("measure.rounds", rounds))
-        # The environment of a version is the command line's choice, and no file's.
-        request = replace(self.request, overrides=overrides, allow_environment=True)
+        request = replace(self.request, overrides=overrides)
         return plan_commands(commands, self.settings, self.invoked, request)
 
     def version_of(self, experiment: Experiment) -> str:
@@ -68,18 +66,9 @@ class CommandSubject:
         return experiment.stack.name
 
     def _command(self, name: str, ready: Prepared) -> NamedCommand:
-        program, *arguments = self.command
-        if ready.python is None:
-            return NamedCommand(name, self.command, str(ready.folder or ""))
-        scripts = ready.python.parent
-        own = scripts / program
-        program = str(own) if os.sep not in program and own.is_file() else program
-        variables = {
-            "PATH": os.pathsep.join([str(scripts), os.environ.get("PATH", "")]),
-            "VIRTUAL_ENV": str(scripts.parent),
-        }
-        settings = {f"environment.{key}": value for key, value in variables.items()}
-        return NamedCommand(name, [program, *arguments], str(ready.folder or ""), settings)
+        programs = str(ready.python.parent) if ready.python else ""
+        folder = str(ready.folder or "")
+        return NamedCommand(name, self.command, folder, ready.revision, programs)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ from accel_bench_ab.bisect_history import VersionError
 from cli.program import call
 
 from accel_bench.errors import ScenarioError
+
+PAGE = Path(__file__).parents[3] / "docs" / "bisect.md"
 
 FAST, SLOW = "import time", "import time; time.sleep(0.15)"
 
@@ -46,7 +50,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_slow_commit_of_eight_is_found_though_it_was_stopped_and_one_fails(
-    repository: Path, tmp_path: Path
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [commit(repository, "Begin", work=FAST), commit(repository, "Document")]
     git(repository, "checkout", "-q", "-b", "side")
@@ -59,11 +63,15 @@ def test_the_slow_commit_of_eight_is_found_though_it_was_stopped_and_one_fails(
     names.append(commit(repository, "Sleep longer", work=SLOW))
     names += [commit(repository, title) for title in ("Test", "Release")]
 
+    git(repository, "tag", "v1.0", names[0])
+    # The page's command: its `python` is this one.
+    page = PAGE.read_text(encoding="utf8")
+    written = shlex.split(page.partition("```bash\n")[2].partition("\n```")[0])
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
     def bisect(*more: str) -> tuple[int, dict[str, object]]:
-        words = ["--by", "wall", "--results", str(tmp_path / "results"), "--format", "json"]
-        ends = f"{names[0]}..{names[-1]}"
-        done = call("bisect", ends, *words, *more, "--", sys.executable, "work.py",
-                    folder=repository)  # fmt: skip
+        words = ["--results", str(tmp_path / "results"), "--format", "json"]
+        done = call(*written[1:3], *words, *more, *written[3:], folder=repository)
         assert done.out, done.err
         return done.code, json.loads(done.out)
 
