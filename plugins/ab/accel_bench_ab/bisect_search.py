@@ -222,16 +222,22 @@ class Bisection:
                 before=sides.get("before"),
                 after=sides.get("after"),
             )
-            if any(one.verdict in ("better", "worse") for one in sides.values()):
-                return answer._replace(kind="several")
             confirmed = judge_comparison(step, self.floor).outcome == "regression"
+            elsewhere = [n for n, one in sides.items() if one.verdict in ("better", "worse")]
+            if len(elsewhere) + confirmed > 1:
+                return answer._replace(kind="several")
             if confirmed and math.log1p(hidden) < _distance(step):
                 kind: AnswerKind = "culprit" if first - last == 1 else "candidates"
                 answer = answer._replace(kind=kind)
                 if math.log1p(hidden) < max(math.log1p(self.floor), _distance(step) / 2):
                     return answer
-        reason = "" if answer.kind != "inconclusive" else self._open("fresh rounds of neighbours")
-        return answer._replace(reason=reason)
+        if answer.kind == "inconclusive":
+            reason = self._open("fresh rounds of neighbours")
+            if elsewhere:  # A probe was judged wrongly.
+                low, high = pairs[elsewhere[0]]
+                reason = f"fresh rounds show it between versions {low} and {high}: bisect these"
+            answer = answer._replace(reason=reason)
+        return answer
 
     def _looks(self) -> Iterator[int]:
         """Yield the numbers of the looks at a comparison: after 5, 10, 20, ... rounds."""

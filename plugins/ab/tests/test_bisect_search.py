@@ -141,3 +141,15 @@ def test_two_versions_need_no_probe_and_are_confirmed() -> None:
     answer, bisection = simulate([0.0, STEP], noise_of(1, 0.002))
     assert (answer.kind, answer.last_good, answer.first_bad) == ("culprit", 0, 1)
     assert Comparing("neighbours", (0, 1)) in bisection.rounds
+
+
+def test_a_probe_that_was_judged_wrongly_gives_no_answer_but_where_to_look() -> None:
+    bisection = Bisection(3, 0.02, 5)
+    effects = [0.0, STEP, STEP]
+    while isinstance(more := bisection.next(), MoreRounds):
+        misled = {1: 0.0} if more.comparing.kind == "probe" else {}
+        costs = {one: math.exp(misled.get(one, effects[one])) for one in more.comparing.versions}
+        for _ in range(more.rounds):
+            bisection.add(more.comparing, costs)
+    assert (more.kind, more.last_good, more.first_bad) == ("inconclusive", 1, 2)
+    assert more.reason == "fresh rounds show it between versions 0 and 1: bisect these"
