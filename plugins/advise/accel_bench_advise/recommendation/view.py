@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from accel_bench.analysis.wording import (
     usd,
     with_spread,
 )
+from accel_bench.documents.presets import find_presets
+from accel_bench.plugins.registry import installed
 from accel_bench.report.table import (
     Column,
     Report,
@@ -63,7 +66,8 @@ def recommend_report(document: Recommendation) -> Report:
         tables=tables,
         notes=list(_notes(document, lines)),
     )
-    return Report([section, *_commands(document)], document, Table(FLAT, lines))
+    sections = [section, *_commands(document), *_in_your_script(document)]
+    return Report(sections, document, Table(FLAT, lines))
 
 
 def models_report(document: FittingModels) -> Report:
@@ -151,6 +155,30 @@ def _commands(document: Recommendation) -> Iterator[Section]:
         if one.usd is not None:
             text += f", {one.usd:,.2f} USD"
         yield Section(text=text)
+
+
+def _in_your_script(document: Recommendation) -> Iterator[Section]:
+    """Yield the code and the command that take over a recommended stack of a training."""
+    if document.request.mode != "train" or document.offer is None:
+        return
+    if row := document.recommended:
+        stack, work = row.stack, f"--run {row.evidence.experiment_id}"
+    else:
+        stack, work = document.offer.stack, f"--scenario {shlex.quote(document.request.scenario)}"
+    command = f"accel-bench export {shlex.quote(stack)} --to trl {work}"
+    yield Section(text="\n".join(["In your script:", *_code(stack), f"  {command}"]))
+
+
+def _code(stack: str) -> list[str]:
+    """Return three lines of Python; none for a stack that only its scenario names."""
+    named = find_presets("stacks").keys() | {plugin.use for plugin in installed()}
+    if stack not in named and not named.issuperset(stack.split("+")):
+        return []
+    return [
+        "  import accel_bench",
+        f'  with accel_bench.accelerate(model, "{stack}") as accelerated:',
+        "      train(accelerated.model)",
+    ]
 
 
 def _memory(value: Any) -> tuple[str, ...]:

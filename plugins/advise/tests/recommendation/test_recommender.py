@@ -301,3 +301,16 @@ def test_caches_and_batches_stand_in_for_one_another_and_other_requests_do_not()
         for one in ({}, {"cache": "static"}, {"batch_size": 4}, {"new_tokens": 64})
     )
     assert usual == static == batch != longer
+
+
+def test_the_last_lines_take_a_recommended_stack_into_a_script() -> None:
+    document = ask(stored())
+    assert document.recommended is not None
+    one = document.recommended
+    text = render_report(recommend_report(document), "table").rstrip().splitlines()
+    command = f"accel-bench export {one.stack} --to trl --run {one.evidence.experiment_id}"
+    assert text[-2:] == ["In your script:", f"  {command}"]  # only its scenario names that stack
+    row = one.model_copy(update={"stack": "activation-checkpointing"})
+    named = document.model_copy(update={"recommended": row})
+    code = '  with accel_bench.accelerate(model, "activation-checkpointing") as accelerated:'
+    assert code in render_report(recommend_report(named), "table").splitlines()
