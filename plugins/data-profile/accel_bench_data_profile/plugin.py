@@ -1,0 +1,69 @@
+"""The data plugin `length-profile`: made-up tokens in samples with a data set's lengths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from accel_bench import Experiment, Options, Run, hookimpl
+from accel_bench.modeling.data.data_plugins import TokenData
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.batch_plan import Padding
+    from accel_bench.modeling.data.token_batches import TokenDataset
+
+
+class LengthProfileOptions(Options):
+    """Options of samples with given lengths."""
+
+    path: str = Field(min_length=1)
+    """File of `accel-bench data profile`."""
+
+    samples: int = Field(2048, ge=1, le=1_000_000)
+    """Number of samples in an epoch, drawn from the profile by `data.seed`; at most those of the
+    data set."""
+
+    vocab_size: int = Field(2048, ge=2, le=10_000_000)
+    """Upper bound of token ids, exclusive; at most the vocabulary of the model."""
+
+    padding: Literal["max_length", "longest"] = "max_length"
+    """Padding: to `data.sequence_length`, or to the longest of the micro-batch."""
+
+
+class LengthProfile(TokenData[LengthProfileOptions]):
+    """Made-up tokens in samples with the lengths of a data set, from its shared profile."""
+
+    Options = LengthProfileOptions
+
+    def fingerprint(self, experiment: Experiment) -> str:
+        """Return the digest of the file."""
+        from accel_bench_data_profile.histogram import read_histogram, text_of
+
+        text = text_of(read_histogram(Path(self.options.path)))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @hookimpl
+    def sample_lengths(self, run: Run) -> Sequence[int]:
+        """Return the lengths of the samples of an epoch."""
+        from accel_bench_data_profile import plugin_impl
+
+        found: list[int] = plugin_impl.lengths_of(self.options, run.scenario.data.seed).tolist()
+        return found
+
+    @hookimpl
+    def load_data(self, run: Run) -> TokenDataset:
+        """Return samples with those lengths, cut to `data.sequence_length`."""
+        from accel_bench_data_profile import plugin_impl
+
+        data = run.scenario.data
+        made = plugin_impl.make_up(self.options, data.sequence_length, data.seed)
+        run.on_evidence(lambda: plugin_impl.evidence(made))
+        return made
+
+    def padding(self) -> Padding:
+        """Return the padding of the options."""
+        return self.options.padding

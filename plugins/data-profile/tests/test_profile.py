@@ -1,0 +1,78 @@
+"""`data profile`: no text comes back, and a scenario takes the file as its data."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from accel_bench_data_profile.histogram import read_histogram
+from cli.program import call
+
+CANARIES = ("xylophone", "quokka", "7f3a9c", "zürich")
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a data set and its profile, and what the command printed."""
+    folder = tmp_path_factory.mktemp("profiled")
+    draw = random.Random(0)
+    rows = []
+    for _ in range(150):
+        words = [draw.choice(CANARIES) for _ in range(draw.randrange(2, 60))]
+        answer = {"role": "assistant", "content": " ".join(words)}
+        rows.append({"messages": [{"role": "user", "content": "xylophone?"}, answer]})
+    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("data", "profile", "chats.jsonl", "--tokenizer", "train", "-o", "lengths.json")
+    done = call(*command, folder=folder)
+    assert done.code == 0, done.err
+    return folder, done.out + done.err
+
+
+def test_numbers_alone_come_back(profiled: tuple[Path, str]) -> None:
+    folder, printed = profiled
+    text = (folder / "lengths.json").read_text()
+    document = json.loads(text)
+    assert document.keys() == {"schema_version", "unit", "samples", "tokens", "bins"}
+    assert all(type(one) is int for row in document["bins"] for one in row)
+    assert document["unit"] == "tokens" and document["samples"] == 150
+    for canary in CANARIES:
+        assert canary not in text.lower() and canary not in printed.lower()
+
+
+def test_a_scenario_takes_the_profile_as_its_data(profiled: tuple[Path, str]) -> None:
+    folder, _ = profiled
+    data = "data={use: length-profile, path: lengths.json, sequence_length: 512, vocab_size: 64}"
+    small = ("--set", "measure.steps=2", "--set", "measure.rounds=1", "--set", "measure.warmup=1")
+    done = call("run", "quickstart", "--only", "baseline", "--set", data, *small,
+                "--format", "json", folder=folder)  # fmt: skip
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["experiments"]
+    evidence = row["evidence"]["length-profile"]
+    histogram = read_histogram(folder / "lengths.json")
+    assert evidence["samples"] == histogram.samples
+    assert evidence["tokens"] == histogram.tokens
+    assert evidence["constant_length"] is False
+
+
+def test_another_profile_is_another_experiment(profiled: tuple[Path, str]) -> None:
+    folder, _ = profiled
+    other = json.loads((folder / "lengths.json").read_text())
+    other["bins"][0][1] += 1
+    other["bins"][0][2] += other["bins"][0][0]
+    (folder / "other.json").write_text(json.dumps(other))
+    plans = [
+        json.loads(call("run", "quickstart", "--only", "baseline", "--dry-run", "--format", "json",
+                        "--set", f"data={{use: length-profile, path: {name}}}", folder=folder).out)
+        for name in ("lengths.json", "other.json")
+    ]  # fmt: skip
+    ids = {str(plan).partition("experiment_id")[2][:20] for plan in plans}
+    assert len(ids) == 2
+
+
+def test_a_file_is_not_overwritten(profiled: tuple[Path, str]) -> None:
+    folder, _ = profiled
+    command = ("data", "profile", "chats.jsonl", "--tokenizer", "train", "-o", "lengths.json")
+    done = call(*command, folder=folder)
+    assert done.code == 2 and "already there" in done.err
