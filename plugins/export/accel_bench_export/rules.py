@@ -104,7 +104,9 @@ def recognize(
     for rule in sorted(rules, key=lambda one: not one.fixed):
         if any(key not in settings or settings[key] != value for key, value in rule.fixed.items()):
             continue
-        present = {key for key in rule.set if key in settings}
+        present = {
+            key for key, one in rule.set.items() if key in settings and _fits(one, settings[key])
+        }
         if not present:
             continue
         stated = {k: v for k, v in rule.when.items() if not isinstance(v, list)}
@@ -171,6 +173,21 @@ def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
     return [*given] if isinstance(given, tuple) else given
 
 
+def _fits(value: JsonValue, given: Any) -> bool:
+    """Return whether a setting is a rule's value, whatever stands in the places of options."""
+    if isinstance(value, str) and OPTION.match(value):
+        return True
+    if isinstance(value, dict):
+        return isinstance(given, dict) and all(
+            _fits(one, given[key]) if key in given else [*_options_in(one)] != []
+            for key, one in value.items()
+        )
+    if isinstance(value, list):
+        same = isinstance(given, list) and len(value) == len(given)
+        return same and all(map(_fits, value, given))
+    return bool(value == given)
+
+
 def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
     """Yield the options that a setting states."""
     if isinstance(value, str) and (found := OPTION.match(value)):
@@ -178,3 +195,6 @@ def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict) and isinstance(given, dict):
         for key in value.keys() & given.keys():
             yield from _read(value[key], given[key])
+    elif isinstance(value, list) and isinstance(given, list):
+        for one, other in zip(value, given, strict=False):
+            yield from _read(one, other)

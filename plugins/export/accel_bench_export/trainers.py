@@ -61,6 +61,18 @@ class Trainer(Frozen):
     same: tuple[str, ...] = ()
     """Dotted keys of a scenario that need no setting of this program."""
 
+    exports: bool = True
+    """False for a file that is read and not written."""
+
+    defaults: dict[str, JsonValue] = Field(default_factory=dict)
+    """Values of settings that a file does not name."""
+
+    imported: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of a scenario, by dotted key, that each file of the program stands for."""
+
+    alike: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """Other values of settings that stand for a plugin as well: `adapter: {qlora: lora}`."""
+
     ignored: dict[str, str] = Field(default_factory=dict)
     """Settings that an import leaves out, each with the reason."""
 
@@ -69,6 +81,11 @@ class Trainer(Frozen):
 
 
 def trainer_names() -> list[str]:
+    """Return the names of trainers that files are written for, in the order of their tables."""
+    return [name for name in readable_names() if read_trainer(name).exports]
+
+
+def readable_names() -> list[str]:
     """Return the names of all trainers, in the order of their tables."""
     return sorted(find_presets(KIND), key=lambda name: (read_trainer(name).order, name))
 

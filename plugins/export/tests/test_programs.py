@@ -20,7 +20,7 @@ import pytest
 import yaml
 from accel_bench_export.equivalents import declared, declaring_plugins, rules_of
 from accel_bench_export.rules import Rule, translate
-from accel_bench_export.trainers import read_trainer, trainer_names
+from accel_bench_export.trainers import read_trainer, readable_names
 
 WHEELS = "ACCEL_BENCH_WHEELS"
 """Variable with the folder of the wheels of axolotl, LLaMA-Factory, torchtune and torchtitan."""
@@ -75,7 +75,7 @@ def declared_settings(program: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_each_plugin_of_the_box_with_a_counterpart_names_known_programs() -> None:
-    known = set(trainer_names())
+    known = set(readable_names())
     for plugin in declaring_plugins():
         for one in declared(plugin):
             named = {name.strip() for names in one.to for name in names.split(",")}

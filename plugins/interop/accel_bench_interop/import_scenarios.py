@@ -19,7 +19,8 @@ def import_scenarios(
         Path,
         typer.Argument(
             metavar="FOLDER_OR_FILE",
-            help="A checkout of fms-acceleration, or the IPFS framework's JSON configuration.",
+            help="A configuration of axolotl, LLaMA-Factory or TRL, TrainingArguments as JSON, "
+            "adapter_config.json, a checkout of fms-acceleration, or the IPFS framework's JSON.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to.")],
@@ -40,13 +41,15 @@ def import_scenarios(
     with file and line, and so is what has no counterpart; the exit code is then 2.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench_interop import fms_scenarios, ipfs_config
+    from accel_bench_interop import configured, fms_scenarios, ipfs_config
     from accel_bench_interop.mapping import Findings
     from accel_bench_interop.scenario_writer import stack_text, write_files
 
     findings = Findings()
     stacks: dict[str, fms_scenarios.Uses] = {}
-    if source.is_file():
+    if source.is_file() and (found := configured.read_scenario(source, findings)):
+        scenarios = [found]
+    elif source.is_file():
         scenarios = ipfs_config.read_config(source, findings)
     else:
         numbers = _numbers(batch_sizes), _numbers(devices), _numbers(lengths)

@@ -1,0 +1,43 @@
+"""Conversion of another training program's configuration, by the door for configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accel_bench.plugins.doors import find_entries
+from accel_bench_interop.mapping import Findings
+from accel_bench_interop.parse import short_name
+from accel_bench_interop.scenario_writer import NativeScenario
+
+CONFIGURATIONS = "accel_bench.configurations"
+"""Group of entry points: functions of a path that return what a file configures, or None.
+
+What they return has `program`, `settings` of a scenario by dotted key, `uses` of a stack, and
+`left_out`: settings of the file, each with the reason.
+"""
+
+STACK = "imported"
+"""Name of the stack of a configuration's accelerations."""
+
+
+def read_scenario(path: Path, findings: Findings) -> NativeScenario | None:
+    """Return a configuration as a scenario; None if no entry knows the file.
+
+    Raises ImportFileError, and PluginError that names a broken entry.
+    """
+    for entry in find_entries(CONFIGURATIONS, "configuration").values():
+        with entry.blamed(f"{path}: "):
+            found = entry.load()(path)
+        if found is None:
+            continue
+        for key, reason in found.left_out.items():
+            findings.drop(key, reason)
+        stacks: dict[str, Any] = {"baseline": []}
+        return NativeScenario(
+            name=short_name(path.stem),
+            source=f"{path.name}, a configuration of {found.program}",
+            settings=found.settings,
+            stacks=stacks | ({STACK: found.uses} if found.uses else {}),
+        )
+    return None
