@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
     "alpha": 16.0, "autocast_adapter_dtype": True, "backend": "inductor", "betas": [0.9, 0.95],
     "cpu_offload": False, "double_quant": True, "dropout": 0.1, "eps": 1e-8, "every": 2,
     "experts": "grouped_mm", "field": "text", "fullgraph": False, "fused": True, "keep": ["mm"],
-    "messages": "messages", "mode": "default", "momentum": 0.5, "path": "rows.jsonl",
+    "messages": "turns", "mode": "default", "momentum": 0.5, "path": "rows.jsonl",
     "prompt": "prompt", "answer": "answer", "chosen": "chosen", "rejected": "rejected", "r": 8,
     "reshard_after_forward": True, "replicate": 1, "sequence_length": 64, "source": "path",
     "stage": 2, "target_modules": ["q_proj", "v_proj"], "tensor": 1, "weight_decay": 0.1,
