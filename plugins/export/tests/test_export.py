@@ -93,3 +93,61 @@ def test_a_file_is_not_overwritten(tmp_path: Path) -> None:
     again = call(*command)
     assert again.code == 2 and "already there" in again.err
     assert file.read_text() == before
+
+
+PLUGIN = """
+from accel_bench import Options, Plugin, Run, hookimpl
+
+class Mine(Options):
+    chunk: int = 64
+    \"\"\"Tokens of a piece.\"\"\"
+
+class MyKernels(Plugin[Mine]):
+    \"\"\"Kernels of a stranger.\"\"\"
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        raise AssertionError
+"""
+
+COUNTERPARTS = """
+my-kernels:
+  - to: {"trl, trainer": {use_liger_kernel: true, my_chunk: "{chunk}"}}
+    note: "{chunk} tokens, and there the nearest power of two"
+"""
+
+TABLE = """
+title: Mine 1
+work: [{set: {lr: "{train.learning_rate}"}}]
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> str:
+    """A folder with a distribution whose plugin has counterparts, and which adds a program."""
+    package, metadata = tmp_path / "acme", tmp_path / "acme-1.0.dist-info"
+    (package / "sample_configurations" / "trainers").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('reading files imports nothing')")
+    (package / "sample_configurations" / "equivalents.yaml").write_text(COUNTERPARTS)
+    (package / "sample_configurations" / "trainers" / "mine.yaml").write_text(TABLE)
+    (tmp_path / "acme_kernels.py").write_text(PLUGIN)
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[accel_bench]\nmy-kernels = acme_kernels:MyKernels\n[accel_bench.samples]\nacme = acme\n"
+    )
+    return str(tmp_path)
+
+
+def test_a_plugin_of_another_distribution_declares_its_counterparts_the_same_way(site: str) -> None:
+    done = call("export", "my-kernels", "--to", "trl", PYTHONPATH=site)
+    assert done.code == 0, done.err
+    assert yaml.safe_load(done.out) == {"use_liger_kernel": True, "my_chunk": 64}
+    assert "#   64 tokens, and there the nearest power of two" in done.out
+
+
+def test_another_distribution_adds_a_program(site: str, chats: str) -> None:
+    done = call("export", "baseline", "--to", "mine", "--scenario", chats, PYTHONPATH=site)
+    assert yaml.safe_load(done.out) == {"lr": 2e-4}
+    assert "#   model.id: 'org/model' has no counterpart" in done.out
+    assert "#   lora has no counterpart" in done.out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_export.rules import Rule, recognize, translate
+from accel_bench_export.rules import Expression, Rule, recognize, translate
 
 COMPILE = [
     Rule(
@@ -47,3 +47,10 @@ def test_a_rule_whose_fixed_settings_differ_is_not_recognized() -> None:
         {},
         set(),
     )
+
+
+def test_an_expression_is_a_rules_own_and_never_an_options_value() -> None:
+    rule = Rule(set={"policy": "=FullAC.Config()", "name": "{name}"})
+    found = translate([rule], {"name": "=exit(3)"}).settings
+    assert isinstance(found["policy"], Expression) and found["policy"] == "FullAC.Config()"
+    assert type(found["name"]) is str and found["name"] == "=exit(3)"

@@ -67,3 +67,13 @@ def test_trainer_trains_two_steps_with_an_exported_file(
     found = ask_trainers("train", program="trainer", file=str(file), model=made["model"])
     assert len(found["losses"]) == 2
     assert "FUSED" in found["optim"].upper()
+
+
+def test_a_loop_trains_two_steps_under_accelerate_launch_with_an_exported_file(
+    made: dict[str, str], ask_trainers: Any, tmp_path: Path
+) -> None:
+    half = ("--set", "train.precision=bf16-autocast")
+    file = exported("accelerate", "optimizer-fused", made, tmp_path, *half)
+    found = ask_trainers("train", program="accelerate", file=str(file), model=made["model"])
+    assert len(found["losses"]) == 2 and found["losses"][1] < found["losses"][0]
+    assert (found["mixed_precision"], found["device"]) == ("bf16", "cpu")

@@ -184,7 +184,41 @@ def _train_arguments(file: str, model: str) -> dict[str, Any]:
     return {"losses": losses, **_plain((arguments,))}
 
 
-TRAINERS = {"trl": _train_sft, "trainer": _train_arguments}
+def _launch(file: str, model: str) -> dict[str, Any]:
+    """Train two steps of a loop that `accelerate launch` starts with a file."""
+    import subprocess
+
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", file]
+    loop = [__file__, "loop", json.dumps({"model": model})]
+    done = subprocess.run([*launch, *loop], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def loop(model: str) -> dict[str, Any]:
+    """A loop of one's own, by accelerate."""
+    import torch
+    from accelerate import Accelerator
+    from transformers import AutoModelForCausalLM
+
+    accelerator = Accelerator()
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    optimizer = torch.optim.AdamW(loaded.parameters())
+    loaded, optimizer = accelerator.prepare(loaded, optimizer)
+    ids, losses = torch.arange(16)[None] % 50, []
+    for _ in range(2):
+        loss = loaded(input_ids=ids, labels=ids).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    precision, device = accelerator.mixed_precision, accelerator.device.type
+    return {"losses": losses, "mixed_precision": precision, "device": device}
+
+
+TRAINERS = {"trl": _train_sft, "trainer": _train_arguments, "accelerate": _launch}
 
 
 def _plain(parsed: tuple[Any, ...]) -> dict[str, Any]:
