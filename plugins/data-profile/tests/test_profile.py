@@ -10,6 +10,8 @@ import pytest
 from accel_bench_data_profile.histogram import read_histogram
 from cli.program import call
 
+pytestmark = pytest.mark.box
+
 CANARIES = ("xylophone", "quokka", "7f3a9c", "zürich")
 
 

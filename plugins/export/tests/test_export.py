@@ -8,6 +8,8 @@ import pytest
 import yaml
 from cli.program import call
 
+pytestmark = pytest.mark.box
+
 WORK = """
 name: chats
 model: {id: org/model, weights: pretrained, dtype: bfloat16}

@@ -6,8 +6,11 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from accel_bench_export.equivalents import Equivalents
 from cli.program import call
+
+pytestmark = pytest.mark.box
 
 PAGE = Path(__file__).parents[3] / "docs" / "export.md"
 BLOCKS = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

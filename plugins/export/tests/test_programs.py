@@ -22,6 +22,8 @@ from accel_bench_export.equivalents import declared, declaring_plugins, rules_of
 from accel_bench_export.rules import Rule, translate
 from accel_bench_export.trainers import read_trainer, readable_names
 
+pytestmark = pytest.mark.box
+
 WHEELS = "ACCEL_BENCH_WHEELS"
 """Variable with the folder of the wheels of axolotl, LLaMA-Factory, torchtune and torchtitan."""
 

@@ -15,6 +15,8 @@ from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.find import read_draft
 from accel_bench.scenario.models import Scenario
 
+pytestmark = pytest.mark.box
+
 WORK = """
 name: chats
 model: {id: org/model, weights: pretrained}

@@ -13,6 +13,8 @@ from accel_bench.report.formats import render
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import Use
 
+pytestmark = pytest.mark.box
+
 
 def with_stack(name: str, *uses: str, **settings: object) -> Experiment:
     experiment = make_experiment(name)

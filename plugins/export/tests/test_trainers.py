@@ -9,6 +9,8 @@ import pytest
 import yaml
 from cli.program import call
 
+pytestmark = pytest.mark.box
+
 SCENARIO = """
 name: counting
 model: {{id: {model}, weights: pretrained}}
