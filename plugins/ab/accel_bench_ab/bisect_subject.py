@@ -68,7 +68,7 @@ class CommandSubject:
     def _command(self, name: str, ready: Prepared) -> NamedCommand:
         programs = str(ready.python.parent) if ready.python else ""
         folder = str(ready.folder or "")
-        return NamedCommand(name, self.command, folder, ready.revision, programs)
+        return NamedCommand(name, self.command, folder, revision=ready.revision, programs=programs)
 
 
 @dataclass(frozen=True)
