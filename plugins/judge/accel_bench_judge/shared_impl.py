@@ -1,0 +1,69 @@
+"""Tensors in memory that the judge and the process of a step share."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+ALIGNMENT = 64
+
+
+class TensorLayout(NamedTuple):
+    """Name, dtype and shape of a tensor, and its place in the shared memory."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def lay_out(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[list[Any], int]:
+    """Return the layouts of the tensors from `start` on, and the end of the last."""
+    found = []
+    for name, tensor in named:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        found.append(TensorLayout(name, dtype, tuple(tensor.shape), start))
+        size = tensor.numel() * tensor.element_size()
+        start += -(-size // ALIGNMENT) * ALIGNMENT
+    return found, start
+
+
+def attach(memory: mmap.mmap, layouts: Iterable[Sequence[Any]]) -> dict[str, torch.Tensor]:
+    """Return tensors by name that share their memory with `memory`."""
+    found = {}
+    for layout in (TensorLayout(*one) for one in layouts):
+        dtype = getattr(torch, layout.dtype)
+        if layout.elements:
+            flat = torch.frombuffer(
+                memory, dtype=dtype, count=layout.elements, offset=layout.offset
+            )
+            found[layout.name] = flat.reshape(tuple(layout.shape))
+        else:
+            found[layout.name] = torch.empty(tuple(layout.shape), dtype=dtype)
+    return found
+
+
+def state_of(model: Any) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a model by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def copy_to(state: Mapping[str, torch.Tensor], records: Mapping[str, torch.Tensor]) -> None:
+    """Copy tensors into those of the same name."""
+    with torch.no_grad():
+        for name, record in records.items():
+            record.copy_(state[name])
+
+
+def loss_value(loss: Any) -> float:
+    """Return a loss, a tensor of shape () or a number, as a float."""
+    return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)

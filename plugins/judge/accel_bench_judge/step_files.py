@@ -1,0 +1,40 @@
+"""The signature of a step's file, and how it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from accel_bench.errors import ScenarioError
+
+REFERENCE = ("make_model", "make_batch", "make_optimizer", "step")
+CANDIDATE = ("step",)
+"""Functions that a file defines; a candidate may define `prepare` too."""
+
+
+def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> ModuleType:
+    """Import a file by its path; with `shared`, files that are loaded later can import it by name.
+
+    Raises ScenarioError if a function is missing.
+    """
+    specification = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if specification is None or specification.loader is None:
+        raise ScenarioError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(specification)
+    if shared:
+        sys.modules.setdefault(specification.name, module)
+    specification.loader.exec_module(module)
+    if missing := [name for name in functions if not callable(getattr(module, name, None))]:
+        raise ScenarioError(f"{path} defines no function {' and no '.join(missing)}")
+    return module
+
+
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file's bytes. Raises ScenarioError if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ScenarioError(f"{path} cannot be read: {error.strerror}") from error

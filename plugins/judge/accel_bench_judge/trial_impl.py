@@ -1,0 +1,152 @@
+"""One trial of a step: fresh weights and batches, a process that is asked, records of its answers,
+and the comparison with the reference once the process has ended."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from accel_bench.errors import InvalidRunError
+from accel_bench_judge.comparison_impl import Judgement, StepRecord, compare
+from accel_bench_judge.shared_impl import attach, copy_to, lay_out, state_of
+from accel_bench_judge.step_files import REFERENCE, load_steps
+from accel_bench_judge.subject import Starter, Subject, start_program
+from accel_bench_judge.subject_impl import ANSWER, COUNTED, STEP
+
+MOST_RECORDED_BYTES = 4 * 2**30
+"""Largest size of the weights after all steps of a trial."""
+
+BUSY_SECONDS = 0.02
+"""CPU time that other processes may use while steps are measured."""
+
+
+class Trial:
+    """A process that takes steps, and what it has answered."""
+
+    def __init__(  # noqa: PLR0913 - two files, a cache, and how the process is started
+        self,
+        reference: str,
+        file: str,
+        cache: Path,
+        *,
+        start: Starter = start_program,
+        confined: bool = True,
+        fewer_flops: bool = False,
+    ) -> None:
+        self._fewer_flops = fewer_flops
+        self.reference: ModuleType = load_steps(reference, REFERENCE)
+        self.generator = torch.Generator().manual_seed(_secret())
+        torch.manual_seed(_secret())
+        self.initial = {
+            name: tensor.detach().clone()
+            for name, tensor in state_of(self.reference.make_model()).items()
+        }
+        batch = self._draw()
+        state, end = lay_out(self.initial.items(), 0)
+        inputs, end = lay_out(batch.items(), end)
+        self._memory = os.memfd_create("accel-bench-judge")
+        os.ftruncate(self._memory, max(end, 1))
+        self._mapped = mmap.mmap(self._memory, max(end, 1))
+        self._records = attach(self._mapped, state)
+        self._inputs = attach(self._mapped, inputs)
+        copy_to(self.initial, self._records)
+        self._scratch = tempfile.TemporaryDirectory(prefix="accel-bench-judge-")
+        cache.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "reference": reference,
+            "file": file,
+            "state": state,
+            "batch": inputs,
+            "bytes": max(end, 1),
+            "folders": [self._scratch.name, str(cache)],
+            "confined": confined,
+        }
+        self.steps: list[StepRecord] = []
+        self._next = batch
+        self._asked: dict[str, torch.Tensor] = {}
+        self._busy: float | None = None
+        self._ended = False
+        self._subject = Subject(settings, self._memory, start)
+        try:
+            self.landlock = int(ANSWER.unpack(self._subject.wait())[1])
+            self._subject.freeze()
+        except BaseException:
+            self.end()
+            raise
+
+    def count(self) -> None:
+        """Take the first step, whose FLOPs are counted, and which is not timed."""
+        self.begin()
+        self.keep(self.ask(COUNTED))
+
+    def begin(self) -> None:
+        """Show the process the batch of the next step, while it stands still."""
+        self._asked, self._next = self._next, self._draw()
+        copy_to(self._asked, self._inputs)
+
+    def ask(self, request: bytes = STEP) -> bytes:
+        """Let the process take a step; return its answer once it is stopped. This is timed."""
+        return self._subject.ask(request)
+
+    def keep(self, answer: bytes) -> float:
+        """Keep the answer, and the weights that stand in memory; return the loss."""
+        self._subject.freeze()
+        _, loss, flops = ANSWER.unpack(answer)
+        weights = {name: record.clone() for name, record in self._records.items()}
+        self.steps.append(StepRecord(self._asked, loss, weights, flops))
+        size = sum(one.numel() * one.element_size() for one in weights.values())
+        if size * len(self.steps) > MOST_RECORDED_BYTES:
+            raise InvalidRunError(["the weights of all steps need more than 4 GiB"])
+        return loss
+
+    def watch(self) -> None:
+        """Begin to watch for other processes that compute."""
+        if self._busy is None:
+            self._busy = self._subject.others_seconds()
+
+    def end(self) -> None:
+        """End the process, and free what it shared; once."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._busy is not None:
+            self._busy = self._subject.others_seconds() - self._busy
+        self._subject.end()
+        self._scratch.cleanup()
+        os.close(self._memory)
+
+    def alive(self) -> list[int]:
+        """Return ids of the step's processes that have not ended."""
+        return self._subject.alive()
+
+    def judge(self) -> Judgement:
+        """Compare all steps with the reference. Raises InvalidRunError for another training."""
+        reasons = []
+        if (self._busy or 0.0) > BUSY_SECONDS:
+            reasons.append(
+                f"processes that the step has started used {self._busy:.2g} s of the CPU in the "
+                "measured steps; a step computes in its own process"
+            )
+        found = compare(self.reference, self.initial, self.steps, self._fewer_flops)
+        if reasons := [*reasons, *found.reasons]:
+            raise InvalidRunError(reasons)
+        return found
+
+    def _draw(self) -> dict[str, Any]:
+        """Return the next batch: a mapping of names to tensors, whose shapes never change."""
+        batch = self.reference.make_batch(self.generator)
+        shapes = [(name, tuple(one.shape), one.dtype) for name, one in batch.items()]
+        if getattr(self, "_shapes", shapes) != shapes:
+            raise InvalidRunError(["make_batch returns batches of different shapes"])
+        self._shapes = shapes
+        return dict(batch)
+
+
+def _secret() -> int:
+    return int.from_bytes(os.urandom(7), "big")

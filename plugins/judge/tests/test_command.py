@@ -1,0 +1,90 @@
+"""The command: its scenario, its verdicts and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_bench_judge.scenario import judge_scenario
+
+from accel_bench.errors import ScenarioError
+from accel_bench.testing import run_program
+
+PAGE = Path(__file__).parents[3] / "docs" / "judge.md"
+
+
+def test_the_files_of_the_page_are_judged(tmp_path: Path) -> None:
+    for source in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        name = re.match(r"# (\w+\.py)", source)
+        assert name
+        (tmp_path / name[1]).write_text(source)
+    (tmp_path / "half.py").write_text(
+        "import reference\n"
+        "def step(model, optimizer, batch):\n"
+        "    half = {name: one[:16] for name, one in batch.items()}\n"
+        "    return reference.step(model, optimizer, half)\n"
+    )
+    arguments = ("judge", "reference.py", "candidate.py", "half.py", "--rounds", "1")
+    ended = run_program(*arguments, "--steps", "3", "--format", "json", "--quiet", folder=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    reference, candidate, half = json.loads(ended.stdout)["steps"]
+    assert (reference["update"], reference["confined"]) == ("bitwise equal", True)
+    assert candidate["update"] in ("bitwise equal", "equivalent")
+    assert (candidate["status"], candidate["flops"]) == ("ok", candidate["flops_of_reference"])
+    assert half["status"] == "invalid"
+    assert "the reference's" in half["reasons"][0]
+
+
+def files(folder: Path, *names: str) -> list[Path]:
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("")
+    return [folder / name for name in names]
+
+
+def scenario(reference: Path, *candidates: Path) -> dict[str, Any]:
+    return judge_scenario(reference, candidates, steps=3, rounds=1, fewer_flops=False)
+
+
+def test_candidates_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
+    reference, one, other = files(tmp_path, "reference.py", "a/step.py", "b/step.py")
+    assert list(scenario(reference, one, other)["stacks"]) == ["reference", str(one), str(other)]
+
+
+def test_a_missing_file_and_a_file_given_twice_are_errors(tmp_path: Path) -> None:
+    reference, one = files(tmp_path, "reference.py", "one.py")
+    with pytest.raises(ScenarioError, match="no file"):
+        scenario(reference, tmp_path / "none.py")
+    with pytest.raises(ScenarioError, match="twice"):
+        scenario(reference, one, one)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        (["better", "better"], 0),
+        (["better", "same"], 4),
+        (["worse", "inconclusive"], 4),
+        (["better", "not tested"], 5),
+        (["worse", "invalid"], 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_candidate(outcomes: list[str], code: int) -> None:
+    from accel_bench_judge.document import JudgedStep, exit_code_of
+
+    from accel_bench.result import Status
+
+    steps = [
+        JudgedStep(
+            step=outcome,
+            status=Status.INVALID if outcome == "invalid" else Status.OK,
+            runs=5,
+            verdict="not tested" if outcome == "invalid" else outcome,
+        )
+        for outcome in outcomes
+    ]
+    reference = JudgedStep(step="reference", status=Status.OK, runs=5, is_reference=True)
+    assert exit_code_of([reference, *steps]) == code
