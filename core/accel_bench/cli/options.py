@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -123,6 +123,10 @@ class PlanOptions(WorkOptions):
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
     ] = False
+    progress: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="How to show progress, on stderr.", rich_help_panel=OUTPUT),
+    ] = "text"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
+from dataclasses import asdict, replace
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -12,6 +15,7 @@ from rich.text import Text
 
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.wording import count, duration, rate
+from accel_bench.api.progress import CallbackReporter, RunProgress
 from accel_bench.documents.escaping import plain
 from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
@@ -161,11 +165,45 @@ def _key(planned: Planned) -> str:
     return planned.experiment.id + planned.experiment.stack.name
 
 
-def make_reporter(quiet: bool) -> Reporter:
-    """Return a live line on a terminal, plain lines elsewhere, nothing with `quiet`."""
+class JsonReporter(CallbackReporter):
+    """Reporter that prints one line of JSON on stderr for each event; docs/automation.md says which
+    keys it has."""
+
+    def __init__(self) -> None:
+        super().__init__(_print_event)
+
+    def on_drop(self, planned: Planned, reason: str) -> None:
+        """Print the reason why a stack runs no more rounds."""
+        _print_json({"event": "dropped", "stack": planned.experiment.stack.name, "reason": reason})
+
+    def on_warning(self, text: str) -> None:
+        """Print a warning."""
+        _print_json({"event": "warning", "reason": text})
+
+
+def _print_event(progress: RunProgress) -> None:
+    shown = asdict(replace(progress, result=None))
+    del shown["result"]
+    if (result := progress.result) is not None:
+        speed = run_throughput(result)
+        shown |= {"status": result.status.value, "seconds": result.seconds}
+        shown |= {"reasons": result.reasons, "experiment_id": result.experiment.id}
+        shown["tokens_per_second"] = speed.tokens_per_second if speed else None
+    _print_json(shown)
+
+
+def _print_json(event: dict[str, Any]) -> None:
+    print(json.dumps(event), file=sys.stderr, flush=True)
+
+
+def make_reporter(quiet: bool, form: str = "text") -> Reporter:
+    """Return a live line on a terminal, plain lines elsewhere, nothing with `quiet`; lines of JSON
+    for the form `json`."""
     console = Console(stderr=True, highlight=False)
     if quiet:
         return Reporter()
+    if form == "json":
+        return JsonReporter()
     if console.is_terminal and sys.stderr.isatty():
         return LiveReporter(console)
     return LineReporter(console)

@@ -81,7 +81,10 @@ class Invocation:
 
         @contextmanager
         def progress() -> Iterator[Reporter]:
-            with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
+            with (
+                redirect_stdout(sys.stderr),
+                closing(make_reporter(options.quiet, options.progress)) as reporter,
+            ):
                 yield reporter
 
         return Benchmark(
