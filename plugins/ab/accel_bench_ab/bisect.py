@@ -116,7 +116,7 @@ def bisect(options: BisectOptions) -> int:
 
 
 def read_history(options: BisectOptions) -> History:
-    """Return the history between two ends. Raises ScenarioError."""
+    """Return the history between the good and the bad end. Raises ScenarioError."""
     good, dots, bad = options.ends.partition("..")
     if not (good and dots and bad) or bad.startswith("."):
         raise ScenarioError(f"{options.ends}: expected GOOD..BAD: two commits, or two lock files")
@@ -162,4 +162,4 @@ def _subject(options: BisectOptions, history: History, invoked: Invocation) -> S
 
 
 def _silent(line: str) -> None:
-    """Print nothing."""
+    """Accept and ignore a progress line."""
