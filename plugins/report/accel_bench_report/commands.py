@@ -18,17 +18,17 @@ from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import CommandKey, command_of, result_by_experiment, with_resumed
 
 MOST_RUNS = 400
-"""Runs that are read with their samples; a single command may have more."""
+"""Maximum number of runs that a page reads with their samples; a single command may exceed it."""
 
 MOST_COMMANDS = 8
-"""Commands of which all runs are read."""
+"""Maximum number of `run` commands whose runs are all read."""
 
 MOST_OF_ONE = 1000
-"""Runs of one command that are read with their samples."""
+"""Maximum number of runs of one command that are read with their samples."""
 
 
 class RunLine(NamedTuple):
-    """What the store's columns tell of a run; null for what they do not."""
+    """One stored run, as the store's columns describe it; unknown values are null."""
 
     command: str
     run_id: str
@@ -49,30 +49,30 @@ class RunLine(NamedTuple):
     """`measured`, `exported` or `imported`."""
 
     series: str = ""
-    """What runs of the same work on the same kind of device share; empty where it is not known."""
+    """Identifier shared by runs of the same work on the same kind of device; empty if unknown."""
 
     counts: str = TOKENS
-    """What is counted as tokens."""
+    """Unit of work that token counts stand for: `tokens`, `calls`, ..."""
 
     median_step_seconds: float | None = None
 
     @property
     def completed(self) -> bool:
-        """True if its figures may be used."""
+        """True if the run ended as `ok` or `degraded`, so that its figures are valid."""
         return self.status in (Status.OK.value, Status.DEGRADED.value)
 
 
 NEEDED = (*RunLine._fields, "audited_status", "options")
 COLUMNS = [RUNS.c[name] for name in NEEDED if name in RUNS.c]
-"""Columns of a run that a report needs where it does not read the run."""
+"""Store columns that a report reads of runs whose samples it does not read."""
 
 
 REPETITIONS = "accel_bench.repetitions"
-"""Group of the functions that read what repeats stored runs."""
+"""Entry-point group of functions that read repetitions of stored sessions by others."""
 
 
 class Repetitions(Protocol):
-    """Repetitions of a command's sessions, as an entry point of `REPETITIONS` reads them."""
+    """Repetitions of a command's sessions by others, read through an entry point."""
 
     def badges(
         self, results: Sequence[Result], baseline: str
@@ -88,19 +88,17 @@ class CommandRuns(NamedTuple):
     results: list[Result]
 
     repetitions: Repetitions | None = None
-    """Repetitions of its sessions by their bundle; None where nothing installed reads them."""
+    """Repetitions of the sessions by others; None if no installed entry point reads them."""
 
 
 def select_commands(
     store: Store, words: Sequence[str] = (), where: str | None = None
 ) -> tuple[list[CommandRuns], list[RunLine], list[str]]:
-    """Return the commands that words mean, or the runs of a condition; else the newest command.
+    """Return commands with all their runs, a line for each selected run, and notes.
 
-    Beside the newest commands with all their runs are returned a line for each selected run, and
-    what was left out.
-
-    A word is the name of a scenario, whose newest command it means, or the beginning of the id of a
-    session, an experiment or a run, which means the commands that hold it. Raises StoreError.
+    A word is the name of a scenario, which selects its newest command, or a prefix of the id of a
+    session, experiment or run, which selects all commands that contain it. `where` is a condition
+    on runs. Without either, the newest command is selected. Raises StoreError.
     """
     conditions = [condition_of(store, where)] if where is not None else []
     if words or where is None:
@@ -164,7 +162,7 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
 
 
 def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
-    """Return the newest commands that may be read as a whole, the newest first."""
+    """Return the newest commands, newest first, within the limits on runs read with samples."""
     runs: dict[CommandKey, int] = {}
     for line in reversed(lines):
         key = (line.command, line.scenario)
@@ -190,7 +188,7 @@ def _command(
 
 
 def _with_repetitions(store: Store, commands: list[CommandRuns]) -> list[CommandRuns]:
-    """Return the commands with what the first entry point of `REPETITIONS` reads."""
+    """Return the commands with their repetitions, read by the first entry point."""
     entry = next(iter(find_entries(REPETITIONS, "repetition").values()), None)
     if entry is None:
         return commands

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PivotOptions(PriceOptions, SelectionOptions):
-    """Options of `pivot`."""
+    """Options of `results pivot`."""
 
     rows: Annotated[
         Names, typer.Option(metavar="KEY", help="Settings, `device` or `stack` that make the rows.")

@@ -1,4 +1,4 @@
-"""The section of several ranks: step times, memory, communication, and stragglers."""
+"""The report section `ranks`: step times, memory, communication, and stragglers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from accel_bench.report.table import Table
 from accel_bench.result import Collective, Communication, Figure, RankResult, Result
 
 NAME = "ranks"
-"""Name of the entry point."""
+"""Entry-point name of the section."""
 
 LATE = 0.1
-"""Fraction of a step that others wait for a rank from which it is a straggler."""
+"""Minimum fraction of a step that others wait for a rank to call it a straggler."""
 
 
 class RankFigures(Frozen):
@@ -83,18 +83,18 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackRank
 
 
 def tables(summary: Summary, found: Sequence[StackRanks]) -> list[Table]:
-    """Return no table: notes and details say what people read of it."""
+    """Return no table: notes and details hold all figures of the section."""
     return []
 
 
 def notes(summary: Summary, found: Sequence[StackRanks]) -> list[str]:
-    """Return the stragglers."""
+    """Return a note for each stack with stragglers."""
     late = [(label(one), f"straggler: {one.reason}") for one in found if one.reason]
     return grouped_by_reason(late)
 
 
 def details(summary: Summary, found: Sequence[StackRanks], row: ExperimentSummary) -> list[str]:
-    """Return the time of a stack's collectives in a step, and the spread over ranks."""
+    """Return text on a stack's collective time per step, and its spread over ranks."""
     same = (row.experiment_id, row.stack)  # Two stacks that do the same have one id.
     own = (one for one in found if (one.experiment_id, one.stack) == same)
     return [_communication(one) for one in own if one.communication_share is not None]
@@ -162,7 +162,7 @@ def _median_bytes(found: Sequence[RankResult]) -> int | None:
 
 
 def _late(runs: Sequence[Result]) -> dict[int, float]:
-    """Return the ranks that are late in most runs, each with its median fraction."""
+    """Return the ranks that are late in most runs, each with its median fraction of a step."""
     shares: dict[int, list[float]] = {}
     for run in runs:
         for rank, share in late_ranks(_observed(run)).items():
@@ -173,9 +173,9 @@ def _late(runs: Sequence[Result]) -> dict[int, float]:
 
 
 def late_ranks(observed: Mapping[int, Communication]) -> dict[int, float]:
-    """Return the fraction of a step that others wait for each late rank.
+    """Return for each late rank the fraction of a step that others wait for it.
 
-    The last rank waits least; its delay is what others wait beyond that.
+    The last rank waits least; its delay is the further time that the other ranks wait.
     """
     longest = max((one.step_seconds for one in observed.values()), default=0.0)
     if len(observed) < 2 or not longest:

@@ -1,4 +1,4 @@
-"""The price of a machine's hour as options name it: given, or of another program's table."""
+"""Price of a machine's hour, given as an option or looked up in another plugin's price table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 
 RATES, KIND, HOURLY = "accel_bench.rates", "rate", "hourly"
-"""Group of the functions that look a price up, its kind, and the entry for hours."""
+"""Entry-point group of price look-ups, its kind for messages, and the entry for hourly prices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,10 @@ class PriceOptions:
 
 
 def hourly_rate(options: PriceOptions) -> HourlyRate | None:
-    """Return the price named by the options; None without one.
+    """Return the hourly price given by the options; None without one.
 
-    That of an instance is looked up by the entry point `hourly` of `RATES`. Raises PriceError, and
-    PluginError where nothing installed has prices.
+    The entry point `hourly` of `RATES` looks up the price of an instance. Raises PriceError, and
+    PluginError if no installed plugin has prices.
     """
     from accel_bench.analysis.metrics.hourly_rate import HourlyRate
     from accel_bench.errors import PriceError

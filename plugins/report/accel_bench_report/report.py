@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from accel_bench_report.page.model import Page
 
 DEFAULT_FILE = Path("accel-bench-report.html")
-"""File in which the page is written when no file is named."""
+"""Default file of the page."""
 
 ANONYMIZERS = "accel_bench.anonymizers"
-"""Group of the function `runs`, which takes names out of sessions, runs and texts."""
+"""Entry-point group of the function `runs`, which anonymizes sessions, runs and texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def report(options: ReportOptions) -> None:
 
 
 def _page(options: ReportOptions, plots: bool) -> Page:
-    """Read what is selected and return its page."""
+    """Read the selected runs and return their page."""
     import sys
 
     from accel_bench.documents.redaction import Redactor
@@ -138,10 +138,10 @@ def _page(options: ReportOptions, plots: bool) -> Page:
 def _anonymous(
     commands: Sequence[CommandRuns], texts: Sequence[str]
 ) -> tuple[list[CommandRuns], list[str]]:
-    """Return the commands without the names, as a bundle has them, and texts.
+    """Return commands and texts anonymized like a bundle.
 
-    All are changed together, so that equal names get equal words. Raises BundleError for a name
-    that a run needs, and PluginError where nothing installed takes names out.
+    All are anonymized together, so that equal names get equal replacements. Raises BundleError for
+    a name that a run needs, and PluginError if no anonymizer is installed.
     """
     from accel_bench.errors import PluginError
     from accel_bench.plugins.doors import find_entries

@@ -1,4 +1,4 @@
-"""The section of stacks that answer requests: latencies of requests, and rates of the engine."""
+"""The report section `requests` of inference stacks: request latencies and token rates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from accel_bench.analysis.wording import label, rate, size
 from accel_bench.report.table import Column, Table
 
 NAME = "requests"
-"""Name of the entry point."""
+"""Entry-point name of the section."""
 
 PERCENTILES = (50, 90, 99)
-"""Percentiles of every latency."""
+"""Percentiles shown of each latency."""
 
 FIRST_TOKEN = ("time_to_first_token_p50", "time_to_first_token_p99")
 BETWEEN_TOKENS = ("inter_token_latency_p50", "inter_token_latency_p99")
-"""Metrics of the columns about time between tokens."""
+"""Metrics of the median and 99th percentile of time between tokens."""
 
 
 LATENCIES = {
@@ -28,7 +28,7 @@ LATENCIES = {
     "request_latency": "whole answer",
     "queueing": "in the queue",
 }
-"""Latencies by the names of their metrics."""
+"""Titles of latencies by metric name."""
 
 RATES = (
     ("prefill_tokens_per_second", "prefill", "tokens/s", rate),
@@ -40,7 +40,7 @@ RATES = (
     ("measured_requests", "measured", "requests", "{:,.0f}".format),
     ("measured_inter_token_latencies", "gaps", "between tokens", "{:,.0f}".format),
 )
-"""Further metrics of an engine that answers requests: name, title, unit and form."""
+"""Further metrics of inference engines: name, title, unit and format."""
 
 SHOWN_METRICS = {f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTILES} | {
     name for name, *_ in RATES
@@ -116,7 +116,7 @@ def _latency(title: str, names: Sequence[str]) -> Column:
 
 
 def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None:
-    """Return metrics of the row by name; None if one is missing."""
+    """Return the row's metrics of these names; None if one is missing."""
     known = _known(row)
     found = [known[name] for name in names if name in known]
     return found if len(found) == len(names) else None
@@ -126,4 +126,4 @@ STACK_COLUMNS = (
     _latency("first token", FIRST_TOKEN),
     replace(_latency("token gap", BETWEEN_TOKENS), rank=1),
 )
-"""Columns of the table of stacks."""
+"""Columns that the section adds to the table of stacks."""

@@ -1,4 +1,4 @@
-"""`accel-bench scaling`: how the stacks of a scenario scale over devices and nodes."""
+"""`accel-bench scaling`: speed-up and efficiency of a scenario's stacks over devices and nodes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def scaling(options: ScalingOptions) -> int:
 
 
 def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:
-    """Print the scaling, with estimates for these numbers of devices."""
+    """Print the scaling tables, with estimates for the projected numbers of devices."""
     done = []
     for one in summaries:
         swept: Sweep = one.sections.get(NAME, Sweep())
@@ -83,7 +83,7 @@ def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence
 
 
 def _projected(options: ScalingOptions, plan: Plan) -> list[int]:
-    """Return the numbers of `--project`, none of which is measured. Raises ScenarioError."""
+    """Return the unmeasured numbers of devices given by `--project`. Raises ScenarioError."""
     counts = parse_counts(options.project, "--project")
     largest = max(planned.experiment.scenario.world_size for planned in plan.planned)
     if counts and min(counts) <= largest:
@@ -95,7 +95,7 @@ def _projected(options: ScalingOptions, plan: Plan) -> list[int]:
 
 
 def parse_counts(text: str | None, where: str) -> list[int]:
-    """Parse `1,2,4`, whole numbers above 0 that grow. Raises ScenarioError."""
+    """Parse increasing positive integers such as `1,2,4`. Raises ScenarioError."""
     words = [] if text is None else text.split(",")
     counts = [int(word) for word in words if word.strip().isdecimal()]
     if len(counts) < len(words) or 0 in counts or counts != sorted(set(counts)):
@@ -104,7 +104,7 @@ def parse_counts(text: str | None, where: str) -> list[int]:
 
 
 def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> PlanRequest:
-    """Return the request for all numbers of devices. Raises ScenarioError."""
+    """Return the request for a plan with all numbers of devices. Raises ScenarioError."""
     request = plan_request(
         options,
         {"measure.rounds": options.rounds},
@@ -134,7 +134,7 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
 
 @restored_environment()
 def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    """Return the points as their plugins have them, which are activated for it."""
+    """Return the points with the device groups of their plugins, which are activated for that."""
     work = partial(_activated, file, points)
     try_apart((use for point in points for use in point.uses), work)
     return work()
@@ -145,7 +145,7 @@ def _activated(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
-    """Return the batch sizes that the file has with its own number of devices."""
+    """Return the batch sizes of the scenario file at its own number of devices."""
     (point,) = _with_groups_of_plugins(file, [next(file.points(machine.device))])
     return {key: getattr(point.scenario.train, key) for key in KEYS}
 
@@ -153,9 +153,9 @@ def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
 def _strong(
     file: ResolvedFile, draft: Draft, machine: Machine, request: PlanRequest
 ) -> list[tuple[str, Any]]:
-    """Return overrides that keep the global batch of the file for all points of the request.
+    """Return overrides that keep the file's global batch at every number of devices.
 
-    The micro batch is divided by the groups of devices, unless only the accumulation can be.
+    The micro batch is divided by the data-parallel groups of devices, or else the accumulation.
     """
     kept = _batch(file, machine)
     unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
@@ -171,6 +171,6 @@ def _strong(
 
 
 def _overrides(file: ResolvedFile, kept: Mapping[str, int], left_out: str) -> list[tuple[str, Any]]:
-    """Return overrides that keep two of the batch sizes and take the third back."""
+    """Return overrides that set two of the batch sizes and unset the third."""
     taken_back = [(f"train.{left_out}", None)] if file.is_set(f"train.{left_out}") else []
     return [*((f"train.{key}", kept[key]) for key in KEYS if key != left_out), *taken_back]

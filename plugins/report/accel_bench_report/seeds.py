@@ -1,10 +1,10 @@
-"""The section of several seeds: an equivalence test on the loss at the end.
+"""The report section `seeds`: an equivalence test on the final loss over several seeds.
 
-One seed says whether the curves are the same; several say whether the outcome is, although the
-curves are not. The difference of the losses at the end, relative to the baseline's, is taken for
-each seed; they are equivalent when the 90 % t interval of its mean lies within the tolerance: two
-one-sided tests of 5 % each (Schuirmann 1987, "A comparison of the two one-sided tests procedure").
-What so many seeds could have shown stands beside the verdict.
+Equal final losses over several seeds show an equal outcome even if single loss curves differ. The
+relative difference of final losses from the baseline's is computed for each seed; stacks are
+equivalent if the 90 % t interval of its mean lies within the tolerance: two one-sided tests of 5 %
+each (Schuirmann 1987, "A comparison of the two one-sided tests procedure"). The minimum detectable
+difference stands beside the verdict.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from accel_bench.report.table import Table
 from accel_bench.result import Status
 
 NAME = "seeds"
-"""Name of the entry point."""
+"""Entry-point name of the section."""
 
 MINIMUM_SEEDS = 3
-"""Fewer seeds get no verdict."""
+"""Minimum number of seeds for a verdict."""
 
 
 class SeedEquivalence(Frozen):
-    """One stack's loss at the end against the baseline's, over seeds; relative differences."""
+    """Relative difference of a stack's final loss from the baseline's, over seeds."""
 
     stack: str
     """Name of the stack."""
@@ -41,38 +41,38 @@ class SeedEquivalence(Frozen):
     """Values of the other swept keys."""
 
     seeds: int
-    """Seeds with which both completed."""
+    """Number of seeds with which both stacks completed."""
 
     lost: int = 0
-    """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
+    """Number of seeds with which only the baseline trained; one makes the verdict `different`."""
 
     verdict: Training
-    """Verdict on the loss beside the baseline's."""
+    """Verdict on the final loss against the baseline's."""
 
     difference: float | None = None
-    """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
+    """Mean relative difference of the final loss; 0.01 is 1 % above the baseline."""
 
     minimum_detectable_difference: float | None = None
-    """Smallest relative difference that so many seeds, with their scatter, show to be beyond the
-    tolerance in 80 % of cases; null with one seed."""
+    """Smallest relative difference beyond the tolerance that this many seeds detect in 80 % of
+    cases; null with one seed."""
 
     low: float | None = None
-    """Lower end of its 90 % interval."""
+    """Lower end of the mean difference's 90 % interval."""
 
     high: float | None = None
-    """Upper end of its 90 % interval."""
+    """Upper end of the mean difference's 90 % interval."""
 
     tolerance: float | None = None
-    """Relative difference that is allowed; null where nothing was compared."""
+    """Allowed relative difference; null if nothing was compared."""
 
     tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it; empty where none does."""
+    """Plugins that declare the tolerance; empty if none does."""
 
 
 def document(
     summary: Summary, rows: Sequence[ExperimentRuns]
 ) -> tuple[SeedEquivalence, ...] | None:
-    """Compare every stack with the baseline; None when no seed is swept."""
+    """Return the comparison of every stack with the baseline; None when no seed is swept."""
     if not any(key in row.planned.experiment.sweep for row in rows for key in SEED_KEYS):
         return None
     baseline = summary.baseline
@@ -90,17 +90,17 @@ def document(
 
 
 def tables(summary: Summary, found: Sequence[SeedEquivalence]) -> list[Table]:
-    """Return no table: a note for each stack says it all."""
+    """Return no table: the notes hold all figures of the section."""
     return []
 
 
 def notes(summary: Summary, found: Sequence[SeedEquivalence]) -> list[str]:
-    """Return a sentence for each stack."""
+    """Return a note for each stack."""
     return [_note(row) for row in found]
 
 
 def _note(row: SeedEquivalence) -> str:
-    """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
+    """Return a note such as `name: loss at the end over 5 seeds equivalent: +0.01% (90 % ...)`."""
     name = group_label(row.stack, row.sweep)
     word = training_word(row.verdict, row.tolerance_by)
     text = f"{name}: loss at the end over {count(row.seeds, 'seed')} {word}"
@@ -117,7 +117,7 @@ def _note(row: SeedEquivalence) -> str:
 
 
 def judge_differences(differences: Sequence[float], tolerance: float) -> Training:
-    """Return `equivalent` surely within the tolerance, `different` surely beyond, else open."""
+    """Return `equivalent` or `different` if significant at this tolerance, else `inconclusive`."""
     if len(differences) < MINIMUM_SEEDS:
         return "not tested"
     low, high = _interval_90(differences)
@@ -127,7 +127,7 @@ def judge_differences(differences: Sequence[float], tolerance: float) -> Trainin
 
 
 def detectable_difference(differences: Sequence[float], tolerance: float) -> float | None:
-    """Return the difference that is called `different` in 80 % of cases; None with one seed."""
+    """Return the difference that is detected in 80 % of cases; None with one seed."""
     if len(differences) < 2:
         return None
     return tolerance + t_bound(differences, 0.95) + t_bound(differences, POWER)
@@ -141,7 +141,7 @@ def _interval_90(values: Sequence[float]) -> tuple[float, float]:
 def _compare(
     name: str, baseline: Mapping[str, ExperimentRuns], stack: Mapping[str, ExperimentRuns]
 ) -> SeedEquivalence:
-    """Compare one stack at one point of the other axes."""
+    """Return the comparison of one stack with the baseline at one sweep point."""
     pairs = [
         (baseline[seed], row)
         for seed, row in stack.items()
@@ -173,7 +173,7 @@ def _compare(
 
 
 def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
-    """Return the verdict; `different by design` for what is beyond the usual tolerance."""
+    """Return the verdict; `different by design` is beyond the usual tolerance, as declared."""
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"
     if verdict == "equivalent" and (allowed.other_training or beyond):
@@ -182,18 +182,18 @@ def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
 
 
 def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, float | None]:
-    """Return both losses at the end of the steps that both took.
+    """Return the final losses of both stacks at the last step that both reached.
 
-    An unstable window makes more steps of one of them.
+    They may differ in steps, since an unstable window is measured again.
     """
     steps = shared_steps([before, after])
     return loss_at_end(before, steps), loss_at_end(after, steps)
 
 
 def loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
-    """Return the mean of the last five of `steps` losses; None where one is missing.
+    """Return the mean of the last five of `steps` losses; None if one is missing.
 
-    It is that of the first completed run: the runs of one seed share it.
+    Losses are those of the first completed run, since runs with one seed have equal losses.
     """
     first = next(iter(row.speeds.values()), None)
     last = first.losses[:steps][-SMOOTHING_STEPS:] if first else ()

@@ -1,4 +1,4 @@
-"""Options of commands that read stored experiments, and what they read."""
+"""Options that select stored experiments or runs, and their reading from the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
-    """Options that name stored experiments."""
+    """Options that select stored experiments by name."""
 
     experiments: Annotated[
         Names,
@@ -32,7 +32,7 @@ class ExperimentOptions:
     results: ResultsOption = DEFAULT_RESULTS
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return the conditions on the chosen runs; empty for all runs. Raises StoreError."""
+        """Return the store conditions of the selection; empty for all runs. Raises StoreError."""
         from accel_bench.store.schema import RUNS
 
         names = self.experiments or ()
@@ -40,7 +40,7 @@ class ExperimentOptions:
         return [RUNS.c.experiment_id.in_(sorted(ids))] if names else []
 
     def read_experiments(self) -> tuple[list[ExperimentRuns], dict[str, str]]:
-        """Return the chosen experiments, and the baselines of their sessions. Raises StoreError."""
+        """Return the selected experiments, and the baseline of each session. Raises StoreError."""
         from accel_bench.runner.interrupted import open_results
         from accel_bench.store.selection import select_experiments
 
@@ -50,19 +50,19 @@ class ExperimentOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionOptions(ExperimentOptions):
-    """Options that choose stored runs."""
+    """Options that select stored runs."""
 
     where: Where = None
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return the conditions on the chosen runs; empty for all runs. Raises StoreError."""
+        """Return the store conditions of the selection; empty for all runs. Raises StoreError."""
         from accel_bench.store.queries import condition_of
 
         given = [condition_of(store, self.where)] if self.where is not None else []
         return [*given, *super().conditions(store)]
 
     def read_with_baselines(self) -> tuple[list[Result], dict[str, str]]:
-        """Return the chosen runs, and the baselines of their sessions. Raises StoreError."""
+        """Return the selected runs, and the baseline of each session. Raises StoreError."""
         from accel_bench.runner.interrupted import open_results
 
         with open_results(self.results) as store:

@@ -72,7 +72,7 @@ def summary(options: SummaryOptions) -> None:
 
 
 def groups_by_key_report(document: GroupedSummary, counted: Iterable[str] = (TOKENS,)) -> Report:
-    """Return a table for each key, with what the speeds count, and what the figures mean."""
+    """Return a table for each key, with notes on the unit of speeds and on the figures."""
     columns = in_units(COLUMNS, counted)
     tables = [Table(columns, one.groups, f"by {one.key}") for one in document.by]
     notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
@@ -85,7 +85,7 @@ def groups_by_key_report(document: GroupedSummary, counted: Iterable[str] = (TOK
 
 
 def _ambiguous(document: GroupedSummary) -> Iterator[str]:
-    """Yield which experiments are in no pair, since it is not clear in which."""
+    """Yield notes on experiments left out of pairs because several partners match."""
     for one in document.by:
         for group in one.groups:
             if group.ambiguous:
@@ -97,7 +97,7 @@ def _ambiguous(document: GroupedSummary) -> Iterator[str]:
 
 
 def _range(low: str, high: str, form: Callable[[float], str], group: Group) -> str | None:
-    """Return `1,234 to 2,345`, or one of both where they are equal."""
+    """Return a range such as `1,234 to 2,345`, or a single figure for equal ends."""
     ends = [form(value) for name in (low, high) if (value := getattr(group, name)) is not None]
     return " to ".join(dict.fromkeys(ends)) or None
 

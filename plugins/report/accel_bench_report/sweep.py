@@ -1,4 +1,4 @@
-"""The section of swept scenarios: how stacks scale, and all sweep points in one table."""
+"""The report section `sweep`: scaling of stacks, and all sweep points in one table."""
 
 from __future__ import annotations
 
@@ -26,31 +26,30 @@ from accel_bench_report.tables.scaling import Scaling, scalings
 from accel_bench_report.tables.scaling_view import pairing, scaling_tables
 
 NAME = "sweep"
-"""Name of the entry point."""
+"""Entry-point name of the section."""
 
 RATES = ("tokens_per_hour", "samples_per_second", "steps_per_second", "mfu")
-"""Figures of the second table."""
+"""Figures in the table of rates."""
 
 MEANING = "points: speed alone, as estimates with 95 % intervals and no verdicts"
-"""Note under the rows: other values of a swept key may train another way."""
+"""Note under sweep points: points train differently, so their speeds get no verdict."""
 
 
 class Sweep(Frozen):
-    """Sweep points beside one another."""
+    """Comparison of sweep points with one another."""
 
     points: tuple[PointFigure, ...] = ()
-    """Each stack at each sweep point against the same stack at the reference point."""
+    """Ratios of each stack at each sweep point to the same stack at the reference point."""
 
     scaling: tuple[Scaling, ...] = ()
-    """How each stack scales; empty where neither devices nor nodes are swept."""
+    """Scaling of each stack; empty if neither devices nor nodes are swept."""
 
     pivot: Pivot | None = None
-    """All sweep points in one table, with the figures of each; null where nothing but seeds is
-    swept."""
+    """Table of all sweep points with their figures; null if only seeds are swept."""
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
-    """Return the section; None where nothing but seeds is swept."""
+    """Return the section; None if nothing or only seeds are swept."""
     scaling, points = scalings(rows), compare_points(rows, summary.reference)
     if not (points or scaling):
         return None
@@ -61,19 +60,19 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
 
 
 def compared(summary: Summary, found: Sweep) -> str:
-    """Return `sweep points` where one of them has a ratio to another."""
+    """Return `sweep points` if any point has a ratio to another, else empty."""
     return "sweep points" if any(one.ratio for one in found.points) else ""
 
 
 def tables(summary: Summary, found: Sweep) -> list[Table]:
-    """Return a table of each stack that scales; else one of sweep points, and one of rates."""
+    """Return a table for each scaling stack, else a table of sweep points and one of rates."""
     if found.scaling:
         return scaling_tables(found.scaling)
     return [*point_tables(found.points), *(point_figures(found.pivot) if found.pivot else ())]
 
 
 def point_tables(rows: Sequence[PointFigure]) -> list[Table]:
-    """Return the table of the sweep points, where several were planned."""
+    """Return the table of sweep points; none for a single planned point."""
     if not rows:
         return []
     shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
@@ -84,13 +83,13 @@ def point_tables(rows: Sequence[PointFigure]) -> list[Table]:
 
 
 def point_figures(made: Pivot) -> list[Table]:
-    """Return the table of rates that no other table of sweep points has."""
+    """Return the table of rates that the table of sweep points lacks."""
     figures = tuple(one for one in made.values if one.name in RATES)
     return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
 
 
 def scaling_of(summary: Summary) -> tuple[Scaling, ...]:
-    """Return how the stacks of a comparison scale."""
+    """Return the scaling of each stack of a summary."""
     found = summary.sections.get(NAME)
     return found.scaling if isinstance(found, Sweep) else ()
 
@@ -103,14 +102,14 @@ COLUMNS = (
     number_column("world_size", "ranks"),
     number_column("ratio_per_device", "per device", "times as fast", ratio_interval),
 )
-"""Columns for people; the last two where points differ in their number of ranks."""
+"""Columns of the table of sweep points; the last two are for different numbers of ranks."""
 
 OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"
-"""Fields of a sweep point that the CSV has."""
+"""Fields of a sweep point in the CSV."""
 
 
 def _point_of(line: Line) -> PointFigure | None:
-    """Return the figures of the stack and the sweep point of a CSV's row."""
+    """Return the sweep-point figures of a CSV row's stack and sweep point."""
     found = line.summary.sections.get(NAME)
     own = line.row.stack, line.row.sweep
     points = found.points if isinstance(found, Sweep) else ()
@@ -118,4 +117,4 @@ def _point_of(line: Line) -> PointFigure | None:
 
 
 CSV_COLUMNS = read_at(_point_of, *columns_of(PointFigure, "", "point_{}", OF_POINT))
-"""Columns of the CSV."""
+"""CSV columns of the section."""

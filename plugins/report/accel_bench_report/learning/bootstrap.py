@@ -15,20 +15,20 @@ from statistics import NormalDist
 from accel_bench.analysis.statistics.estimators import t_quantile
 
 RESAMPLES = 2000
-"""Samples that are drawn anew."""
+"""Number of bootstrap resamples."""
 
 SEED = 20_240_613
-"""Seed of the draws: the same values give the same interval."""
+"""Seed of the bootstrap resamples, fixed so that equal values give equal intervals."""
 
 
 def bootstrap_ends(
     clusters: Sequence[Sequence[float]], statistic: Callable[[Sequence[float]], float]
 ) -> tuple[float, float] | None:
-    """Return the ends of the 95 % interval of a statistic; None with one value.
+    """Return the ends of the 95 % bootstrap interval of a statistic; None for a single value.
 
-    Clusters are seeds, their values the rounds of a seed: seeds are drawn with replacement, and
-    then as many values as each has; of one cluster its values alone. A value may be infinite, and
-    then so may be an end.
+    Clusters are seeds, each with the values of its rounds: seeds are resampled with replacement,
+    then values within each seed. A single cluster has only its values resampled. Infinite values
+    may give infinite ends.
     """
     units = len(clusters) if len(clusters) > 1 else sum(map(len, clusters))
     if units < 2:
@@ -44,5 +44,5 @@ def bootstrap_ends(
 
 
 def expanded_tail(units: int) -> float:
-    """Return the probability of each tail of the bootstrap distribution of so many values."""
+    """Return the probability of each tail of the bootstrap distribution of `units` values."""
     return NormalDist().cdf(-math.sqrt(units / (units - 1)) * t_quantile(units - 1, 0.975))

@@ -1,4 +1,4 @@
-"""The document of how stored experiments learned, which `results convergence` prints."""
+"""Learning of stored experiments: computation of the document of `results convergence`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from accel_bench_report.learning.to_loss import Found, amounts_of, race, to_loss
 from accel_bench_report.tables.expenses import machines_paid
 
 MOST_POINTS = 40
-"""Points of a curve that are shown: the first, the last, and evenly chosen ones between."""
+"""Maximum number of points of a shown curve, evenly spaced."""
 
 MINIMUM_SEEDS = 3
-"""Seeds from which a spread is given."""
+"""Minimum number of seeds for a spread of final losses."""
 
 
 def converge(
@@ -42,9 +42,9 @@ def converge(
     tariff: HourlyRate | None = None,
     instances: int | None = None,
 ) -> ConvergenceDocument:
-    """Return how experiments learned.
+    """Return the learning curves, comparisons and stability of experiments.
 
-    `baselines` are the stacks with which those of a session are compared, by session.
+    `loss` is the loss to reach, `baselines` the name of the baseline stack of each session.
     """
     groups = learning_groups(experiments)
     usd = [_usd_per_hour(group, tariff, instances) for group in groups]
@@ -66,9 +66,9 @@ def converge(
 
 
 def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoint, ...]:
-    """Return the curve of all runs of a group, as far as all of them go.
+    """Return the mean learning curve of a group's runs, up to the step at which the shortest ends.
 
-    Its steps are those of the points of the run that ends first; others are interpolated there.
+    Its steps are those of the shortest run; the curves of other runs are interpolated there.
     """
     curves = [curve for cluster in group.clusters for curve in cluster]
     first = max((curve[0].steps for curve in curves), default=0)
@@ -132,8 +132,7 @@ def _notes(group: LearningGroup) -> list[str]:
 def _races(
     groups: Sequence[LearningGroup], found: Sequence[Found], baselines: Mapping[str, str]
 ) -> list[Comparison | None]:
-    """Return how each group compares with its baseline, those of one baseline together; a baseline
-    itself has no comparison."""
+    """Return how soon each group reaches the loss against its baseline's; None for a baseline."""
     bases = [_baseline_of(group, groups, baselines) for group in groups]
     races = [
         None if base is group else Comparison() for group, base in zip(groups, bases, strict=True)
@@ -152,7 +151,7 @@ def _races(
 def _baseline_of(
     group: LearningGroup, groups: Sequence[LearningGroup], baselines: Mapping[str, str]
 ) -> LearningGroup | None:
-    """Return the group of the baseline at the same point, in one of the same sessions."""
+    """Return the baseline's group at the same sweep point in a common session, if any."""
     names = {baselines.get(session) for session in group.sessions}
     alike = (one for one in groups if one.point == group.point and one.stack in names)
     return next((one for one in alike if group.sessions & one.sessions), None)
@@ -167,7 +166,7 @@ def _usd_per_hour(
 
 
 def evaluation_speed(runs: Sequence[Result]) -> EvaluationSpeed | None:
-    """Return how fast runs evaluated; None where they did not."""
+    """Return the speed of evaluation on held-out samples; None if no run evaluated."""
     evaluated = [found for run in runs if (found := _evaluations(run))]
     if not evaluated:
         return None
@@ -181,7 +180,7 @@ def evaluation_speed(runs: Sequence[Result]) -> EvaluationSpeed | None:
 
 
 def _evaluations(run: Result) -> list[tuple[int, int, float]]:
-    """Return samples, real tokens and seconds of each evaluation, the slowest rank's seconds."""
+    """Return samples, real tokens and the slowest rank's seconds of each evaluation."""
     ranks = [rank.learning.evaluations for rank in run.ranks if rank.learning]
     data = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
     if len(ranks) < len(run.ranks):
@@ -197,7 +196,7 @@ def _evaluations(run: Result) -> list[tuple[int, int, float]]:
 
 
 def stability_of(group: LearningGroup) -> Stability:
-    """Return the spread of the losses at the end, and how many seeds diverged."""
+    """Return the spread of final losses over seeds, and the number of diverged seeds."""
     ends = [loss for _, loss in lasts(group)]
     return Stability(
         seeds=len(group.seeds),
@@ -210,9 +209,9 @@ def stability_of(group: LearningGroup) -> Stability:
 
 
 def _spread(ends: Sequence[float]) -> Interval | None:
-    """Return the standard deviation with its 95 % chi-squared interval.
+    """Return the standard deviation of final losses with its 95 % chi-squared interval.
 
-    A bootstrap of few values draws the same one again and again, and would begin at 0.
+    A bootstrap would often resample equal values of so few, and start its interval at 0.
     """
     from scipy.special import chdtri
 

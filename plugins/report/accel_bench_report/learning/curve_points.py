@@ -1,4 +1,4 @@
-"""Where the learning curve of a run stands after some steps, and what it took to reach a loss."""
+"""Learning curve of a run, interpolated at a step, and the amounts used to reach a loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_bench.result import Result
 
 
 class Amounts(NamedTuple):
-    """What it took to reach a loss; whole steps and tokens are interpolated too."""
+    """Steps, tokens and seconds used until a loss was reached, interpolated."""
 
     steps: float
     tokens: float
@@ -21,7 +21,7 @@ class Amounts(NamedTuple):
 
 
 def learning_curve(run: Result) -> list[Reached]:
-    """Return the validation curve, or that of the training loss, smoothed, without evaluations."""
+    """Return the validation curve of a run; without evaluations, its smoothed training loss."""
     if found := validation_curve(run):
         return found
     curve = training_curve(run)
@@ -32,9 +32,9 @@ def learning_curve(run: Result) -> list[Reached]:
 
 
 def amounts_to(curve: Sequence[Reached], loss: float) -> Amounts | None:
-    """Return what training used until its loss was first no more than `loss`.
+    """Return the steps, tokens and seconds until the loss was first at most `loss`.
 
-    Between two points of the curve it is interpolated linearly; None where that was not reached.
+    Points of the curve are interpolated linearly. None if that loss was not reached.
     """
     first = next(iter(curve), None)
     if first is not None and first.loss is not None and first.loss <= loss:
@@ -50,9 +50,9 @@ def amounts_to(curve: Sequence[Reached], loss: float) -> Amounts | None:
 
 
 def reached_after(curve: Sequence[Reached], steps: int) -> Reached | None:
-    """Return the curve after so many steps, interpolated linearly between two points.
+    """Return a curve's point after `steps` steps, interpolated linearly.
 
-    None before its first point and after its last.
+    None for steps before its first point or after its last.
     """
     around = points_around(curve, steps)
     if around is None:
@@ -71,9 +71,9 @@ def reached_after(curve: Sequence[Reached], steps: int) -> Reached | None:
 
 
 def points_around(curve: Sequence[Reached], steps: int) -> tuple[Reached, Reached] | None:
-    """Return the points next to so many steps, one of them twice where it lies there.
+    """Return the points of a curve before and after `steps`, twice the same at an exact match.
 
-    None before the first point and after the last.
+    None for steps before its first point or after its last.
     """
     before = next((one for one in reversed(curve) if one.steps <= steps), None)
     after = next((one for one in curve if one.steps >= steps), None)

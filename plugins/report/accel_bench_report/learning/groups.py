@@ -20,22 +20,22 @@ from accel_bench_report.learning.schema import LossKind
 
 @dataclass(frozen=True)
 class SeedRuns:
-    """Runs with one seed."""
+    """Runs of an experiment with one seed."""
 
     seed: str
-    """Values of the swept seeds, as canonical JSON."""
+    """Swept seed keys with their values, as canonical JSON."""
 
     row: ExperimentRuns
 
     @cached_property
     def curves(self) -> dict[RoundKey, list[Reached]]:
-        """Curves of its completed runs that have one, by session and round."""
+        """Learning curves of the completed runs, by session and round."""
         curves = {key: learning_curve(run) for key, run in self.row.completed.items()}
         return {key: curve for key, curve in curves.items() if curve}
 
     @property
     def diverged(self) -> bool:
-        """True if a loss was not finite, or the last one is higher than the first."""
+        """True if a loss was not finite, or the last loss is higher than the first."""
         if any(_is_not_finite(run) for run in self.row.counted.values()):
             return True
         ends = ((curve[0].loss, curve[-1].loss) for curve in self.curves.values())
@@ -44,12 +44,12 @@ class SeedRuns:
 
 @dataclass(frozen=True)
 class LearningGroup:
-    """All of that over its seeds."""
+    """Runs of one stack at one sweep point, over all seeds."""
 
     scenario: str
     stack: str
     sweep: dict[str, JsonValue]
-    """Values of the swept keys, seeds left out."""
+    """Values of the swept keys, except seeds."""
 
     seeds: Sequence[SeedRuns]
 
@@ -61,7 +61,7 @@ class LearningGroup:
 
     @property
     def apart(self) -> dict[str, JsonValue]:
-        """Settings that tell all of it apart from others whose names are the same."""
+        """Settings that distinguish the group from others with equal names."""
         every = [one.row.apart for one in self.seeds]
         return {
             key: value
@@ -71,32 +71,32 @@ class LearningGroup:
 
     @cached_property
     def runs(self) -> list[Result]:
-        """Completed runs with a curve."""
+        """Completed runs with a learning curve."""
         return [one.row.completed[key] for one in self.seeds for key in one.curves]
 
     @cached_property
     def sessions(self) -> set[str]:
-        """Sessions of its runs."""
+        """Ids of the sessions of the group's runs."""
         return {session for one in self.seeds for session, _ in one.row.counted}
 
     @cached_property
     def clusters(self) -> list[list[list[Reached]]]:
-        """Curves by seed, of the seeds that have any."""
+        """Learning curves by seed, without seeds that have none."""
         return [list(one.curves.values()) for one in self.seeds if one.curves]
 
     @cached_property
     def loss_kind(self) -> LossKind:
-        """Which loss the curves are of."""
+        """Kind of loss of the curves: validation or training."""
         return "validation" if any(map(validation_curve, self.runs)) else "training"
 
     @property
     def point(self) -> tuple[str, str]:
-        """Scenario and sweep point: what stacks are compared at."""
+        """Scenario name and sweep values, at which stacks are compared."""
         return self.scenario, canonical_json(self.sweep)
 
 
 def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
-    """Return the groups of all experiments that were measured here, in their order."""
+    """Return locally measured experiments grouped over seeds, in their given order."""
     groups: dict[str, list[ExperimentRuns]] = {}
     for row in tell_apart(rows):
         experiment = row.planned.experiment
@@ -123,7 +123,7 @@ def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
 
 
 def identity_without(row: ExperimentRuns, keys: Iterable[str]) -> JsonValue:
-    """Return all that makes experiments others, but for some keys of their work."""
+    """Return an experiment's identity as JSON, without some keys of its work."""
     identity = json.loads(canonical_json(row.planned.experiment.identity))
     for section, _, key in (name.partition(".") for name in keys):
         identity.get("work", {}).get(section, {}).pop(key, None)
@@ -136,9 +136,9 @@ def _is_not_finite(run: Result) -> bool:
 
 
 def lasts(group: LearningGroup) -> Iterator[tuple[SeedRuns, float]]:
-    """Yield the loss at the end of each seed that did not diverge.
+    """Yield the final loss of each seed that did not diverge.
 
-    The end is the last step that the first curves of all of them have.
+    The final step is the last step that is common to the first curve of each seed.
     """
     curves = [
         (one, next(iter(one.curves.values())))

@@ -1,9 +1,8 @@
-"""Does memory grow with the steps? A leak raises the floor of what is in use, block after block.
+"""Test of whether memory grows with the steps: a leak raises the floor of memory in use.
 
-Readings of the later steps are cut into blocks, and the least of each is taken: what is allocated
-for a while comes and goes above it. Memory grows where the slope of these floors is surely above 0
-in the first half and in the second, so that a rise which ends is none, and where it amounts to
-something.
+Readings of the later steps are cut into blocks, and the minimum of each is kept, since temporary
+allocations come on top of it. Memory is growing if the slope of these minima is significantly above
+0 in both halves, which excludes a rise that ends, and the growth is not negligible.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from accel_bench_report.learning.groups import LearningGroup
 from accel_bench_report.learning.schema import MemoryGrowth
 
 LEFT_OUT = 0.25
-"""Fraction of the steps at the beginning in which allocators still fill their pools."""
+"""Fraction of the first steps to ignore, in which allocators still fill their pools."""
 
 BLOCKS = 12
-"""Blocks of the others."""
+"""Number of blocks into which the readings of the remaining steps are cut."""
 
 MINIMUM_STEPS = 32
-"""Steps from which growth is looked for."""
+"""Minimum number of steps for a test of growth."""
 
 LEAST_BYTES = 1 << 20
 LEAST_FRACTION = 0.005
-"""Growth over all blocks that counts: a MiB, and half a percent of what is in use."""
+"""Minimum growth over all blocks that counts as growth: 1 MiB, and 0.5 % of the memory in use."""
 
 
 class Slope(NamedTuple):
-    """Bytes per step of one rank, with a 95 % t interval, and whether that is growth."""
+    """Slope of a rank's memory in bytes per step, with a 95 % t interval."""
 
     interval: Interval
     grows: bool
@@ -42,7 +41,7 @@ class Slope(NamedTuple):
 
 
 def memory_growth(group: LearningGroup) -> MemoryGrowth:
-    """Return the steepest slope over ranks and runs, and in how many runs memory grows."""
+    """Return the steepest memory slope over ranks and runs, and the number of runs that grow."""
     by_run = [
         [slope for rank in run.ranks if (slope := slope_of(rank)) is not None] for run in group.runs
     ]
@@ -64,7 +63,7 @@ def memory_growth(group: LearningGroup) -> MemoryGrowth:
 
 
 def slope_of(rank: RankResult) -> Slope | None:
-    """Return the slope of a rank's memory; None where there are too few readings."""
+    """Return the slope of a rank's memory; None with too few readings."""
     readings = rank.learning.memory if rank.learning else ()
     on_gpu = any(one.device_allocated_bytes for one in readings)
     known = [(one.step, size) for one in readings if (size := _size(one, on_gpu)) is not None]
@@ -82,7 +81,7 @@ def slope_of(rank: RankResult) -> Slope | None:
 
 
 def floors_of(readings: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
-    """Return the middle step and the least bytes of each block."""
+    """Return the middle step and the minimum bytes of each block of readings."""
     ends = [round(number * len(readings) / BLOCKS) for number in range(BLOCKS + 1)]
     blocks = [readings[first:last] for first, last in pairwise(ends)]
     return [
@@ -92,7 +91,7 @@ def floors_of(readings: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> Interval:
-    """Return the slope of least squares with its 95 % t interval; at least three points."""
+    """Return the least-squares slope of at least three points, with its 95 % t interval."""
     x0, y0 = fmean(x for x, _ in points), fmean(y for _, y in points)
     square = sum((x - x0) ** 2 for x, _ in points)
     slope = sum((x - x0) * (y - y0) for x, y in points) / square

@@ -1,9 +1,9 @@
-"""The learning rate with the lowest loss at the end, and how sure that is.
+"""The learning rate with the lowest final loss, and its statistical significance.
 
-Rates are compared within experiments that differ in the rate and in seeds alone, after the same
-number of steps: between two points of a curve the loss is interpolated, and such a rate is beaten
-only by one whose loss is below both points. It is called the best where t bounds on its
-differences from all others, paired by seed, exclude 0.
+Rates are compared between experiments that differ only in learning rate and seed, after the same
+number of steps: losses between two points of a curve are interpolated, and a rate with an
+interpolated loss is worse only than a rate whose loss is below both points. A rate is the best if
+the t bounds of its differences from all other rates, paired by seed, exclude 0.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from accel_bench_report.learning.schema import BestLearningRate, RateLearning
 RATE = "train.learning_rate"
 
 MINIMUM_SEEDS = 3
-"""Seeds of every rate from which one may be called the best."""
+"""Minimum number of seeds of every learning rate for a verdict on the best rate."""
 
 ERROR = 0.05
-"""How often, at most, another rate than the best is called that; divided among the others."""
+"""Maximum probability of calling a wrong rate the best, divided among the other rates."""
 
 Losses = Mapping[str, float]
-"""Loss at the end by seed."""
+"""Final loss by seed."""
 
 
 def best_learning_rates(groups: Sequence[LearningGroup]) -> tuple[BestLearningRate, ...]:
-    """Return the best rate of each set of groups that differ in the rate alone."""
+    """Return the best learning rate of each set of groups that differ in the rate only."""
     sets: dict[str, list[LearningGroup]] = {}
     for group in groups:
         others = {key: value for key, value in group.sweep.items() if key != RATE}
@@ -80,9 +80,9 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
 
 
 def is_best(best: Losses, others: Sequence[Losses]) -> bool:
-    """Return whether losses are surely lower than all others; with seeds that they share.
+    """Return whether losses are significantly lower than all others, paired by seed.
 
-    Where no other is left, since all have diverged, there is nothing to compare with: it is.
+    True without others, when all other rates diverged.
     """
     for other in others:
         differences = [other[seed] - loss for seed, loss in best.items() if seed in other]
@@ -94,7 +94,7 @@ def is_best(best: Losses, others: Sequence[Losses]) -> bool:
 
 
 def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
-    """Return the loss of each seed after so many steps: rounds of one seed share it."""
+    """Return the loss of each seed after `steps` steps, the first round's of each seed."""
     found = {}
     for seed, curve in _first_curves(group):
         reached = reached_after(curve, steps)
@@ -104,7 +104,7 @@ def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
 
 
 def _least_losses(group: LearningGroup, steps: int) -> dict[str, float]:
-    """Return the lower loss of the two points around so many steps, of each seed."""
+    """Return for each seed the lower loss of the two curve points around `steps`."""
     found = {}
     for seed, curve in _first_curves(group):
         around = points_around(curve, steps) or ()

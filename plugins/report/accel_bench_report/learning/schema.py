@@ -1,4 +1,4 @@
-"""The document of `results convergence`: curves, what a loss took, the best rate, stability."""
+"""The document of `results convergence`: curves, time to a loss, best rate, stability."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from accel_bench.analysis.statistics.verdict import Comparison, Direction, Findi
 from accel_bench.documents.base import Frozen
 
 LossKind: TypeAlias = Literal["validation", "training"]
-"""Loss on held-out samples, or where there is none the training loss, smoothed over 5 steps."""
+"""Kind of loss: on held-out samples, or else the training loss, smoothed over 5 steps."""
 
 SOONER: Mapping[Direction, str] = {"better": "sooner", "worse": "later"}
-"""Words for a better and a worse time; all others are `inconclusive`."""
+"""Words for the verdicts on time to a loss; all other verdicts are `inconclusive`."""
 
 
 class CurvePoint(Frozen):
-    """One point of the learning curve of several runs: medians of what was used."""
+    """Point of a learning curve: medians over runs of the steps, tokens and time used."""
 
     steps: float
     """Optimizer steps."""
@@ -28,192 +28,192 @@ class CurvePoint(Frozen):
     """Real tokens of all devices."""
 
     seconds: float
-    """Seconds of these steps."""
+    """Seconds of training steps up to the point."""
 
     usd: float | None
     """Dollars for these seconds; null without a price."""
 
     loss: float | None
-    """Mean over runs; null where one of them has none."""
+    """Mean loss over runs; null if a run has none."""
 
     low: float | None = None
-    """Lower end of its 95 % bootstrap interval over seeds; null with one seed."""
+    """Lower end of the loss's 95 % bootstrap interval over seeds; null with one seed."""
 
     high: float | None = None
-    """Upper end."""
+    """Upper end of that interval; null with one seed."""
 
 
 class ToLoss(Comparison):
-    """What it took to reach a loss: medians over runs with 95 % bootstrap intervals.
+    """Amounts used to reach a loss: medians over runs with 95 % bootstrap intervals.
 
     The comparison is that of the seconds, over pairs of seeds or, with one seed, of rounds.
     """
 
     loss: float
-    """The loss."""
+    """The loss to reach."""
 
     reached: int
-    """Runs that reached it."""
+    """Number of runs that reached the loss."""
 
     runs: int
-    """Runs with a curve. One that did not reach it took longer than any that did."""
+    """Number of runs with a curve. Runs that missed the loss count as slower than all others."""
 
     steps: Interval | None = None
-    """Optimizer steps; null where fewer than half of the runs reached the loss. An upper end is
-    null where it is not known."""
+    """Optimizer steps; null if fewer than half of the runs reached the loss. An infinite upper end
+    is null."""
 
     tokens: Interval | None = None
-    """Real tokens."""
+    """Real tokens used to reach the loss."""
 
     seconds: Interval | None = None
-    """Seconds of steps."""
+    """Seconds of training steps used to reach the loss."""
 
     usd: Interval | None = None
-    """Dollars; null without a price."""
+    """Dollars for these seconds; null without a price."""
 
     is_baseline: bool = False
-    """True if the others are compared with it; it has no ratio, and so no verdict."""
+    """True for the stack that others are compared with, which has no ratio and no verdict."""
 
     @property
     def verdict_word(self) -> str:
-        """The verdict as people read it: `sooner`, `later`, or why there is none."""
+        """The printed verdict: `sooner`, `later`, or the reason for having none."""
         if not self.reached:
             return "not reached"
         return "baseline" if self.is_baseline else SOONER.get(self.verdict, "inconclusive")
 
 
 class Stability(Frozen):
-    """How alike trainings with other seeds end."""
+    """Spread of the final losses over seeds."""
 
     seeds: int
-    """Seeds that were trained with."""
+    """Number of seeds."""
 
     diverged: int
-    """Seeds with a run whose loss was not finite, or ended higher than it began."""
+    """Number of seeds with a run whose loss was not finite, or ended higher than it began."""
 
     mean: float | None = None
-    """Mean of the losses at the end, of the seeds that did not diverge."""
+    """Mean final loss of the seeds that did not diverge."""
 
     lowest: float | None = None
-    """Lowest of them."""
+    """Lowest final loss of these seeds."""
 
     highest: float | None = None
-    """Highest of them."""
+    """Highest final loss of these seeds."""
 
     standard_deviation: Interval | None = None
-    """Of them, with its 95 % chi-squared interval; null with fewer than three seeds."""
+    """Standard deviation of these losses with its 95 % chi-squared interval; null below 3 seeds."""
 
 
 class MemoryGrowth(Frozen):
-    """How memory changes with the steps after the measured window."""
+    """Growth of memory with the steps after the measured window."""
 
     verdict: Finding
-    """Verdict on the statement that it grows."""
+    """Verdict on the statement that memory grows."""
 
     kind: Literal["allocated", "rss"] | None = None
-    """Tensors on a GPU, or resident memory of the process."""
+    """Kind of memory: tensors on a GPU, or resident memory of the process."""
 
     bytes_per_step: Interval | None = None
-    """Slope, with its 95 % interval; that of the rank and run where it is steepest."""
+    """Slope of memory with its 95 % interval, of the rank and run with the steepest."""
 
     steps: int = 0
-    """Steps that it is made of."""
+    """Number of steps of the fitted readings."""
 
     runs: int = 0
-    """Runs that were read."""
+    """Number of tested runs."""
 
     growing: int = 0
-    """Runs in which memory grows."""
+    """Number of runs in which memory grows."""
 
     reason: str = ""
-    """Why it was not tested."""
+    """Reason why growth was not tested."""
 
 
 class EvaluationSpeed(Frozen):
-    """How fast held-out samples are evaluated, over runs, in the last evaluation of each."""
+    """Speed of evaluation on held-out samples, over the last evaluation of each run."""
 
     samples: int
-    """Samples of an evaluation."""
+    """Number of samples in one evaluation."""
 
     samples_per_second: Interval | None
     tokens_per_second: Interval | None
-    """Real tokens."""
+    """Real tokens per second in the last evaluation, global."""
 
     first_samples_per_second: Interval | None
-    """Samples per second before training."""
+    """Samples per second in an evaluation before training."""
 
 
 class ExperimentLearning(StackRow):
-    """How a stack learned at one sweep point, over all of its seeds and rounds."""
+    """Learning of a stack at one sweep point, over all seeds and rounds."""
 
     scenario: str
     experiments: tuple[str, ...]
-    """Ids, one for each seed."""
+    """Experiment ids, one for each seed."""
 
     runs: int
-    """Runs with a curve."""
+    """Number of runs with a curve."""
 
     loss_kind: LossKind
     usd_per_hour: float | None
-    """Dollars for an hour of all machines; null without a price."""
+    """Dollars per hour of all machines; null without a price."""
 
     curve: tuple[CurvePoint, ...]
     to_loss: ToLoss | None
-    """Null where no loss was asked for."""
+    """Amounts used to reach the loss; null if no loss is given."""
 
     stability: Stability
     memory_growth: MemoryGrowth
     evaluation: EvaluationSpeed | None
-    """Null where nothing was evaluated."""
+    """Speed of evaluation; null if nothing was evaluated."""
 
     notes: tuple[str, ...] = ()
 
 
 class RateLearning(Frozen):
-    """A learning rate, and the loss at the end with it."""
+    """A learning rate and its final loss."""
 
     learning_rate: float
     loss: float | None
-    """Mean over seeds after the same number of steps; null where a seed diverged."""
+    """Mean final loss over seeds after the same number of steps; null if a seed diverged."""
 
     low: float | None = None
     high: float | None = None
-    """Ends of its 95 % bootstrap interval; null with one seed."""
+    """Upper end of the loss's 95 % bootstrap interval; null with one seed."""
 
     seeds: int
     diverged: int
 
 
 class BestLearningRate(StackRow):
-    """The learning rate with the lowest loss, of experiments that differ in the rate alone.
+    """The learning rate with the lowest loss, of experiments that differ in learning rate only.
 
-    It is not among the swept values.
+    Learning rates are not among the swept values.
     """
 
     scenario: str
     loss_kind: LossKind
     steps: int
-    """Steps after which losses are compared."""
+    """Number of steps after which losses are compared."""
 
     best: float | None
-    """The rate with the lowest mean loss; null where every rate diverged."""
+    """Rate with the lowest mean loss; null if every rate diverged."""
 
     verdict: Finding
-    """Verdict on the statement that it is the best: it holds where t bounds on its differences from
-    all others, paired by seed, exclude 0."""
+    """Verdict on the statement that this rate is the best: `holds` if the t bounds of its
+    differences from all other rates, paired by seed, exclude 0."""
 
     at_end: bool
-    """True if it is the smallest or largest that was tried, so that one beyond may be better."""
+    """True if the best rate is the smallest or largest tried, so that one beyond may be better."""
 
     rates: tuple[RateLearning, ...]
 
 
 class ConvergenceDocument(Document):
-    """What `accel-bench results convergence --format json` prints."""
+    """The JSON document of `accel-bench results convergence`."""
 
     tariff: HourlyRate | None
     loss: float | None
-    """The loss that was asked for."""
+    """The loss to reach; null if none is given."""
 
     experiments: tuple[ExperimentLearning, ...]
     learning_rates: tuple[BestLearningRate, ...]

@@ -1,4 +1,4 @@
-"""What it took to reach a loss, over rounds and seeds, and whether a stack was there sooner."""
+"""Steps, tokens and seconds used to reach a loss, and the comparison with the baseline."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from accel_bench_report.learning.groups import LearningGroup
 from accel_bench_report.learning.schema import ToLoss
 
 NEVER = Amounts(math.inf, math.inf, math.inf)
-"""Stands for what a run took that did not reach the loss: more than any that did."""
+"""Amounts of a run that did not reach the loss: infinite."""
 
 Found = Mapping[str, Mapping[RoundKey, Amounts]]
-"""What each run took, by seed and by session and round."""
+"""Amounts used by each run to reach a loss, by seed and by (session, round)."""
 
 
 def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Amounts]]:
-    """Return what each run of a group took to reach a loss."""
+    """Return the amounts that each run of a group used to reach a loss."""
     return {
         one.seed: {key: amounts_to(curve, loss) or NEVER for key, curve in one.curves.items()}
         for one in group.seeds
@@ -32,8 +32,7 @@ def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Am
 def to_loss(
     found: Found, loss: float, usd_per_hour: float | None, raced: Comparison | None
 ) -> ToLoss:
-    """Return medians and intervals, and how it compares with the baseline, which itself has no
-    comparison."""
+    """Return median amounts with intervals, and `raced`, the comparison with the baseline."""
     every = [one for by_round in found.values() for one in by_round.values()]
     reached = sum(one is not NEVER for one in every)
     seconds = _interval(found, "seconds")
@@ -58,7 +57,7 @@ def _interval(found: Found, name: str) -> Interval | None:
 
 
 def finite_interval(clusters: Sequence[Sequence[float]]) -> Interval | None:
-    """Return the median with its bootstrap interval; None for one that is not finite."""
+    """Return the median with its bootstrap interval; None if the median is not finite."""
     values = [value for cluster in clusters for value in cluster]
     middle = median(values) if values else math.inf
     if not math.isfinite(middle):
@@ -78,10 +77,10 @@ def _scaled(seconds: Interval | None, usd_per_hour: float | None) -> Interval | 
 
 
 def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
-    """Return how many times as soon as the baseline stacks reach the loss, and the verdicts.
+    """Return the comparisons of stacks with the baseline by time to a loss, by stack name.
 
-    They are those of the rule for speeds, over seeds, or with one over its rounds: fewer than
-    five, and pairs of which one alone reached the loss, give no verdict.
+    The verdicts follow the rule for speeds, over seeds, or over rounds of a single seed. There is
+    no verdict with fewer than five pairs, or if only one run of a pair reached the loss.
     """
     pairs = {name: _ratios(found, baseline) for name, found in stacks.items()}
     logs = {name: _logs(clusters) for name, clusters in pairs.items()}
@@ -93,7 +92,7 @@ def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
 
 
 def _ratios(own: Found, baseline: Found) -> list[list[float]]:
-    """Return the ratios of both seconds by seed, of the pairs of which one reached the loss."""
+    """Return the ratios of seconds by seed, of pairs of which at least one run reached the loss."""
     clusters = [
         [
             _ratio(base[key].seconds, one.seconds)
@@ -113,7 +112,7 @@ def _ratio(before: float, after: float) -> float:
 
 
 def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
-    """Return a log-ratio for each seed, or for each round of one; none where one is not finite."""
+    """Return a log-ratio for each seed, or each round of a single seed; none if one is infinite."""
     if not all(0 < ratio < math.inf for cluster in clusters for ratio in cluster):
         return []
     logs = [[math.log(ratio) for ratio in cluster] for cluster in clusters]
@@ -121,6 +120,6 @@ def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _looks(baseline: Found, own: Found) -> int:
-    """Return in how many sessions the pairs were measured."""
+    """Return the number of sessions in which the pairs were measured."""
     keys = {key for seed, one in own.items() for key in set(one) & set(baseline.get(seed, {}))}
     return max(1, len({session for session, _ in keys}))

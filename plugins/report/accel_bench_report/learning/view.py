@@ -1,4 +1,4 @@
-"""How stacks learned: the loss at the end, what a loss took, the best rate, stability, memory."""
+"""Tables of learning: final loss, time to a loss, the best rate, stability, memory growth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from accel_bench_report.learning.schema import (
 )
 
 WIDTH = 100
-"""Columns of the page where the output is no terminal."""
+"""Columns of text if the output is no terminal."""
 
 NO_CURVE = "no experiment has a loss curve"
 
@@ -38,7 +38,7 @@ EXCLUDED = "seconds are those of training steps, without start-up and evaluation
 
 
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
-    """Return a section with a table for each question; programs get the document."""
+    """Return the report of learning, with one section for each kind of table."""
     tables = [*learning_tables(document)]
     if curves:
         tables += curve_tables(document)
@@ -53,7 +53,7 @@ def convergence_report(document: ConvergenceDocument, curves: bool = False) -> R
 
 
 def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
-    """Yield the tables that a report shows too."""
+    """Yield the tables of learning that pages of `report` show too."""
     rows = document.experiments
     if not rows:
         return
@@ -76,13 +76,13 @@ def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
 
 
 def curve_tables(document: ConvergenceDocument) -> Iterator[Table]:
-    """Yield a table of each experiment's curve."""
+    """Yield a table of each experiment's learning curve."""
     for row in document.experiments:
         yield Table(_priced(document, CURVE), row.curve, f"{label(row)}: {row.loss_kind} loss")
 
 
 def answer(document: ConvergenceDocument) -> str:
-    """Return what was reached first, the best rates and what grows, in sentences."""
+    """Return sentences on the first stack at the loss, the best rates, and growing memory."""
     parts = [*_reached(document), *map(rate_sentence, document.learning_rates)]
     grows = [row for row in document.experiments if row.memory_growth.verdict == "holds"]
     parts += [f"memory of {label(row)} grows by {_slope(row)} bytes a step" for row in grows]
@@ -96,13 +96,13 @@ def answer(document: ConvergenceDocument) -> str:
 
 
 def rate_title(best: BestLearningRate) -> str:
-    """Return what the rates are compared in."""
+    """Return the settings within which learning rates are compared."""
     after = count(best.steps, "step")
     return f"learning rates of {label(best)}: {best.loss_kind} loss after {after}"
 
 
 def rate_sentence(best: BestLearningRate) -> str:
-    """Return the best rate, or that it could not be told."""
+    """Return a sentence with the best learning rate, or why there is none."""
     name = label(best)
     if best.best is None:
         return f"no learning rate of {name} trained without diverging"
@@ -150,7 +150,7 @@ def _slope(row: ExperimentLearning) -> str:
 
 
 def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
-    """Return a form that writes `1.23 [1.20, 1.26]`; an end that is not known is `-`."""
+    """Return a formatter of intervals, such as `1.23 [1.20, 1.26]`; an unknown end is `-`."""
 
     def text(interval: Interval) -> str:
         if interval.low is None:
@@ -162,17 +162,17 @@ def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
 
 
 def ratio_text(value: float) -> str:
-    """Return a ratio with two digits behind the point."""
+    """Return a ratio with two decimals."""
     return f"{value:.2f}"
 
 
 def loss_text(value: float) -> str:
-    """Return a loss with four digits."""
+    """Return a loss with four decimals."""
     return significant(value, 4)
 
 
 def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
-    """Return a reader of the loss at one end of the curve."""
+    """Return a reader of the loss at the first or last point of the curve."""
 
     return lambda row: _loss_of(row.curve[place]) if row.curve else None
 
@@ -202,7 +202,7 @@ def _seconds(value: float) -> str:
 
 
 def _priced(document: ConvergenceDocument, columns: Sequence[Column]) -> list[Column]:
-    """Return the columns, without that of costs where there is no price."""
+    """Return the columns, without the cost column if there is no price."""
     return [one for one in columns if document.tariff is not None or one.header != "cost"]
 
 
@@ -250,7 +250,7 @@ STABILITY = (
 )
 
 GROWS = finding_words("grows", "no growth found")
-"""Words for the verdicts on the growth of memory."""
+"""Words for the verdicts on memory growth."""
 
 GROWTH = (
     NAME,
@@ -290,4 +290,4 @@ FLAT = (
     *columns_of(CurvePoint, "point"),
     *columns_of(Stability, "row.stability"),
 )
-"""Columns of the CSV: a row for each point of each curve."""
+"""Columns of the CSV, which has a row for each point of each curve."""

@@ -1,4 +1,4 @@
-"""Training and inference of one model side by side, where a page has both."""
+"""Tables of training and inference of one model side by side, for pages with both."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MEANING = (
 )
 
 Place = tuple[str, str]
-"""A model, and the kind of device that it ran on."""
+"""A model's id, and the kind of device on which it ran."""
 
 
 def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
-    """Return a table for each model and device of which a page has training and inference."""
+    """Return a table for each model and device with both training and inference on the pages."""
     tables = []
     for title, rows in _rows(pages):
         used = [one for one in COLUMNS if any(map(one.cell, rows))]
@@ -42,9 +42,9 @@ def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
 
 
 def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
-    """Yield title and rows of each pair of a scenario that trains a model and one that asks it.
+    """Yield title and rows for each pair of a training and an inference scenario of one model.
 
-    A row has the `stack`, and its summaries in `training` and `inference` or null.
+    A row has the name `stack`, and the stack's summaries `training` and `inference`, or null.
     """
     found: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
     for one in pages:
@@ -83,7 +83,7 @@ def _first_token(row: Line) -> str | None:
 
 
 def _ratio(mode: str) -> Column:
-    """Return the column of a mode's ratios of speed; those of another quantity stand elsewhere."""
+    """Return a mode's column of ratios of speed, empty for ratios of other quantities."""
 
     def cell(row: Line) -> Interval | None:
         summary: ExperimentSummary | None = getattr(row, mode)
@@ -105,4 +105,4 @@ COLUMNS = (
     Column("first token", _first_token, "", "ms p50/p99", kind="number"),
     number_column("inference.peak_memory_bytes", "memory", "inference, MiB", mebibytes),
 )
-"""Columns of the table."""
+"""Columns of the tables of training and inference."""

@@ -1,4 +1,4 @@
-"""Plots of a page, of the rows that are ranked; each says what is left out of it."""
+"""Plots of the ranked rows of a page; captions say which rows are missing."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from accel_bench_report.tables.scaling import ScalingPoint
 
 MOST_HISTORIES = 6
-"""Scenarios with a plot of their history."""
+"""Maximum number of scenarios with a plot of their history."""
 
 MEMORY_UNITS = {"rss_above_imports": "host MiB above imports", "allocated": "MiB of tensors"}
-"""Units of the peak by what is counted."""
+"""Units of peak memory by kind of memory."""
 
 EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its mark."
 
 
 def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
-    """Return the plots of a scenario for which there are figures."""
+    """Return the plots of a scenario, without those that have no data."""
     ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
     end += left_out(len(ranked))
@@ -62,7 +62,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
 
 
 def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
-    """Return a plot for each scenario with several commands: the newest scenarios first."""
+    """Return a plot of speed over time for each scenario with several commands, newest first."""
     plots = []
     several = [row for row in rows if len(row.speeds) > 1 and row.newest != EARLIEST]
     scenarios = dict.fromkeys(
@@ -89,7 +89,7 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
 
 
 def hardware_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> Iterator[Plot]:
-    """Yield the time of a step by kind of hardware, for each scenario that ran on several."""
+    """Yield a plot of step time for each scenario that ran on several kinds of hardware."""
     timed = sorted((row for row in rows if row.device and row.step_seconds), key=lambda r: r.device)
     for scenario in list(dict.fromkeys(row.scenario for row in timed))[:MOST_HISTORIES]:
         own = [row for row in timed if row.scenario == scenario]
@@ -113,7 +113,7 @@ def hardware_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> Iter
 
 
 def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
-    """Return the name of a row's series; its device stands there where they differ."""
+    """Return the name of a row's series, with its device if devices differ."""
     devices = {one.device for one in rows}
     return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
 
@@ -141,7 +141,7 @@ def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plo
 
 
 def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
-    """Yield the ratios to the baseline, a dot for each round."""
+    """Yield the plot of ratios to the baseline, a dot for each round."""
     bases = {
         row.row.runs.planned.experiment.point: row.row.runs for row in rows if row.stack == baseline
     }
@@ -179,7 +179,7 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
-    """Yield the MFU of each process, of the stacks whose FLOPs and device's peak are known."""
+    """Yield the plot of the MFU of each process, for stacks with known FLOPs and peak."""
     series = []
     for row in rows:
         runs = row.row.runs.completed.values()
@@ -195,7 +195,7 @@ def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
-    """Yield the milliseconds of each step, of the slowest rank."""
+    """Yield the plot of milliseconds of each step, of the slowest rank."""
     series = []
     for row in rows:
         run = next(iter(row.row.runs.completed.values()), None)
@@ -212,7 +212,7 @@ def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
-    """Yield the loss on held-out samples against the seconds of training, a line for each stack."""
+    """Yield the plot of validation loss against seconds of training, a line for each stack."""
     numbers = {row.stack: row.number for row in rows}
     series = []
     for learned in one.learning.experiments if one.learning else ():
@@ -230,7 +230,7 @@ def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 
 
 def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
-    """Yield throughput against memory, with the rows that none beats in both."""
+    """Yield the plot of throughput against memory, with its Pareto frontier."""
     points = [
         (row, (summary.peak_memory_bytes / 2**20, summary.tokens_per_second.median))
         for row in rows[: 4 * MOST_SERIES]
@@ -252,12 +252,12 @@ def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 
 
 def memory_unit(kind: str | None) -> str:
-    """Return the unit of peak memory with what is counted: tables and bars may differ in that."""
+    """Return the unit of peak memory, with the kind of memory."""
     return MEMORY_UNITS.get(kind or "", "MiB")
 
 
 def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
-    """Yield the speed over devices, and the elapsed time of a step relative to the fewest."""
+    """Yield plots of speed over devices, and of step time relative to the fewest devices."""
     caption = "Measured points alone; what is estimated for more devices stands in its table."
     found = [*_over_devices(one, rows, lambda point: point.figure.tokens_per_second)]
     if found:
@@ -271,7 +271,7 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 def _over_devices(
     one: ScenarioPage, rows: Sequence[RowView], read: Callable[[ScalingPoint], Interval | None]
 ) -> Iterator[Series]:
-    """Yield a figure over the number of devices, of each stack with two points."""
+    """Yield a figure over the number of devices, of each stack measured at two or more."""
     numbers = {row.stack: row.number for row in rows}
     for scaling in scaling_of(one.summary):
         known = ((float(point.figure.world_size), read(point)) for point in scaling.points)
@@ -282,13 +282,13 @@ def _over_devices(
 
 
 def _too_wide(intervals: Iterable[Interval | None]) -> str:
-    """Return what a caption says of intervals that are not drawn."""
+    """Return a caption's sentence about intervals too wide to draw; empty if there are none."""
     left_out = any(one is not None and too_wide(one) for one in intervals)
     return " Intervals that reach to twice the estimate are left out." if left_out else ""
 
 
 def _band(interval: Interval | None) -> tuple[float, float, float] | None:
-    """Return the estimate with its interval; None if that is too wide to tell anything."""
+    """Return an estimate with its interval; None for an interval too wide to draw."""
     if interval is None or interval.low is None or interval.high is None or too_wide(interval):
         return None
     return interval.median, interval.low, interval.high

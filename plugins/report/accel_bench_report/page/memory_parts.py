@@ -1,4 +1,4 @@
-"""Memory at the peak by kind, with what is left of the device, as bars."""
+"""Bars of memory at its peak by kind, with the free memory of the device."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView
 
 IMPORTS = "process and imports"
-"""Part of a host's memory that is there before any work."""
+"""Kind of host memory that is in use before any work."""
 
 STAGE_NAMES = {
     "before": IMPORTS,
     "load": "data and model",
     "prepare": "acceleration and optimizer",
 }
-"""Stages of a run before training, by what they leave behind."""
+"""Names of the memory that each stage of a run before training leaves in use."""
 
 TRAINING = "training, at its peak"
 
 
 class MemoryAtPeak(NamedTuple):
-    """What a device holds at the peak of the window, or its host on a CPU."""
+    """Peak memory of the measured window on a device, or on its host for a CPU."""
 
     parts: dict[str, int]
-    """Bytes by kind; they add up to the peak."""
+    """Bytes by kind, which add up to the peak."""
 
     peak: int
-    """Bytes."""
+    """Peak bytes."""
 
     capacity: int | None
-    """Bytes that there are; null where that is not known."""
+    """Total bytes of the device or host; null if unknown."""
 
     place: str
-    """Whose memory it is: `host`, or the name of a GPU."""
+    """Owner of the memory: `host`, or the name of a GPU."""
 
     @property
     def imports(self) -> int:
-        """Bytes of the process before any work; 0 if they are not known, or on a GPU."""
+        """Bytes of the process before any work; 0 if unknown, or on a GPU."""
         return self.parts.get(IMPORTS, 0)
 
     @property
     def headroom(self) -> int | None:
-        """Bytes that were left."""
+        """Bytes free at the peak."""
         return None if self.capacity is None else max(0, self.capacity - self.peak)
 
 
 def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryAtPeak | None:
-    """Return the memory of a row at its peak; `run` is one of its runs. None without a reading.
+    """Return the peak memory of a row by kind; `run` is one of its runs. None without a reading.
 
-    On a GPU tensors come first, by what the stages of the run left, then what torch's allocator
-    holds and does not use, then what the driver counts beside it. On a CPU it is resident memory.
+    A GPU has tensors by the stage of the run that left them, then unused memory reserved by torch's
+    allocator, then other memory counted by the driver. A CPU has resident memory.
     """
     if figures is None or run is None:
         return None
@@ -78,7 +78,7 @@ def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryA
 
 
 def _by_stage(figures: MemoryFigures, peak: int, kind: str) -> dict[str, int]:
-    """Divide a peak into what each stage left and what training adds; whole where that fails."""
+    """Return peak bytes by stage of the run, or undivided if the readings do not add up."""
     stages = [one for one in figures.stages if one.name in STAGE_NAMES and one.kind == kind]
     parts = {STAGE_NAMES[one.name]: one.delta_bytes for one in stages if one.delta_bytes}
     rest = peak - sum(parts.values())
@@ -96,7 +96,7 @@ def _host(run: Result) -> tuple[str, int | None]:
 
 
 def _device(run: Result, figure: MemoryFigure | None) -> tuple[str, int | None]:
-    """Return name and memory of the GPU of the rank that needed most."""
+    """Return name and total memory of the GPU of the rank with the highest peak."""
     rank = figure.rank if figure else None
     device = next((one.device for one in run.ranks if one.rank == rank), None)
     gpus = run.machine.gpus if run.machine else ()
@@ -105,7 +105,7 @@ def _device(run: Result, figure: MemoryFigure | None) -> tuple[str, int | None]:
 
 
 class PartView(NamedTuple):
-    """One kind of memory."""
+    """Bytes of one kind of memory, as a piece of a bar."""
 
     name: str
     size: str
@@ -114,18 +114,18 @@ class PartView(NamedTuple):
 
 
 class MemoryView(NamedTuple):
-    """Memory of one row at its peak."""
+    """Bar of the peak memory of one row."""
 
     row: RowView
     text: str
     parts: Sequence[PartView]
-    """Kinds beside what the imports took."""
+    """Kinds of memory, except that of the imports."""
 
 
 def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
-    """Return the memory of each completed row on one scale, and what the bars leave out.
+    """Return the memory bars of completed rows on one scale, and a note on what they leave out.
 
-    A bar begins after the imports, which take as much with every stack, and more than small models.
+    Bars leave out the imports, which are equal for all stacks, and larger than small models.
     """
     found = [(row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked]
     shown = [(row, memory) for row, memory in found[:MOST_ROWS] if memory]

@@ -1,4 +1,4 @@
-"""What a page shows, ready for HTML and Markdown."""
+"""Contents of a page, ready for rendering as HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from accel_bench_report.page.waterfall import WaterfallView
 from accel_bench_report.tables.expenses import EXCLUDED
 
 TOKENS = 1e9
-"""Tokens to train on, until a reader writes another number."""
+"""Default number of tokens of the reader's job, which the reader can edit on the page."""
 
 LONGEST_TEXT = 400
-"""Letters of a reason or an error that a table shows; the log has all of it."""
+"""Maximum number of characters of a reason or error in a table; the log has all of it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RowView:
     stack: str
 
     number: int
-    """Place of the stack on the page: its colour and its shape in plots."""
+    """Index of the stack on the page, which gives its colour and its marker in plots."""
 
     row: PageRow
     cells: Sequence[tuple[Column, tuple[str, ...], str]]
@@ -40,17 +40,17 @@ class RowView:
     origin_title: str
 
     configuration: Sequence[tuple[str, bool]]
-    """What was in effect, and whether that differs from the baseline."""
+    """Effective settings as text, each with whether it differs from the baseline."""
 
     reason: str = ""
     command: str = ""
-    """What repeats a run of it; with names taken out, the session's command for this stack."""
+    """Command that repeats a run; on an anonymous page, the session's command for this stack."""
 
     shared_command: str = ""
-    """The session's command for this stack, as others can give it."""
+    """Command that repeats the session with this stack, without local paths."""
 
     shape: int = 0
-    """Number that gives its marks in plots another shape, where a stack has several rows."""
+    """Offset of the marker in plots, for stacks with several rows."""
 
     log: str = ""
     facts: Sequence[tuple[str, str]] = ()
@@ -58,17 +58,17 @@ class RowView:
 
     @property
     def colour(self) -> int:
-        """Number of its colour in the style sheet."""
+        """Index of the row's colour in the style sheet."""
         return self.number % COLOURS
 
     @property
     def why(self) -> str:
-        """Why it is not ranked."""
+        """Reason why the row is not ranked; empty if ranked."""
         return self.row.why_not_ranked
 
     @property
     def summary(self) -> str:
-        """What the stack adds, in a line."""
+        """Changes of the stack against the baseline, in a line."""
         return clipped(self.row.summary.differs, 120)
 
 
@@ -80,7 +80,7 @@ class Group(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a job of the reader's takes with a stack."""
+    """Hours and speed of the reader's own job with one stack."""
 
     row: RowView
     speed: float
@@ -92,14 +92,14 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class ScenarioView:
-    """One scenario of a page."""
+    """Contents of the section about one scenario."""
 
     id: str
     name: str
     answer: str
 
     doubts: Sequence[str]
-    """Notes that decide whether the figures are believed."""
+    """Notes that question the validity of the figures."""
 
     more: Sequence[str]
     counts: str
@@ -112,7 +112,7 @@ class ScenarioView:
     memory_note: str
     jobs: Sequence[Job]
     learning: Sequence[Table]
-    """How the stacks learned; empty where nothing was evaluated."""
+    """Tables of learning; empty if nothing was evaluated."""
 
     tables: Sequence[Table]
     machine: Table
@@ -133,7 +133,7 @@ class ScenarioView:
 
     @property
     def contents(self) -> list[tuple[str, str]]:
-        """Parts of the page: ends of their ids, and titles."""
+        """Anchors and titles of the section's parts that have contents."""
         parts = {
             "stacks": ("Stacks", True),
             "plots": ("Plots", self.figures),
@@ -151,7 +151,7 @@ class ScenarioView:
 
 @dataclass(frozen=True)
 class Page:
-    """All of a page."""
+    """Contents of a whole page."""
 
     title: str
     written: str
@@ -160,7 +160,7 @@ class Page:
     overview: Table | None
     history: Sequence[Plot]
     both_modes: Sequence[Table]
-    """Of each model that is trained and answers requests on this page."""
+    """Tables of models with both training and inference on the page."""
 
     notes: Sequence[str]
     made_by: str
@@ -168,5 +168,5 @@ class Page:
 
 
 def clipped(text: str, most: int = LONGEST_TEXT) -> str:
-    """Return a text of at most so many letters."""
+    """Return a text shortened to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."

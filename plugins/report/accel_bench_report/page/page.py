@@ -1,4 +1,4 @@
-"""A page about stored sessions: what `report` writes, ready for HTML and Markdown."""
+"""A page about stored sessions, written by `report`, ready for HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ from accel_bench_report.page.waterfall import waterfalls
 from accel_bench_report.tables.overview import OverviewRow
 
 UNFINISHED = re.compile(r"^no experiment completed$| ended as interrupted$")
-"""Clauses that are not true while a session still runs."""
+"""Pattern of clauses of the headline that are untrue while a session is running."""
 
 LEFT_OUT = ("last loss", "status")
-"""Columns of figures that the table of stacks does without: they stand elsewhere on the page."""
+"""Columns left out of the table of stacks, since other parts of the page show them."""
 
 
 def page(
@@ -72,10 +72,10 @@ def page(
     arguments: Sequence[str] = (),
     plots: bool = True,
 ) -> Page:
-    """Return a page of scenarios in detail, and of all runs at a glance where there are more.
+    """Return a page of scenarios in detail, and an overview of all runs if there are more.
 
-    `arguments` are those that the page is made with, `plots` whether to draw any; without
-    matplotlib there are none, and the page says so.
+    `arguments` are those of the command that writes the page. Without `plots` or matplotlib there
+    are no plots; without matplotlib a note says so.
     """
     numbers = _numbers(scenarios, rows)
     draw = plots and plots_available()
@@ -100,7 +100,7 @@ def page(
 
 
 def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> dict[str, int]:
-    """Number the stacks in the order of the page; baselines come first, and share the grey."""
+    """Return the colour number of each stack in page order: 0, grey, for baselines."""
     baselines = dict.fromkeys(one.summary.baseline for one in scenarios)
     names = [row.summary.stack for one in scenarios for row in one.rows]
     names += [row.stack for row in rows]
@@ -150,7 +150,7 @@ def _scenario(
 
 
 def _answers(one: ScenarioPage) -> list[str]:
-    """Return the answer and what follows it; while the session runs, how far it is comes first."""
+    """Return headline and further sentences; a running session's progress comes first."""
     if one.running is None:
         return list(conclusions(one.summary))
     ended, planned = one.running
@@ -160,7 +160,7 @@ def _answers(one: ScenarioPage) -> list[str]:
 
 
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
-    """Return the column; that of memory names what is counted, where rows agree on it."""
+    """Return a column; the memory column names the kind of memory if all rows have the same."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
     if column.header != "memory" or len(kinds) != 1:
         return column
@@ -172,7 +172,7 @@ def _sentence(clause: str) -> str:
 
 
 def _counts(one: ScenarioPage) -> str:
-    """Return `8 stacks: 4 measured, 1 out of memory, 1 invalid`."""
+    """Return counts of stacks by outcome: `8 stacks: 4 measured, 1 out of memory, 1 invalid`."""
     rows = one.rows
     stacks = len({row.summary.stack for row in rows})
     what = count(stacks, "stack")
@@ -215,7 +215,7 @@ def _groups(
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return a name that nothing else on the page has."""
+    """Return a name that is not yet used as an id on the page."""
     number, found = 1, name
     while found in used:
         number += 1

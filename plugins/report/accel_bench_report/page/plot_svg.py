@@ -1,4 +1,4 @@
-"""Drawings as SVG that stands in a page: small, in the page's colours, with values on hover."""
+"""SVG drawings by matplotlib to embed in a page: small, in its colours, with tooltips."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from accel_bench.documents.escaping import plain
 
 COLOURS = 8
-"""Colours of stacks in the style sheet, `--s0` to `--s7`."""
+"""Number of stack colours in the style sheet, `--s0` to `--s7`."""
 
 INK, QUIET, LINE = "#b00000", "#b00001", "#b00002"
-"""Placeholders of colours that the page defines."""
+"""Placeholder colours, replaced by those of the style sheet."""
 
 _COLOURS_OF_PAGE = {
     INK: "var(--ink)",
@@ -52,17 +52,17 @@ STYLE: dict[Any, Any] = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
 }
-"""Settings that all plots share. Dollars in a name are no formula."""
+"""matplotlib settings of all plots. Dollar signs in names start no formula."""
 
 HOVER = re.compile(r'<g id="hover\n([^"]*)">')
-"""Group of an artist that has texts on hover; its id carries them, one in each line."""
+"""Pattern of the SVG group of an artist with tooltips; its id holds them, one per line."""
 
 MARK = re.compile(r"(<use [^>]*)/>")
-"""Mark of one point."""
+"""Pattern of the SVG mark of one point."""
 
 
 def draw_svg(title: str, draw: Callable[[Any], None], width: float, height: float) -> str:
-    """Return what a function draws on a figure of that size in inches, named by its title."""
+    """Return the SVG that `draw` draws on a figure of that size in inches, with a title."""
     with _matplotlib() as matplotlib:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ def draw_svg(title: str, draw: Callable[[Any], None], width: float, height: floa
 
 
 def tick_text(value: float) -> str:
-    """Return a number of an axis, whole: matplotlib would put a common factor at its end."""
+    """Return an axis number in full, without matplotlib's common factor at the axis end."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
@@ -88,13 +88,13 @@ def tick_text(value: float) -> str:
 
 
 def show_on_hover(artist: Any, text: str, points: Sequence[str] = ()) -> None:
-    """Give an artist a text that a browser shows beside the pointer, and each of its points one."""
+    """Give an artist a tooltip, and optionally one for each of its points."""
     artist.set_gid("\n".join(("hover", *map(plain, (text, *points)))))
 
 
 @contextmanager
 def _matplotlib() -> Iterator[Any]:
-    """Yield matplotlib with our style; letters that its font lacks are drawn by the browser's."""
+    """Yield matplotlib with the style of this module; browsers draw glyphs that its font lacks."""
     import matplotlib
 
     with warnings.catch_warnings(), matplotlib.rc_context(dict(STYLE)):
@@ -107,13 +107,13 @@ LEFT_OUT = re.compile(
     r"| xmlns(:xlink)?=\"[^\"]*\"|font-family: [^;\"]*; |(?<=\n)\s+",
     re.S,
 )
-"""Headers, comments and fonts, which a drawing in a page does without."""
+"""Pattern of SVG headers, comments and fonts that an embedded drawing does not need."""
 
 
 def _for_page(svg: str, title: str) -> str:
-    """Return a drawing as a part of a page: small, and in the page's colours.
+    """Return a drawing for embedding in a page: small, and in the page's colours.
 
-    Its ids are hashes of the plot's title and width, and stay where they are referred to.
+    Unreferenced ids are dropped; the others are hashes of the plot's title and width.
     """
     svg = _with_titles(LEFT_OUT.sub("", svg).replace("xlink:href", "href"))
     head, rest = svg.split(">", 1)
@@ -125,7 +125,7 @@ def _for_page(svg: str, title: str) -> str:
 
 
 def _with_titles(svg: str) -> str:
-    """Return a drawing in which texts on hover are titles, of their artists and points."""
+    """Return a drawing with tooltips as SVG titles of artists and points."""
     start, *groups = HOVER.split(svg)
     return start + "".join(map(_titled, groups[::2], groups[1::2]))
 

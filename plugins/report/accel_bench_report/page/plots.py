@@ -1,7 +1,7 @@
-"""Plots as SVG that takes its colours from the page around it; matplotlib draws them.
+"""Plots as static SVG drawn by matplotlib, in the colours of the page around it.
 
-Static drawings need no script, print as they look, and take kilobytes where a library in the page
-takes megabytes. A plot is drawn twice, for wide and narrow pages: scaled text cannot be read.
+Static drawings need no script, print as they look, and take kilobytes, not a library's megabytes. A
+plot is drawn twice, for wide and narrow pages: scaled text is unreadable.
 """
 
 from __future__ import annotations
@@ -18,70 +18,70 @@ from accel_bench.documents.escaping import plain
 from accel_bench_report.page.plot_svg import COLOURS, INK, QUIET, draw_svg, show_on_hover
 
 MISSING = "plots are left out: matplotlib is not installed (pip install 'accel-bench[report]')"
-"""Note of a page without plots."""
+"""Note on a page without plots."""
 
 MARKERS = "osD^vPXd"
-"""Shapes of points: another one where the colours begin again."""
+"""Marker shapes; the next one is used each time the colours repeat."""
 
 MOST_POINTS = 600
-"""Points of a series that are drawn: the first and the last, and evenly chosen ones between."""
+"""Maximum number of drawn points of a series: first, last, and evenly spaced ones between."""
 
 MOST_HOVERED = 40
-"""Points of a line that show their values on hover."""
+"""Maximum number of points of a line that have a tooltip."""
 
 NAME_LETTERS = 72
-"""Letters of a name that are drawn; of a longer one its start and its end."""
+"""Maximum number of drawn characters of a name; longer names lose their middle."""
 
 LABEL_LETTERS = {"wide": 26, "narrow": 15}
-"""Letters of a line of a name beside its strip."""
+"""Maximum number of characters in a line of a name beside its strip."""
 
 WIDTHS = {"wide": 8.9, "narrow": 3.5}
 """Widths in inches of 96 pixels; the page scales them to its own."""
 
 LETTER, TEXT_LINE = 0.078, 0.16
-"""Inches that a letter is wide, and a line of text high."""
+"""Width of a character, and height of a line of text, in inches."""
 
 HANDLE = 0.6
-"""Inches of an entry of the legend beside its name."""
+"""Width of the legend handle with its gap, in inches."""
 
 TICK = 0.65
-"""Inches that a number of the horizontal axis needs."""
+"""Width of one number of the horizontal axis, in inches."""
 
 TICKS = range(3, 11)
-"""Numbers of the horizontal axis."""
+"""Allowed counts of numbers on the horizontal axis."""
 
 Point = tuple[float, float]
 
 
 class Series(NamedTuple):
-    """Points of one stack."""
+    """Points of one stack in a plot."""
 
     name: str
 
     number: int
-    """Place of the stack on the page, which gives it colour and shape."""
+    """Index of the stack on the page, which gives its colour and marker."""
 
     points: Sequence[Point]
 
     band: tuple[float, float, float] | None = None
-    """An estimate with both ends of its interval."""
+    """Estimate with the lower and upper end of its interval."""
 
     shape: int = 0
-    """Number that gives its points another shape, where a stack has several series."""
+    """Offset of the marker, for stacks with several series."""
 
     @property
     def colour(self) -> str:
-        """Placeholder of its colour."""
+        """Placeholder colour of the series."""
         return f"#c0000{self.number % COLOURS}"
 
     @property
     def marker(self) -> str:
-        """Shape of its points."""
+        """Marker shape of the series."""
         return MARKERS[(self.number // COLOURS + self.shape) % len(MARKERS)]
 
 
 class Plot(NamedTuple):
-    """One plot in both widths."""
+    """A plot as SVG, in a wide and a narrow version."""
 
     title: str
     caption: str
@@ -90,12 +90,12 @@ class Plot(NamedTuple):
 
 
 def plots_available() -> bool:
-    """Return whether matplotlib is installed; it is not imported."""
+    """Return whether matplotlib is installed, without importing it."""
     return find_spec("matplotlib") is not None
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
-    """Return at most so many points, evenly chosen, the first and the last among them."""
+    """Return at most `most` points: the first, the last, and evenly spaced ones between."""
     if len(points) <= most:
         return points
     return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
@@ -104,9 +104,9 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]
 def strips(
     title: str, caption: str, series: Sequence[Series], axis: str, line: float | None = None
 ) -> Plot:
-    """Draw a strip for each series: a dot for each value, its estimate and interval as a bar.
+    """Return a plot with a strip for each series: a dot per value, estimate and interval as a bar.
 
-    `line` is a value that all are read against.
+    `line` is a reference value, drawn across all strips.
     """
     names = {
         width: [_lines(one.name, letters) for one in reversed(series)]
@@ -155,7 +155,7 @@ def curves(
     axes_names: tuple[str, str],
     dots: bool = False,
 ) -> Plot:
-    """Draw a line for each series; with `dots`, each of its points too."""
+    """Return a plot with a line for each series, and with `dots` a dot for each point."""
 
     def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
@@ -179,7 +179,7 @@ def curves(
 
 
 def _hovered(axes: Any, series: Sequence[Series], axes_names: tuple[str, str]) -> None:
-    """Lay a mark that nobody sees, and that shows its values on hover, over points of lines."""
+    """Draw invisible marks with tooltips over the points of lines."""
     for one in series:
         points = thinned(one.points, MOST_HOVERED)
         x, y = zip(*points, strict=True)
@@ -189,7 +189,7 @@ def _hovered(axes: Any, series: Sequence[Series], axes_names: tuple[str, str]) -
 
 
 def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot:
-    """Draw points over time, whose x are seconds since 1970."""
+    """Return a plot of points over time, whose x are seconds since 1970."""
 
     def draw(figure: Any, width: str) -> None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -219,7 +219,7 @@ def scatter(
     axes_names: tuple[str, str],
     frontier: Sequence[Point] = (),
 ) -> Plot:
-    """Draw the first point of each series with its name, and a line of those that are best."""
+    """Return a plot of the first point of each series with its name, and the line `frontier`."""
 
     def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
@@ -248,9 +248,9 @@ def _plot(
 
 
 def _name_axes(axes: Any, names: tuple[str, str], inches: float, whole: bool = False) -> None:
-    """Name both axes, and give the horizontal one as many numbers as it has room for.
+    """Label both axes, and set as many numbers on the horizontal one as have room.
 
-    With `whole` these are whole numbers, as steps, devices and sizes of batches are.
+    `whole` allows whole numbers only, as for steps, devices and batch sizes.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -272,7 +272,7 @@ def _legend_columns(series: Sequence[Series], width: str) -> int:
 
 
 def _legend_height(series: Sequence[Series], width: str) -> float:
-    """Return the inches that the names of all series take below a plot."""
+    """Return the height in inches of the legend below a plot."""
     rows = math.ceil(len(series) / _legend_columns(series, width))
     most = max((_label(one).count("\n") + 1 for one in series), default=1)
     return (TEXT_LINE * most + 0.04) * rows
@@ -283,12 +283,12 @@ def _label(one: Series) -> str:
 
 
 def _lines(name: str, letters: int) -> list[str]:
-    """Return a name in lines, broken at blanks and hyphens where it has any."""
+    """Return a name as lines, broken at blanks and hyphens."""
     return textwrap.wrap(_shortened(name), letters)
 
 
 def _shortened(name: str) -> str:
-    """Return a name that a plot has room for; its end tells sweep points apart."""
+    """Return a name shortened in the middle; its end distinguishes sweep points."""
     shown, half = plain(name), NAME_LETTERS // 2
     return shown if len(shown) <= NAME_LETTERS else f"{shown[: half - 1]}…{shown[-half:]}"
 
@@ -308,7 +308,7 @@ def _value(value: float) -> str:
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Return the points of least x for their y: none is both left of and above them."""
+    """Return the Pareto frontier of points, for low x and high y."""
     best: list[Point] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if math.isfinite(x) and (not best or y > best[-1][1]):

@@ -1,4 +1,4 @@
-"""A page as one HTML file: nothing in it is fetched, and no text from elsewhere is markup."""
+"""Rendering of a page as one HTML file without external requests, all foreign text escaped."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from accel_bench_report.page.scenario import scenario_page
 from accel_bench_report.page.stored_plan import stored_plan
 
 TEMPLATES = Path(__file__).with_name("templates")
-"""The template, the style sheet and the script."""
+"""Folder of the template, the style sheet and the script."""
 
 
 def render_html(page: Page) -> str:
-    """Return the page; all its text is escaped, and the browser runs our script alone."""
+    """Return the page as HTML, with all text escaped, and with no script but its own."""
     environment = html_environment(TEMPLATES, printable)
     environment.filters["plain"] = plain
     inline = inline_files(TEMPLATES / "style.css", TEMPLATES / "page.js")
@@ -28,7 +28,7 @@ def render_html(page: Page) -> str:
 
 
 def session_page(session: str, document: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return the page of a session, dated by its newest run: the same bytes each time.
+    """Return the HTML page of a session, dated by its newest run, so that it is reproducible.
 
     It has plots if matplotlib is installed.
     """

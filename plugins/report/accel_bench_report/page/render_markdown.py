@@ -1,5 +1,4 @@
-"""A page as Markdown that fits a comment of a pull request: the answer, what changed, the rest
-folded."""
+"""Rendering of a page as Markdown for a pull request's comment, with folded details."""
 
 from __future__ import annotations
 
@@ -12,28 +11,28 @@ from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench_report.page.model import Page, RowView, ScenarioView, clipped
 
 MOST_CHARACTERS = 64_000
-"""Length of the text; GitHub takes 65,536 characters."""
+"""Maximum number of characters of the text; GitHub allows 65,536."""
 
 ROOM_FOR_NOTE = 400
-"""Characters that are kept for the note of what is left out."""
+"""Number of characters reserved for the note about omitted contents."""
 
 CELL_LETTERS = 160
-"""Letters of a cell."""
+"""Maximum number of characters in a table cell."""
 
 COMMAND_LETTERS = 16_000
-"""Letters of all commands of a scenario together."""
+"""Maximum number of characters of all commands of a scenario together."""
 
 LINE_LETTERS = 600
-"""Letters of a line of text."""
+"""Maximum number of characters of a line of text."""
 
 MOST_ROWS = 60
-"""Rows of a table."""
+"""Maximum number of rows in a table."""
 
 
 def render_page_markdown(page: Page) -> str:
-    """Return the page as Markdown of less than 65,000 characters, whatever it holds.
+    """Return the page as Markdown of less than 65,000 characters.
 
-    What there is no room for is left out from the end, and a note says so.
+    Contents beyond that are omitted from the end, and a note says so.
     """
     blocks: list[str] = []
     room = MOST_CHARACTERS - ROOM_FOR_NOTE
@@ -53,7 +52,7 @@ def render_page_markdown(page: Page) -> str:
 
 
 def _blocks(page: Page) -> Iterator[str]:
-    """Yield Markdown blocks: answers and tables of all scenarios, then the collapsed details."""
+    """Yield Markdown blocks: headlines and tables of all scenarios, then the collapsed details."""
     for part in page.scenarios:
         yield from _shown(part)
     for table in page.both_modes:
@@ -84,7 +83,7 @@ def _shown(part: ScenarioView) -> Iterator[str]:
 
 
 def _columns(part: ScenarioView) -> list[Column]:
-    """Return the columns of the table of stacks, then what differs from the baseline's run."""
+    """Return the columns of the table of stacks, and a column of differences from the baseline."""
     figures = [
         Column(f"{column.header} {column.unit}".strip(), _reader(column)) for column in part.columns
     ]
@@ -98,7 +97,7 @@ def _reader(column: Column) -> Callable[[RowView], str]:
 
 
 def _changed(row: RowView) -> str:
-    """Return what differs from the baseline, or why there is no figure."""
+    """Return a row's differences from the baseline, or why it has no figures."""
     changed = ", ".join(text for text, differs in row.configuration if differs)
     why = f"not ranked: {row.why}" if row.why else ""
     return "; ".join(filter(None, (why, row.reason, changed))) or EMPTY
@@ -135,7 +134,7 @@ def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
 
 
 def _commands(rows: Sequence[RowView]) -> str:
-    """Return the commands as they are; those that are too long or too many are left out whole."""
+    """Return the commands of rows in full; commands beyond a limit of length are omitted."""
     shown, left_out, room = [], 0, COMMAND_LETTERS
     for row in (row for row in rows if row.shared_command):
         text = f"{_cell(row.name)}:\n\n{_fenced(plain(row.shared_command))}"
@@ -150,7 +149,7 @@ def _commands(rows: Sequence[RowView]) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return a block of code whose fence is longer than any row of backticks within."""
+    """Return a code block with a fence longer than any run of backticks in the text."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}bash\n{text}\n{fence}"
@@ -187,7 +186,7 @@ def _line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text that is no markup, and calls no user of the site by their name."""
+    """Return text with Markdown escaped, and without mentions of users by `@name`."""
     return escape(text).replace("@", "&#64;")
 
 

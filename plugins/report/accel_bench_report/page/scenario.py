@@ -1,4 +1,4 @@
-"""What a report shows of one scenario: its rows, ranked where they may be, with their grounds."""
+"""Data of one scenario in a report: ranked rows, and reasons for missing ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = {
     Status.INFRA_ERROR: "lost to the machine",
     Status.TIMEOUT: "over the time limit",
 }
-"""Endings whose names are no words."""
+"""Words for statuses whose names are not words."""
 
 
 Badges = Mapping[tuple[str, str], tuple[str, str]]
@@ -38,38 +38,38 @@ Badges = Mapping[tuple[str, str], tuple[str, str]]
 
 @dataclass(frozen=True)
 class PageRow:
-    """One experiment."""
+    """One experiment as a row of a page."""
 
     summary: ExperimentSummary
     runs: ExperimentRuns
 
     why_not_ranked: str
-    """Why it has no place among the others; empty where it has one."""
+    """Reason why the row is not ranked; empty if ranked."""
 
     declared: tuple[Difference, ...] = ()
-    """What differs from the baseline and is declared by the stack."""
+    """Differences from the baseline that the stack declares."""
 
     differing: tuple[Difference, ...] = ()
-    """What else differs."""
+    """Other differences from the baseline."""
 
     waterfall: Waterfall | None = None
-    """From the baseline's step to this one; null for the baseline, and without phases."""
+    """Division of the time difference to the baseline; null for the baseline, or without phases."""
 
     memory: MemoryAtPeak | None = None
 
     repeated: tuple[str, str] = ("", "")
-    """Badge of those who have repeated the session's bundle, and its explanation; else empty."""
+    """Badge for sessions repeated by others, with its explanation; else empty."""
 
     @property
     def last_run(self) -> Result | None:
-        """The last run, however it ended."""
+        """Last run of the experiment, with any status."""
         counted = list(self.runs.counted.values())
         return counted[-1] if counted else None
 
 
 @dataclass(frozen=True)
 class ScenarioPage:
-    """One scenario, as one command measured it."""
+    """Data of one scenario measured by one command."""
 
     command: str
     """Id of the command's first session."""
@@ -79,23 +79,23 @@ class ScenarioPage:
 
     summary: Summary
     points: tuple[tuple[PageRow, ...], ...]
-    """Rows by sweep point: ranked ones by speed, the fastest first, then the others."""
+    """Rows by sweep point: ranked ones by speed, the fastest first, then unranked ones."""
 
     machines: tuple[Machine, ...]
-    """Machines of its runs, each once."""
+    """Distinct machines of the runs."""
 
     learning: ConvergenceDocument | None = None
-    """How its stacks learned; null where nothing was evaluated and no learning curve was made."""
+    """Learning of the stacks; null without evaluations or steps after the window."""
 
     arguments: tuple[str, ...] = ()
-    """What the command was started with."""
+    """Command-line arguments of the command."""
 
     running: tuple[int, int] | None = None
-    """Runs that have ended and runs that are planned, while the session goes on; else None."""
+    """Numbers of finished and of planned runs while the session is running; else None."""
 
     @property
     def rows(self) -> list[PageRow]:
-        """All rows in this order."""
+        """Rows of all sweep points."""
         return [row for point in self.points for row in point]
 
 
@@ -105,7 +105,7 @@ def scenario_page(
     results: Sequence[Result],
     repetitions: Repetitions | None = None,
 ) -> ScenarioPage:
-    """Return the page of the runs of one scenario, and of who repeated them; at least one run."""
+    """Return the page data of one scenario's runs, with badges of repetitions; at least one run."""
     if plan.race:
         runs, raced = collect_raced(plan.planned, results, plan.baseline, plan.rounds)
     else:
@@ -136,7 +136,7 @@ def _learning(rows: Sequence[ExperimentRuns], baseline: str) -> ConvergenceDocum
 
 
 def count_endings(rows: Sequence[PageRow]) -> list[tuple[str, int]]:
-    """Return how many rows ended in which way: `measured` first, then `out of memory`, ..."""
+    """Return the number of rows by outcome: `measured` first, then `out of memory`, ..."""
     counts = Counter(map(_ending, rows))
     return sorted(counts.items(), key=lambda pair: (pair[0] != "measured", -pair[1], pair[0]))
 
@@ -159,14 +159,14 @@ def _point(
     baseline: str,
     repeated: Badges,
 ) -> tuple[PageRow, ...]:
-    """Return the rows of one sweep point in their order."""
+    """Return the rows of one sweep point, the best ranked first."""
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
     built = [_row(row, own, base, repeated) for row, own in rows]
     return tuple(sorted(built, key=_place))
 
 
 def _place(row: PageRow) -> tuple[bool, bool, float]:
-    """Return the place of a row: the best one of what is compared comes first."""
+    """Return the sort key of a row: ranked rows come first, from best to worst."""
     quantity = row.summary.quantity
     best = quantity.value.median if quantity.value else 0.0
     sign = 1 if quantity.better == "lower" else -1
@@ -196,7 +196,7 @@ def _row(
 
 
 def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
-    """Return why a row has no place among the others; empty where it has one."""
+    """Return the reason why a row is not ranked; empty if it is."""
     other = f"it did not {'answer' if row.generated else 'train'} the same"
     reasons = {
         "imported: it was not measured here": own.imported,

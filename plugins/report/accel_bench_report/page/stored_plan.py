@@ -1,4 +1,4 @@
-"""The plan of a stored session, as far as its record and its results tell."""
+"""The plan of a stored session, reconstructed from its record and its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.scenario.models import Stack
 
 
 class StoredPlan(NamedTuple):
-    """What `summarize` needs to know of a session's plan."""
+    """Plan of a stored session, as `summarize` needs it."""
 
     baseline: str
     """Stack that the others are compared with."""
@@ -23,20 +23,20 @@ class StoredPlan(NamedTuple):
     """Experiments by sweep point, in the order of the scenario's stacks."""
 
     rounds: int
-    """Planned rounds; 0 where that is not known."""
+    """Number of planned rounds; 0 if unknown."""
 
     reference: str = ""
     """Tag of the sweep point with which the others are compared; empty for the first."""
 
     race: bool = False
-    """True if stacks that surely were not the best have run fewer rounds."""
+    """True if a race gave fewer rounds to stacks that could no longer be the best."""
 
     sections: tuple[str, ...] = ()
-    """Sections of other distributions that were named."""
+    """Names of the selected report sections of other distributions."""
 
 
 class Place(NamedTuple):
-    """Place of an experiment in a plan."""
+    """Sweep point and stack of a planned experiment."""
 
     point: str
     """Values of the swept keys, as canonical JSON."""
@@ -49,10 +49,10 @@ class Place(NamedTuple):
 def stored_plan(
     document: Mapping[str, Any], results: Sequence[Result], whole: bool = True
 ) -> StoredPlan:
-    """Return the plan of the session that has this document, and at least one result.
+    """Return the plan of a session from its document and at least one result.
 
-    Experiments that were skipped, or never run, take the work of one that was run. Where the
-    results are not the `whole` session, all that is known is that these were planned.
+    Experiments without results get the work of an experiment with results. Without `whole`, when
+    results are only part of the session, the plan has only experiments with results.
     """
     scenario = _mapping(document.get("scenario"))
     known = {(r.experiment.point, r.experiment.stack.name): r.experiment for r in results}
@@ -85,7 +85,7 @@ def stored_plan(
 
 
 def planned_runs(document: Mapping[str, Any]) -> int:
-    """Return how many runs a session planned, by its document; 0 where that is not known."""
+    """Return the number of runs that a session's document plans; 0 if unknown."""
     order = _mapping(document.get("order")).values()
     return sum(len(names) for rounds in order for names in rounds if isinstance(names, list))
 
@@ -98,7 +98,7 @@ def _baseline(scenario: Mapping[str, Any], stacks: Sequence[str]) -> str:
 
 
 def _ordered(document: Mapping[str, Any]) -> Iterator[Place]:
-    """Yield what the rounds of each sweep point were to run."""
+    """Yield the experiments that were planned for each sweep point, in the order of the rounds."""
     for point, rounds in _mapping(document.get("order")).items():
         names = (name for one in rounds if isinstance(one, list) for name in one)
         yield from (Place(point, name) for name in dict.fromkeys(map(str, names)))
@@ -117,7 +117,7 @@ def _skipped(document: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _stand_in(sibling: Experiment, place: Place, scenario: Mapping[str, Any]) -> Experiment:
-    """Return an experiment without runs: what its stack adds, at its sweep point."""
+    """Return a placeholder experiment without runs, with its stack at its sweep point."""
     entry = _mapping(_mapping(scenario.get("stacks")).get(place.stack))
     uses = {"uses": entry.get("use", []), "settings": entry.get("set", {})}
     try:

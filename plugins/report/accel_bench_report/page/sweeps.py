@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView
 
 DEVICES = "resources.devices"
-"""Key with a plot of its own, of scaling."""
+"""Swept key that is left out, since scaling has its own plot."""
 
 MOST_SERIES = 16
-"""Series of one plot: beyond that nothing can be told apart."""
+"""Maximum number of series in a plot; more are indistinguishable."""
 
 Sweep = Mapping[str, JsonValue]
 
 
 def named_for_plots(rows: Sequence[RowView]) -> tuple[list[RowView], str]:
-    """Return the rows with names that a plot has room for, and what its caption says of them.
+    """Return rows with names short enough for plots, and a sentence for the caption.
 
-    Of several sweep points the values stand behind a stack's name, without their keys.
+    With several sweep points, names are the stack's followed by the swept values, without keys.
     """
     sweeps = [row.row.summary.sweep for row in rows]
     keys = [key for key in dict.fromkeys(name for one in sweeps for name in one)
@@ -53,7 +53,7 @@ def _legend(keys: Sequence[str]) -> str:
 
 
 def left_out(series: int) -> str:
-    """Return what a caption says where a plot has fewer series than there are."""
+    """Return a caption's sentence with the number of omitted series; empty without any."""
     more = series - MOST_SERIES
     return f" {more} more series are left out." if more > 0 else ""
 
@@ -78,7 +78,7 @@ def sweep_plots(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 
 
 def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return the swept keys whose values are numbers alone, of which there are several."""
+    """Return the swept keys with several values, all of them numbers."""
     values: dict[str, list[JsonValue]] = {}
     for sweep in sweeps:
         for key, value in sweep.items():
@@ -92,7 +92,7 @@ def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
-    """Return the key with those that have one value for each of its values, as zipped ones do."""
+    """Return a swept key with all keys zipped to it: one value for each of its values."""
     names = {name for sweep in sweeps for name in sweep}
     values = {name: {canonical_json([one.get(key), one.get(name)]) for one in sweeps}
               for name in names}  # fmt: skip
@@ -100,7 +100,7 @@ def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
 
 
 def _lines(rows: Sequence[RowView], key: str, tied: set[str]) -> Iterator[Series]:
-    """Yield a line for each stack and each choice of the other swept values."""
+    """Yield a line for each stack and each combination of the other swept values."""
     found: dict[tuple[str, str], list[RowView]] = {}
     for row in rows:
         sweep = row.row.summary.sweep

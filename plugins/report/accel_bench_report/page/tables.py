@@ -1,4 +1,4 @@
-"""Tables and facts of a page: machines, the overview, where a row comes from, what it ran as."""
+"""Tables of a page: machines, overview of runs, and details of a row."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from accel_bench_report.page.scenario import PageRow
 from accel_bench_report.tables.overview import OverviewRow
 
 MOST_ROWS = 500
-"""Rows of the overview that are shown."""
+"""Maximum number of rows in the overview."""
 
 
 def row_origin(row: PageRow) -> tuple[str, str]:
-    """Return where the figures of a row come from, in short and in full."""
+    """Return the origin of a row's figures (measured, exported, imported), in short and in full."""
     run = row.last_run
     if run is None:
         return "not run", "there is no run of it"
@@ -49,7 +49,7 @@ def row_origin(row: PageRow) -> tuple[str, str]:
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
-    """Yield what the details of a row show."""
+    """Yield label and text of the details of a row."""
     summary = row.summary
     yield "experiment", summary.experiment_id or "never run"
     yield "status", f"{summary.status.value}, {count(summary.runs, 'completed run')}"
@@ -93,7 +93,7 @@ def _start(seconds: Mapping[str, float | None]) -> str:
 
 
 def configuration(row: PageRow, base: PageRow | None) -> list[tuple[str, bool]]:
-    """Return what was in effect, each with whether it differs from the baseline."""
+    """Return effective settings as text, each with whether it differs from the baseline."""
     own = _in_effect(row)
     other = _in_effect(base) if base and base is not row and base.runs.last else own
     return [(text, other.get(key) != text) for key, text in own.items() if text]
@@ -124,7 +124,7 @@ def _in_effect(row: PageRow) -> dict[str, str]:
 
 
 def _attention(effective: EffectiveConfiguration) -> str:
-    """Return the attention that ran; the setting alone where no plugin may have replaced it."""
+    """Return the effective attention kernel; only the setting if a plugin may have replaced it."""
     if not effective.padding_free:
         return f"attention {effective.attention}" if effective.attention else ""
     # Sequences in one row need other kernels than those that the setting names.
@@ -133,7 +133,7 @@ def _attention(effective: EffectiveConfiguration) -> str:
 
 
 def _weights(effective: EffectiveConfiguration) -> str:
-    """Return what frozen weights are stored in, where there are any."""
+    """Return the storage formats of frozen weights; empty without frozen weights."""
     name = next(iter(effective.weight_dtypes), "")
     return f"frozen {name}" if name else ""
 
@@ -167,7 +167,7 @@ def differences_table(row: PageRow) -> Table | None:
 
 
 def machine_table(machines: Sequence[Machine]) -> Table:
-    """Return a column for each machine; of several first what differs."""
+    """Return a table with a column for each machine, rows that differ first."""
     if not machines:
         return listed(("fact", "value"), [("machine", "not recorded")])
     described = [_described(machine) for machine in machines]

@@ -1,4 +1,4 @@
-"""Where the time goes: from the step of one stack to that of another, part by part, as bars."""
+"""Waterfalls as bars: the time difference between the steps of two stacks, by phase."""
 
 from __future__ import annotations
 
@@ -15,49 +15,48 @@ if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView
 
 PHASES = ("data", "forward", "backward", "optimizer")
-"""Parts of a step that engines mark, in their order."""
+"""Phases of a step that engines mark, in order."""
 
 IDLE = "idle and other"
-"""What no mark covers: waiting, and the host's own work between the parts."""
+"""Name of time outside all phases: waiting, and host work between phases."""
 
 
 MOST_ROWS = 12
-"""Rows that have bars; the table has all."""
+"""Maximum number of rows with bars; the table has all rows."""
 
 
 class Waterfall(NamedTuple):
-    """Parts of a step in which B gains or loses time against A."""
+    """Time difference between the steps of stacks A and B, by phase."""
 
     a: float
-    """Milliseconds of the unit that A takes in its window."""
+    """Milliseconds per unit of A in its measured window."""
 
     b: float
-    """The same of B."""
+    """Milliseconds per unit of B in its measured window."""
 
     bars: dict[str, TimeChange]
-    """Milliseconds of the unit by part of a step; they add up to both."""
+    """Milliseconds per unit of A and B by phase; they add up to `a` and `b`."""
 
     unit: str
-    """What the milliseconds are for."""
+    """Unit of work: a step, or 1,000 tokens."""
 
     tokens: float
-    """Real tokens of the unit."""
+    """Real tokens in one unit."""
 
     compile_seconds: float
-    """What B spends in the compiler once, more than A; below 0 it saves that."""
+    """Compilation seconds of B minus those of A, once per run."""
 
     @property
     def compile_text(self) -> str:
-        """These seconds as people read them."""
+        """Compilation seconds as text."""
         return f"{self.compile_seconds:.3g} s"
 
 
 def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
-    """Return the way from A's time to B's, or None where either is not split into phases.
+    """Return the time difference of two stacks by phase; None without phases of both.
 
-    The time is that of the window, by the speeds of the table; its parts are in the proportion of
-    the split steps, which follow the window. Where a step of both holds as many real tokens, the
-    unit is a step, else 1,000 tokens.
+    Times are those of the measured window, divided in proportion to the phases of steps after it.
+    The unit is a step if steps of both have equally many real tokens, else 1,000 tokens.
     """
     if not (a.phases and b.phases and a.tokens and b.tokens):
         return None
@@ -79,7 +78,7 @@ def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
 
 
 def _parts(phases: Phases, total: float) -> dict[str, float]:
-    """Return milliseconds by part; medians of phases may exceed the step's by a little."""
+    """Return milliseconds by phase; medians of phases may slightly exceed that of the step."""
     known = {name: getattr(phases, name) or 0.0 for name in PHASES}
     whole = max(phases.step_seconds, sum(known.values()))
     shares = {name: seconds / whole for name, seconds in known.items()}
@@ -92,7 +91,7 @@ def _compiling(row: ExperimentSummary) -> float:
 
 
 class BarView(NamedTuple):
-    """One bar of a waterfall; its place in percent of the track."""
+    """One bar of a waterfall, with its position in percent of the chart's width."""
 
     name: str
     left: str
@@ -100,24 +99,24 @@ class BarView(NamedTuple):
     value: str
     kind: str = ""
     colour: int | None = None
-    """Colour of a whole step; parts of one have none."""
+    """Colour number of a bar of a whole step; None for a phase."""
 
 
 class WaterfallView(NamedTuple):
-    """From the baseline's time to a row's."""
+    """Waterfall from the baseline's step time to that of a row, ready for rendering."""
 
     row: RowView
     fall: Waterfall
     bars: Sequence[BarView]
 
     added: str
-    """Time in the compiler, more than the baseline's, spread over the tokens of a job."""
+    """Compilation time beyond the baseline's, per unit, spread over the tokens of a job."""
 
     both: str
 
 
 def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[WaterfallView]:
-    """Return a waterfall for each ranked row that has one; compiling is spread over `tokens`."""
+    """Return a waterfall for each ranked row with phases; compilation is spread over `tokens`."""
     found = [(row, fall) for row in rows if (fall := row.row.waterfall)]
     return [_view(row, fall, baseline, tokens) for row, fall in found[:MOST_ROWS]]
 
@@ -141,7 +140,7 @@ def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
 
 
 def _added(value: float) -> str:
-    """Return milliseconds that something adds or saves, with their sign."""
+    """Return milliseconds with their sign."""
     sign = "" if abs(value) < 0.01 else "-" if value < 0 else "+"
     return f"{sign}{_ms(abs(value))} ms"
 

@@ -154,7 +154,7 @@ COLUMNS = (
     number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _usd),
     number_column("usd_for_tokens", "in all", "USD", _usd),
 )
-"""Columns of the printed table; the last needs a number of tokens."""
+"""Columns of the printed table; the last is shown only with a number of tokens."""
 
 FLAT = (
     *columns_of(ExperimentCost, "row"),

@@ -1,4 +1,4 @@
-"""Figures of an experiment by name, each with unit and interval: what tables are filled with."""
+"""Named figures of experiments with units and intervals, which fill the cells of tables."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from accel_bench.errors import StoreError, did_you_mean
 from accel_bench_report.tables.expenses import Terms, hourly_usd, usd_per_million_tokens
 
 TIMES_AS_FAST = "times_as_fast"
-"""The figure that compares two cells; all others are those of one experiment."""
+"""Name of the only figure that compares two experiments."""
 
 
 Compute = Callable[[ExperimentRuns, Terms], Interval | None]
-"""Returns a figure with its 95 % interval over runs, where it has one; None where not known."""
+"""Function that returns a figure with its 95 % interval over runs, if any; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Figure:
     """One named figure."""
 
     name: str
-    """Name, as people write it."""
+    """Name of the figure, as in `--values`."""
 
     unit: str
-    """Unit, with the scope where that is not global."""
+    """Unit, with the scope if it is not global."""
 
     compute: Compute
 
@@ -51,7 +51,7 @@ class Figure:
 
 
 def find_figures(names: Iterable[str]) -> list[Figure]:
-    """Return the figures of these names. Raises StoreError with the nearest name."""
+    """Return figures by name. Raises StoreError with the nearest name for an unknown one."""
     found = []
     for name in (SHORT_NAMES.get(name, name) for name in names):
         if name not in FIGURES:
@@ -61,12 +61,12 @@ def find_figures(names: Iterable[str]) -> list[Figure]:
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Compute:
-    """Return the interval of a number of each completed run."""
+    """Return the function of a figure that is read from each completed run, with an interval."""
     return lambda row, terms: positive_interval([read(speed) for speed in row.speeds.values()])
 
 
 def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
-    """Return a number of all runs together, which has no interval."""
+    """Return the function of a figure that is read from all runs together, without an interval."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         value = read(row)
@@ -76,7 +76,7 @@ def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
 
 
 def _median(read: Callable[[RunThroughput], float | None]) -> Compute:
-    """Return the median over runs, without an interval: losses of runs share their seeds."""
+    """Return the function of a median over runs, without an interval: runs share seeds."""
     return _one(lambda row: median_of_known(read(speed) for speed in row.speeds.values()))
 
 
@@ -89,7 +89,7 @@ def _statistic(name: str) -> Compute:
 
 
 def _used(kind: str, unit: float = 1.0) -> Compute:
-    """Return a rate of FLOPs of the run of median speed, with causal attention, times a unit."""
+    """Return the function of a FLOP rate of the median run, with causal attention, times `unit`."""
 
     def read(row: ExperimentRuns) -> float | None:
         rate = _utilization(row, kind)
@@ -111,8 +111,7 @@ def _mfu_6n(row: ExperimentRuns) -> float | None:
 
 
 def _mfu_forward_backward(row: ExperimentRuns) -> float | None:
-    """Return MFU over the time of forward and backward passes: their share of a step that was split
-    after the window."""
+    """Return MFU over forward and backward time alone, as a fraction of the step by its phases."""
     mfu, split = _utilization(row, "mfu"), phases(list(row.completed.values()))
     passes = split and split.forward and split.backward and split.forward + split.backward
     return mfu * split.step_seconds / passes if mfu and split and passes else None
@@ -125,7 +124,7 @@ def _layers(row: ExperimentRuns) -> int | None:
 
 
 def _memory(name: str, peak: str = "bytes") -> Compute:
-    """Return a peak of the window, or of the whole run, by one way of measuring it."""
+    """Return the function of a peak of memory by the measurement `name`, of window or whole run."""
 
     def read(row: ExperimentRuns) -> float | None:
         figure = getattr(memory_figures(list(row.completed.values())), name, None)
@@ -135,7 +134,7 @@ def _memory(name: str, peak: str = "bytes") -> Compute:
 
 
 def paid_speed(row: ExperimentRuns) -> Interval | None:
-    """Return the speed where tokens are counted, which have hours and a price."""
+    """Return the tokens per second of workloads that can be priced by token; None for others."""
     unpriced = row.planned.experiment.scenario.calls_alone or row.rate is not None
     return None if unpriced else row.tokens_per_second
 
@@ -164,7 +163,7 @@ def _dollars(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _of_metric(name: str) -> Compute:
-    """Return the interval of a metric of each completed run; of several ranks the worst."""
+    """Return the function of a metric over completed runs, with an interval; of ranks the worst."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         figures = named_metrics(list(row.completed.values()))
@@ -176,7 +175,7 @@ def _of_metric(name: str) -> Compute:
 
 
 def _of_run(name: str, compute: Compute) -> Figure:
-    """Return a figure that single runs have too, in the same unit."""
+    """Return a figure that single runs have too, with that unit."""
     unit, better = QUANTITIES[name]
     return Figure(name, unit, compute, better)
 
@@ -237,17 +236,17 @@ FIGURES = {
         Figure("dollars", "USD", _dollars, "lower"),
     )
 }
-"""All figures by name: that of their column, where stored runs have one."""
+"""Figures by name; names of figures of single runs are those of the store's columns."""
 
 STATED = frozenset(
     "tokens_per_second tokens_per_second_per_device samples_per_second steps_per_second mean_loss "
     "epochs".split()
 )
-"""Figures that imported rows state by metrics of these names; no other is shown of them."""
+"""Figures that imported experiments may have, from metrics of equal names."""
 
 
 def stated_figure(row: ExperimentRuns, name: str) -> float | None:
-    """Return a figure of an imported experiment as its file states it, the mean over its rows."""
+    """Return a figure of an imported experiment as its file states it: the mean over its rows."""
     metrics = (one for run in row.counted.values() for one in run.metrics)
     values = [one.value for one in metrics if one.name == name and name in STATED]
     known = [value for value in values if value is not None]

@@ -1,7 +1,7 @@
-"""Experiments by batch size, learning rate, optimizer, precision or hardware, all else equal.
+"""Comparison of experiments by batch size, learning rate, optimizer, precision or hardware.
 
-A mean over everything that happens to have one value says nothing: fast models may have been run
-with small batches. So values are compared within experiments that differ in that key alone.
+Means over all experiments with a value would mislead: fast models may have run with small batches.
+So values are compared between experiments that differ in that key only.
 """
 
 from __future__ import annotations
@@ -35,72 +35,72 @@ from accel_bench_report.tables.pivot import MAIN_KEYS, MEASURED, NO_BASELINES, S
 from accel_bench_report.tables.points import against
 
 ByValue = dict[str, list[ExperimentRuns]]
-"""Experiments by their values of one key, which are named as those of `group_by`."""
+"""Experiments by canonical JSON of their value of one key."""
 
 IMPORTED = "imported"
-"""Word of experiments that were not measured here: they are counted and never compared."""
+"""Word for imported experiments, which are counted and never compared."""
 
 
 class Group(Frozen):
     """Experiments that have one value of a key."""
 
     value: JsonValue
-    """The value; null where it is not known."""
+    """Value of the key; null if unknown."""
 
     experiments: int
-    """How many there are."""
+    """Number of experiments with the value."""
 
     counts: dict[str, int]
-    """Experiments that were measured, and the others by their word, such as `OOM`."""
+    """Number of measured experiments, and of others by their word, such as `OOM`."""
 
     slowest: float | None
-    """Least tokens per second of a measured one."""
+    """Lowest tokens per second of the measured experiments."""
 
     fastest: float | None
-    """Most tokens per second of a measured one."""
+    """Highest tokens per second of the measured experiments."""
 
     smallest_peak_bytes: int | None
-    """Least peak of memory of a measured one, per device."""
+    """Lowest peak memory of the measured experiments, in bytes per device."""
 
     largest_peak_bytes: int | None
-    """Largest peak of memory."""
+    """Highest peak memory of the measured experiments, in bytes per device."""
 
     times_as_fast: Interval | None
-    """Speed over that of experiments with the first value and all else equal: the geometric mean,
-    with a 95 % t interval over those pairs; of one pair its own interval."""
+    """Speed over that of experiments with the first value, all other settings equal: geometric mean
+    over pairs with a 95 % t interval; a single pair's own interval."""
 
     pairs: int
-    """Pairs of experiments that differ in this key alone, with equal versions of plugins."""
+    """Number of pairs of experiments that differ in this key only, with equal plugin versions."""
 
     ambiguous: int = 0
-    """Experiments without a pair, since several that ran in no common session would fit."""
+    """Number of experiments left out because several partners without a common session match."""
 
     lowest_loss: int
-    """Comparisons, all else being equal, in which this value has the lowest loss at the end."""
+    """Number of comparisons, all else equal, in which this value has the lowest final loss."""
 
     of_losses: int
-    """Comparisons in which it has one, and another value too; none where the key changes the model
-    or the data, whose losses do not compare."""
+    """Number of comparisons in which this value and another have a loss; 0 for keys that change the
+    model or the data."""
 
 
 class KeySummary(Frozen):
-    """All experiments by the values of one key: each is in exactly one group."""
+    """Experiments grouped by the values of one key, each in exactly one group."""
 
     key: str
-    """Dotted key."""
+    """Dotted name of the key."""
 
     groups: tuple[Group, ...]
-    """One for each value, in order; of stacks the sessions' baseline comes first."""
+    """Groups by value, in order; for stacks the sessions' baseline comes first."""
 
 
 class GroupedSummary(Document):
     """Stored experiments summarized by setting."""
 
     experiments: int
-    """How many there are."""
+    """Number of experiments."""
 
     by: tuple[KeySummary, ...]
-    """A summary for each key."""
+    """Summaries by key."""
 
 
 def summarize_by(
@@ -108,10 +108,10 @@ def summarize_by(
     keys: Sequence[str] = (),
     baselines: Mapping[str, str] = NO_BASELINES,
 ) -> GroupedSummary:
-    """Summarize experiments by each of these keys. Raises StoreError.
+    """Summarize experiments by each of some keys. Raises StoreError.
 
-    Without any, by those of MAIN_KEYS in which they differ. `baselines` are names of stacks by
-    session.
+    Without keys, those of MAIN_KEYS with several values are used. `baselines` are names of baseline
+    stacks by session.
     """
     found = with_keys(experiments)
     known = {name for one in found for name in one.keys}
@@ -125,7 +125,7 @@ def summarize_by(
 
 
 def _by_key(experiments: Sequence[Keyed], key: str, reference: str | None) -> KeySummary:
-    """Summarize by one key; without a reference, values are compared with the first."""
+    """Summarize experiments by one key; the reference value is by default the first."""
     groups = group_by(in_order(experiments, [key]), [key])
     names = list(groups)
     if reference is not None:
@@ -137,20 +137,20 @@ def _by_key(experiments: Sequence[Keyed], key: str, reference: str | None) -> Ke
 
 
 class _Alike(NamedTuple):
-    """Experiments that differ in one key alone."""
+    """Sets of experiments that differ in one key only."""
 
     first: str
-    """The value with which others are compared."""
+    """Value that others are compared with, as canonical JSON."""
 
     sets: list[ByValue]
-    """Experiments of each value that belong to one experiment of the first value that is there."""
+    """Experiments by value, a set for each experiment with the lowest-ordered value present."""
 
     ambiguous: Counter[str]
-    """How many of each value could belong to several of them."""
+    """Number of experiments by value that match several sets."""
 
 
 def _alike(experiments: Sequence[Keyed], key: str, values: Sequence[str]) -> _Alike:
-    """Collect experiments that differ in this key alone, with equal versions of plugins."""
+    """Return sets of experiments that differ in this key only, with equal plugin versions."""
     others = [name for name in rest_of(experiments, key) if not name.startswith(VERSIONS)]
     found = _Alike(next(iter(values), ""), [], Counter())
     for shared in group_by((one for one in experiments if one.row.usable), others).values():
@@ -161,7 +161,7 @@ def _alike(experiments: Sequence[Keyed], key: str, values: Sequence[str]) -> _Al
 def _match(
     by_value: dict[str, list[Keyed]], key: str, values: Sequence[str], found: _Alike
 ) -> None:
-    """Add to `found` each experiment beside that of the first value with which it belongs."""
+    """Add each experiment to the set in `found` that it matches, among those of equal settings."""
     first = next(value for value in values if value in by_value)
     bases = by_value.pop(first)
     sets: dict[int, ByValue] = {id(base.row): {first: [base.row]} for base in bases}
@@ -175,7 +175,7 @@ def _match(
 
 
 def _fitting(one: Keyed, bases: Sequence[Keyed], key: str) -> list[ExperimentRuns]:
-    """Return the experiments with which one may be compared: those of its sessions, if any."""
+    """Return the experiments comparable with `one`: those in a common session, if there are any."""
     found = [base for base in bases if same_versions(one.keys, base.keys, key)]
     found = [base for base in found if same_versions(one.keys, base.keys, key, True)] or found
     sessions = {session for session, _ in one.row.speeds}
@@ -225,9 +225,9 @@ def _mean(ratios: Sequence[Interval]) -> Interval | None:
 
 
 def _losses(several: ByValue) -> dict[str, float]:
-    """Return losses at the end of the steps that all took; empty with fewer than two.
+    """Return final losses by value at the last common step; empty for fewer than two.
 
-    A value of which several experiments belong here has none.
+    Values with several experiments in the set have none.
     """
     rows = {name: found[0] for name, found in several.items() if len(found) == 1}
     steps = shared_steps(list(rows.values()))

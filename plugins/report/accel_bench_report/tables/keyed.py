@@ -1,4 +1,4 @@
-"""Experiments by the values of their keys: what pivots, summaries and scalings are made of."""
+"""Experiments with the values of their setting keys, for pivots, summaries and scaling."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError, did_you_mean
 
 Values = tuple[JsonValue, ...]
-"""Values of keys, in the order of the keys."""
+"""Values of setting keys, in the order of the keys."""
 
 ALIASES = {"model": "model.id", "hardware": "device", "batch_size": "train.micro_batch_size"}
-"""Short names of keys, beside the last part of a setting's name."""
+"""Short names of setting keys, which may also be given by the last part of their dotted name."""
 
 ASIDE = ("environment.", "evaluate.")
-"""Prefixes of keys that are no choice for a last part which another key has too."""
+"""Prefixes of keys that lose to other keys with an equal last part."""
 
 _SIZES = ("world_size", "resources", "parallel", "train.global_batch_size", "environment.devices")
 
@@ -41,22 +41,22 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
     "model.id": ("model",),
     "device": ("environment", "resources"),
 }
-"""Keys, and all that begin with them, that follow from another one or come with it."""
+"""Keys or key prefixes that change as a consequence of another key."""
 
 VERSIONS = ("environment.plugins.", "environment.fingerprints.")
-"""Prefixes of keys that say of each plugin which version it had, and what it was made of."""
+"""Prefixes of keys with each plugin's version and fingerprint."""
 
 ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
-"""Keys that also have to agree between devices, whose machines differ in all else."""
+"""Prefixes of the only environment keys that must be equal when devices are compared."""
 
 
 def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key") -> str:
-    """Return the key that a name means among those that are known. Raises StoreError.
+    """Return the full key of a possibly short name, among known keys. Raises StoreError.
 
-    `of` begins the message where there is none.
+    `of` is the start of the error message for an unknown name.
 
-    The last part of a key will do where no other has it but those of ASIDE, and `optimizer` means
-    `optimizer.use`.
+    The last part of a key suffices if unique, keys with prefixes in ASIDE aside, and `optimizer`
+    stands for `optimizer.use`.
     """
     names = set(known)
     for one in (name, ALIASES.get(name, name), f"{name}.use"):
@@ -73,18 +73,18 @@ def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key
 
 
 class Keyed(NamedTuple):
-    """An experiment with everything by which it can be told from others."""
+    """An experiment with all settings that distinguish it from others."""
 
     keys: Keys
     row: ExperimentRuns
 
     def at(self, names: Sequence[str]) -> Values:
-        """Return its values of some keys; null for those that it does not have."""
+        """Return the experiment's values of some keys; null for missing ones."""
         return tuple(self.keys.get(name) for name in names)
 
 
 def with_keys(rows: Iterable[ExperimentRuns]) -> list[Keyed]:
-    """Return experiments with their keys, in an order that does not depend on theirs."""
+    """Return experiments with their keys, in an order independent of the given one."""
     found = (Keyed(keys_of(row), row) for row in rows)
     return sorted(found, key=lambda one: (str(one.keys["experiment"]), str(one.keys["stack"])))
 
@@ -95,9 +95,9 @@ def in_order(experiments: Iterable[Keyed], names: Sequence[str]) -> list[Keyed]:
 
 
 def group_by(experiments: Iterable[Keyed], names: Sequence[str]) -> dict[str, list[Keyed]]:
-    """Return experiments by the canonical JSON of their values of some keys, as these come up.
+    """Return experiments by canonical JSON of their values of some keys, in order of appearance.
 
-    Each experiment is in exactly one group; 1 and true are not the same.
+    Each experiment is in exactly one group; 1 and true are different values.
     """
     groups: dict[str, list[Keyed]] = {}
     for one in experiments:
@@ -106,21 +106,21 @@ def group_by(experiments: Iterable[Keyed], names: Sequence[str]) -> dict[str, li
 
 
 def values_of(experiments: Iterable[Keyed], names: Sequence[str]) -> tuple[Values, ...]:
-    """Return the values that experiments have of some keys, each once, as they come up."""
+    """Return the distinct values of some keys among experiments, in order of appearance."""
     return tuple(group[0].at(names) for group in group_by(experiments, names).values())
 
 
 def varying(experiments: Sequence[Keyed], names: Iterable[str]) -> list[str]:
-    """Return the keys of which experiments have several known values."""
+    """Return the keys with several known values among experiments."""
     known = {name: {canonical_json(one.keys.get(name)) for one in experiments} for name in names}
     return [name for name, values in known.items() if len(values - {canonical_json(None)}) > 1]
 
 
 def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
-    """Return the keys that experiments must have in common to differ in `key` alone.
+    """Return the keys that must be equal in experiments that differ only in `key`.
 
-    What follows from it, as the global batch size from that of a device, is none of them, nor what
-    changes neither speed nor training.
+    Keys that follow from it are left out, as the global batch size follows from a device's, and
+    keys that change neither speed nor training.
     """
     follows = {*WITHOUT_EFFECT, key, key.removesuffix(".use"), *FOLLOWING.get(key, ())}
     if key == "stack":
@@ -134,9 +134,9 @@ def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
 
 
 def same_versions(one: Keys, other: Keys, key: str, strict: bool = False) -> bool:
-    """Return whether plugins that both have are of one version, and have one fingerprint.
+    """Return whether the plugins of both experiments have equal versions and fingerprints.
 
-    Unless it is `strict`, fingerprints of plugins that come with `key` may differ.
+    Unless `strict`, fingerprints of the plugins that `key` selects may differ.
     """
     free = () if strict else tuple(_coming_with(key, one) | _coming_with(key, other))
     prefixes = ACROSS_DEVICES if key == "device" else VERSIONS
@@ -153,16 +153,16 @@ def _public(name: str, value: JsonValue) -> JsonValue:
 
 
 def _coming_with(key: str, keys: Keys) -> set[str]:
-    """Return prefixes of the fingerprints of plugins that a key chooses or sets options of."""
+    """Return the prefixes of fingerprint keys of plugins that a key selects or configures."""
     section = key.partition(".")[0]
     names = {section, *(str(keys[name]) for name in (f"{section}.use", key) if name in keys)}
     return {f"environment.fingerprints.{name}." for name in names}
 
 
 def common_baseline(experiments: Sequence[Keyed], baselines: Mapping[str, str]) -> str | None:
-    """Return the stack that is the baseline of most sessions of these experiments, by session.
+    """Return the baseline stack of most sessions of these experiments; None if unknown.
 
-    Only stacks count that are among them; of equals it is that of the newest session.
+    Only stacks among the experiments count; ties go to the newest session.
     """
     stacks = {one.keys["stack"] for one in experiments}
     runs = [run for one in experiments for run in one.row.counted.values()]

@@ -1,4 +1,4 @@
-"""Many runs at a glance: a row for each scenario, stack and sweep point, from columns alone."""
+"""Overview of many runs: a row for each scenario, stack and sweep point, without samples."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from accel_bench_report.commands import RunLine
 
 
 class OverviewRow(NamedTuple):
-    """The runs of one stack at one sweep point of a scenario: the same work, device and origin."""
+    """Runs of one stack at one sweep point of a scenario, on one device and with one origin."""
 
     scenario: str
     stack: str
     point: str
-    """Tag or swept values of the point; empty where nothing is swept."""
+    """Tag or swept values of the sweep point; empty without a sweep."""
 
     device: str
-    """Device on which they ran; empty where it is not known."""
+    """Device of the runs; empty if unknown."""
 
     origin: str
     """`measured`, `exported` or `imported`."""
 
     endings: dict[str, int]
-    """Runs by status, last attempts alone."""
+    """Number of runs by status, retried attempts left out."""
 
     speeds: tuple[tuple[str, float], ...]
-    """UTC time of the first completed run of each command that has one, the oldest first, and the
-    median tokens per second of these runs."""
+    """UTC time of the first completed run and median tokens per second of each command, oldest
+    first."""
 
     peak_memory_bytes: int | None
-    """Median over completed runs."""
+    """Median peak memory over completed runs."""
 
     newest: str
     """UTC time of the newest run, ISO 8601."""
 
     counts: str = TOKENS
-    """What is counted as tokens."""
+    """Unit of work that token counts stand for: `tokens`, `calls`, ..."""
 
     step_seconds: tuple[float, ...] = ()
-    """Median of the runs' median steps, for each command that has one."""
+    """Median over runs of the median step seconds, for each command."""
 
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
-    """Return a row for each series: the same stack and work on the same kind of device.
+    """Return a row for each stack with equal work on equal kinds of device.
 
-    Of the attempts of a run only the last counts. Speeds are medians within a command: commands
-    differ in machines and versions, so nothing is averaged over them.
+    Only the last attempt of a run counts. Speeds are medians within a command and never averaged
+    over commands, which differ in machines and versions.
     """
     groups: dict[tuple[str | None, ...], list[RunLine]] = {}
     for line in _last_attempts(lines):

@@ -1,7 +1,7 @@
-"""Experiments whose settings or sweep points differ, arranged in one table.
+"""Pivot: experiments with different settings or sweep points, arranged in one table.
 
-Each experiment stands in exactly one cell: where the keys of rows and columns leave several in one
-place, further keys in which they differ become keys of rows.
+Each experiment has its own cell: if the keys of rows and columns do not separate experiments,
+further keys in which they differ become row keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 from accel_bench_report.tables.points import PointFigure, against
 
 MEASURED = "measured"
-"""Count of the cells in which figures stand."""
+"""Count of the cells that have figures."""
 
 MAIN_KEYS = (
     "model.id",
@@ -60,37 +60,37 @@ MAIN_KEYS = (
     "optimizer.use",
     "compute_dtype",
 )
-"""Settings that a pivot names where all experiments share them, and a summary tables where not."""
+"""Settings that a pivot lists if equal everywhere, and that a summary groups by if not."""
 
 STACK = "stack"
-"""Key whose first value is the baseline."""
+"""Key of the stack's name, of which the baseline comes first."""
 
 NO_MONEY = Terms()
-"""Neither a price nor a number of tokens."""
+"""Terms without price and number of tokens."""
 
 
 NO_BASELINES: Mapping[str, str] = MappingProxyType({})
-"""Sessions are not known."""
+"""Empty mapping of sessions to baselines."""
 
 
 class Layout(NamedTuple):
-    """What a table shows of experiments, and where."""
+    """Keys and figures of a pivot table."""
 
     rows: Sequence[str] = ()
-    """Keys of the rows; without any, those in which the experiments differ."""
+    """Keys of the rows; by default those in which the experiments differ."""
 
     columns: Sequence[str] = ()
     """Keys of the columns."""
 
     values: Sequence[str] = ()
-    """Names of figures; without any, the usual ones that are known."""
+    """Names of figures; by default the usual ones that are known."""
 
     reference: Mapping[str, JsonValue] | None = None
-    """Values of keys that the cell has with which another one is compared, all else being equal;
-    None compares stacks with their baseline, else the values of the last key with the first."""
+    """Key values of the reference cell of comparisons, other keys being equal; None compares stacks
+    with their baseline, else values of the last key with its first."""
 
     baselines: Mapping[str, str] = NO_BASELINES
-    """Names of the stacks that are the baselines of sessions, by session."""
+    """Names of baseline stacks by session."""
 
 
 USUAL = (
@@ -108,7 +108,7 @@ USUAL = (
     "hours",
     "dollars",
 )
-"""Figures of a table without names of figures; those that no cell has are left out."""
+"""Default figures of a table; those without any value are left out."""
 
 
 def pivot(
@@ -163,7 +163,7 @@ def pivot_experiments(
 def _axes(
     experiments: Sequence[Keyed], layout: Layout
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the keys of rows and of columns, and those of the rows that nobody named."""
+    """Return row keys, column keys, and the row keys that were added automatically."""
     keys = [one.keys for one in experiments]
     known = {name for one in keys for name in one}
     rows = list(dict.fromkeys(find_key(name, known) for name in layout.rows))
@@ -182,9 +182,9 @@ def _reference(
     named: Mapping[str, JsonValue] | None,
     baseline: str | None,
 ) -> dict[str, JsonValue]:
-    """Return values of keys of what others are compared with. Raises StoreError.
+    """Return key values of the reference cells of comparisons. Raises StoreError.
 
-    It is the baseline where stacks differ, else the first value of the last key that differs.
+    Without `named`: the baseline if stacks differ, else the first value of the last varying key.
     """
     if not named:
         several = [key for key, values in known.items() if len(values) > 1]
@@ -203,7 +203,7 @@ def _reference(
 
 
 def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue:
-    """Return the value of the table that `--against` names; a number is no boolean.
+    """Return the value in `known` that equals an `--against` value; a number is no boolean.
 
     Raises StoreError for a value that the table lacks.
     """
@@ -217,7 +217,7 @@ def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue
 def _bases(
     experiments: Sequence[Keyed], axes: Sequence[str], reference: Mapping[str, JsonValue]
 ) -> Iterator[ExperimentRuns | None]:
-    """Yield the experiment with which each is compared; None where it was not measured."""
+    """Yield the reference experiment of each experiment; None if there is none."""
     places = {canonical_json(one.at(axes)): one.row for one in experiments}
     for one in experiments:
         at = Keyed({**one.keys, **reference}, one.row).at(axes)
@@ -252,7 +252,7 @@ def _cell(
 
 
 def cell_word(row: ExperimentRuns) -> str:
-    """Return what stands in a cell without figures; empty where there are some."""
+    """Return the word in a cell without figures, such as `OOM`; empty for a cell with figures."""
     if row.ending.status is Status.OOM:
         return "OOM"
     if not row.ending.status.completed:
@@ -283,13 +283,13 @@ def _is_known(figure: Figure, cells: Sequence[PivotCell]) -> bool:
 
 
 def _shared(keys: Sequence[Keys], axes: Sequence[str]) -> dict[str, JsonValue]:
-    """Return the main settings that are the same everywhere."""
+    """Return the main settings that are equal in all experiments."""
     several = {*differing(keys), *axes}
     return {key: keys[0].get(key) for key in MAIN_KEYS if keys and key not in several}
 
 
 def _notes(experiments: Sequence[Keyed], axes: Sequence[str], terms: Terms) -> Iterator[str]:
-    """Yield why cells have no figures, and what makes costs less certain than they seem."""
+    """Yield reasons for cells without figures, and caveats of costs."""
     notes = []
     for one in experiments:
         name, row = settings(dict(zip(axes, one.at(axes), strict=True))), one.row

@@ -17,26 +17,26 @@ from accel_bench_report.tables.keyed import Values
 
 
 class PivotValue(Frozen):
-    """A figure that the cells hold."""
+    """A figure shown in the cells."""
 
     name: str
     """Name of the figure."""
 
     unit: str
-    """Its unit."""
+    """Unit of the figure."""
 
     better: Better
     """Which of two values is the better one."""
 
 
 class PivotCell(Frozen):
-    """One experiment at its place: exactly one for each experiment."""
+    """Cell of one experiment."""
 
     row: Values
     """Values of the row keys."""
 
     column: Values
-    """Values of the column keys; empty where there are none."""
+    """Values of the column keys; empty without column keys."""
 
     experiment_id: str
     """Identity of the experiment."""
@@ -45,75 +45,75 @@ class PivotCell(Frozen):
     """Name of the stack."""
 
     status: Status
-    """How the experiment ended."""
+    """Status of the experiment."""
 
     word: str
-    """What stands in the cell in place of figures, such as `OOM`; empty where it was measured."""
+    """Word in the cell in place of figures, such as `OOM`; empty for a measured experiment."""
 
     origin: str
-    """`measured`, or with the format `imported` and `exported`."""
+    """Origin: `measured`, or `imported` or `exported` with the format."""
 
     reasons: tuple[str, ...] = ()
-    """Why the status is not `ok`."""
+    """Reasons of a status other than `ok`."""
 
     runs: int
-    """Completed runs."""
+    """Number of completed runs."""
 
     figures: dict[str, Interval | None] = Field(default_factory=dict)
-    """Every figure by name, with its 95 % interval over runs where it has one; null where it is not
-    known, and empty where a word stands in its place."""
+    """Figures by name with 95 % intervals over runs, if any; null if unknown, and empty for a cell
+    with a word."""
 
     paired: bool = False
-    """True if `times_as_fast` is of pairs within rounds; else it is Welch's of unpaired runs."""
+    """True if `times_as_fast` is paired by round; else it is Welch's of unpaired runs."""
 
     why_not_compared: str = ""
-    """Why there is no `times_as_fast`, where there is none."""
+    """Reason for a missing `times_as_fast`."""
 
 
 class Pivot(Document):
-    """Experiments in one table; every one stands in exactly one cell, and none is averaged."""
+    """Table of experiments, each in exactly one cell; none are averaged."""
 
     row_keys: tuple[str, ...]
-    """Keys whose values make the rows."""
+    """Keys of the rows."""
 
     column_keys: tuple[str, ...]
-    """Keys whose values make the columns."""
+    """Keys of the columns."""
 
     added_keys: tuple[str, ...] = ()
-    """Row keys that were added, since experiments differ in them."""
+    """Row keys that were added automatically, since experiments differ in them."""
 
     shared: dict[str, JsonValue] = Field(default_factory=dict)
-    """Main settings that all experiments have in common."""
+    """Main settings that are equal in all experiments."""
 
     rows: tuple[Values, ...]
-    """Values of the row keys, a tuple for each row, in order."""
+    """Values of the row keys for each row, in order."""
 
     columns: tuple[Values, ...]
-    """Values of the column keys, a tuple for each column, in order."""
+    """Values of the column keys for each column, in order."""
 
     values: tuple[PivotValue, ...]
-    """Figures of each cell."""
+    """Figures shown in each cell."""
 
     cells: tuple[PivotCell, ...]
-    """Experiments, in the order of rows and columns."""
+    """Cells, by row and column."""
 
     counts: dict[str, int]
-    """Experiments by `measured`, or by the word that stands in their cell."""
+    """Number of `measured` experiments, and of others by the word in their cell."""
 
     reference: dict[str, JsonValue] = Field(default_factory=dict)
-    """Values of keys of the cell with which others are compared, all else being equal."""
+    """Key values of the reference cells of comparisons, other keys being equal."""
 
     terms: Terms = Terms()
-    """Price and number of tokens that money and hours are worked out with."""
+    """Price and number of tokens for costs and hours."""
 
     notes: tuple[str, ...] = ()
-    """Why cells have no figures, and what makes costs less certain than they seem."""
+    """Reasons for cells without figures, and caveats of costs."""
 
     def cell(self, row: Values, column: Values = ()) -> PivotCell | None:
-        """Return the experiment at a place; None where there is none."""
+        """Return the cell at given row and column values; None if empty."""
         return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
 
     def by_row(self) -> Iterator[tuple[Values, dict[Values, PivotCell]]]:
-        """Yield the values of each row with its cells by the values of their columns."""
+        """Yield the values of each row with its cells by column values."""
         for values, cells in groupby(self.cells, key=lambda cell: cell.row):
             yield values, {cell.column: cell for cell in cells}

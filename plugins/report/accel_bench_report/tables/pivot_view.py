@@ -1,4 +1,4 @@
-"""Experiments in one table by their settings: what `pivot` prints, and `run` of sweep points."""
+"""Tables of a pivot, for `results pivot` and for the sweep points of `run`."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from accel_bench_report.tables.keyed import Values
 from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 
 Row = tuple[Values, dict[Values, PivotCell]]
-"""A row: the values of its keys, and its cells by the values of their columns."""
+"""Row of a pivot: values of its keys, and its cells by column values."""
 
 LESS = {"samples_per_second": 100, "steps_per_second": 101, "tokens_per_hour": 102}
-"""Ranks of figures that say the same as another; others rank as they are asked for."""
+"""Display ranks of figures that repeat another figure; others rank as requested."""
 
 MIB = ("bytes per device", "bytes per process")
-"""Units of memory, which people read in MiB."""
+"""Units of memory that are printed in MiB."""
 
 
 def pivot_report(made: Pivot) -> Report:
-    """Return a table with a column for each figure, or with columns a table for each figure."""
+    """Return a table with a column for each figure; with column keys, a table for each figure."""
     section = Section(headline=_answer(made), tables=pivot_tables(made), notes=list(_notes(made)))
     return Report([section], made, _flat(made))
 
 
 def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
-    """Return the tables without what stands around them."""
+    """Return the tables of a pivot without headline and notes."""
     rows = list(made.by_row())
     keys = [_key_column(made, number) for number in range(len(made.row_keys))]
     if not rows:
@@ -64,7 +64,7 @@ def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
 
 
 def _answer(made: Pivot) -> str:
-    """Return how many experiments there are and what they share."""
+    """Return a sentence with the number of experiments and their common settings."""
     total = len(made.cells)
     words = [f"{number} {word}" for word, number in made.counts.items()]
     counted = f" ({', '.join(words)})" if set(made.counts) != {"measured"} else ""
@@ -99,7 +99,7 @@ def _notes(made: Pivot) -> Iterator[str]:
 
 
 def _missing_terms(made: Pivot) -> Iterator[str]:
-    """Yield which figures are not known for want of an option."""
+    """Yield notes on figures that need a missing option."""
     names = [one.name for one in made.values]
     for option, given, figures in (
         ("--tokens", made.terms.tokens, ("hours", "dollars")),
@@ -110,7 +110,7 @@ def _missing_terms(made: Pivot) -> Iterator[str]:
 
 
 def _key_column(made: Pivot, number: int) -> Column:
-    """Return the column of a row key; its title is the last part of it, where no other has it."""
+    """Return the column of a row key, titled by the key's last part if that is unique."""
     last = [key.rpartition(".")[2] for key in made.row_keys]
     key = made.row_keys[number]
     title = last[number] if last.count(last[number]) == 1 else key
@@ -125,7 +125,7 @@ def _key_column(made: Pivot, number: int) -> Column:
 
 
 def _column(value: PivotValue, title: str, unit: str, column: Values, rank: int) -> Column:
-    """Return the column of a figure."""
+    """Return the column of a figure at one value of the column keys."""
     return Column(
         f"{value.name} {title}",
         lambda row: row[1].get(column),
@@ -138,7 +138,7 @@ def _column(value: PivotValue, title: str, unit: str, column: Values, rank: int)
 
 
 def cell_text(value: PivotValue, cell: PivotCell) -> str:
-    """Return a figure of a cell with its interval, or the word that stands in its place."""
+    """Return a cell's figure with its interval, or the word in its place."""
     if cell.word:
         return cell.word
     found = cell.figures.get(value.name)
@@ -149,7 +149,7 @@ def cell_text(value: PivotValue, cell: PivotCell) -> str:
 
 
 def _form(value: PivotValue) -> Callable[[Interval], str]:
-    """Return how people read a figure, by its unit."""
+    """Return the formatter of a figure's interval, by its unit."""
     if value.unit == "times":
         return ratio_interval
     unit = value.unit.partition(" or ")[0].replace(_counted(value), "tokens")
@@ -173,7 +173,7 @@ FORMS: dict[str, Callable[[float], str]] = {
     "USD/1M tokens": usd,
     **dict.fromkeys(MIB, mebibytes),
 }
-"""Forms of figures by unit."""
+"""Formatters of figures by unit."""
 
 
 def _unit(value: PivotValue) -> str:
@@ -184,19 +184,19 @@ def _unit(value: PivotValue) -> str:
 
 
 def _title(value: PivotValue) -> str:
-    """Return the figure's name in words, with what is counted in the place of tokens."""
+    """Return a figure's title, with the actual unit of work in place of tokens."""
     name = value.name.removesuffix("_bytes").replace("tokens", _counted(value))
     return name.replace("_", " ")
 
 
 def _counted(value: PivotValue) -> str:
-    """Return what a figure of tokens counts, such as `calls`; `tokens` of several kinds."""
+    """Return the unit of work of token figures, such as `calls`; `tokens` if mixed."""
     of_tokens = "tokens" in value.name and " or " not in value.unit
     return value.unit.removeprefix("USD/1M ").partition("/")[0] if of_tokens else TOKENS
 
 
 def _headed(made: Pivot, values: Values) -> str:
-    """Return the header of a column: its value, with the keys where there are several."""
+    """Return the header of a column: its values, with their keys if there are several."""
     if len(values) == 1:
         key = made.column_keys[0].rpartition(".")[2].replace("_", " ")
         return plain_value(values[0]) if key in ("id", "use") else f"{key} {plain_value(values[0])}"
@@ -205,7 +205,7 @@ def _headed(made: Pivot, values: Values) -> str:
 
 
 def _flat(made: Pivot) -> Table:
-    """Return a line for each experiment: its place, how it ended, and each figure with its ends."""
+    """Return the CSV table: a line per experiment with settings, status, and figures with ends."""
     lines = [_line((*made.row_keys, *made.column_keys), cell, made.values) for cell in made.cells]
     return keyed(names_of(lines) or OF_CELL, lines)
 
@@ -222,4 +222,4 @@ def _line(axes: Sequence[str], cell: PivotCell, values: Sequence[PivotValue]) ->
 
 
 OF_CELL = ("experiment_id", "stack", "status", "word", "origin", "runs", "paired")
-"""Fields of a cell that have a column."""
+"""Fields of a cell that are CSV columns."""

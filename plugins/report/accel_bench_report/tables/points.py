@@ -1,4 +1,4 @@
-"""Sweep points compared with one another: the same stack at other values of the swept keys."""
+"""Comparison of sweep points: the same stack at different values of the swept keys."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from accel_bench.scenario.uses import TOKENS
 
 
 class PointFigure(Comparison):
-    """A stack at one sweep point against itself at another: an estimate, not a verdict.
+    """Ratio of a stack at one sweep point to itself at another: an estimate without a verdict.
 
-    The ratio is that of global speeds or, where requests arrive at a rate, of the latencies of the
-    median request. Its rounds are pairs, or unpaired runs of this point.
+    The ratio is that of global speeds or, if requests arrive at a rate, of median request
+    latencies. Its rounds are pairs, or unpaired runs of this point.
     """
 
     stack: str
@@ -35,32 +35,32 @@ class PointFigure(Comparison):
     """Name of the sweep point."""
 
     reference: dict[str, JsonValue]
-    """Values of the swept keys at the point that it is compared with."""
+    """Values of the swept keys at the reference point."""
 
     world_size: int
     """Number of ranks."""
 
     counts: str = TOKENS
-    """What is counted as tokens: calls, where an operation is called on its own."""
+    """Unit of work counted as tokens: `calls` for an operation called on its own."""
 
     tokens_per_second: Interval | None = None
     """Real tokens per second, global."""
 
     tokens_per_second_per_device: Interval | None = None
-    """The same divided by the number of ranks."""
+    """Tokens per second divided by the number of ranks."""
 
     ratio_per_device: Interval | None = None
-    """Speed per device over that of the reference."""
+    """Speed per device over that of the reference point."""
 
     paired: bool = False
-    """True if the ratio is of pairs within rounds; else it is Welch's of unpaired runs."""
+    """True if the ratio is paired by round; else it is Welch's of unpaired runs."""
 
 
 def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
-    """Return each stack at each sweep point against the stack at the reference point.
+    """Return the ratio of each stack at each sweep point to its reference point.
 
-    `reference` is the tag of that point; else it is the first. Empty where only seeds are swept, or
-    nothing.
+    `reference` is the tag of that point, by default the first. Empty without a sweep, or if only
+    seeds are swept.
     """
     points = by_point(rows)
     if len(points) < 2 or set(SEED_KEYS).issuperset(rows[0].planned.experiment.sweep):
@@ -73,7 +73,7 @@ def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple
 
 
 def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
-    """Return the speed of a point over that of another one."""
+    """Return the ratio of an experiment's speed to that of `base`."""
     here, there = row.planned.experiment, base.planned.experiment
     size = here.scenario.world_size
     speed = row.tokens_per_second

@@ -1,4 +1,4 @@
-"""How stacks scale over devices and nodes: speed-up, efficiency, a fitted serial share.
+"""Scaling of stacks over devices and nodes: speed-up, efficiency, a fitted serial share.
 
 Sources: Amdahl (1967), "Validity of the single processor approach to achieving large scale
 computing capabilities"; Gustafson (1988), "Reevaluating Amdahl's law".
@@ -29,30 +29,30 @@ SIZES = frozenset({"resources.devices", "resources.nodes", "resources.devices_by
 BATCH = frozenset(
     {"train.micro_batch_size", "train.gradient_accumulation", "train.global_batch_size"}
 )
-"""Swept keys that may change with it, so that a batch stays."""
+"""Swept batch keys that may change with the number of devices, to keep a batch size."""
 
 
 LARGEST_GAIN = 0.05
-"""Largest share below 0 that is taken for noise: more devices are faster than linear by it."""
+"""Largest negative serial share attributed to noise: scaling that much above linear."""
 
 ScalingKind: TypeAlias = Literal["strong", "weak", "mixed"]
-"""What stays as devices are added: the global batch, each device's batch, or neither."""
+"""Kind of scaling: fixed global batch (strong), fixed batch per device (weak), or neither."""
 
 
 class ScalingPoint(Frozen):
-    """One number of devices, as it was measured."""
+    """Measurement at one number of devices."""
 
     figure: PointFigure
-    """Its speed, and its speed-up over the smallest point."""
+    """Speed, and speed-up over the smallest number of devices."""
 
     devices: int
-    """Devices on each node; on the largest, if nodes differ."""
+    """Number of devices on each node; of the largest node if nodes differ."""
 
     nodes: int
-    """Machines."""
+    """Number of nodes."""
 
     devices_by_node: tuple[int, ...] | None = None
-    """Devices on each node in order, if nodes differ."""
+    """Number of devices on each node in order; null if all nodes are alike."""
 
     micro_batch_size: int
     """Samples in one forward pass, per device."""
@@ -67,40 +67,40 @@ class ScalingPoint(Frozen):
     """Elapsed seconds of one optimizer step: the mean over a run's window."""
 
     relative_step_seconds: Interval | None = None
-    """The same over that of the smallest point: strong scaling halves it with twice the devices,
-    weak scaling keeps it at 1."""
+    """Seconds of a step over those at the fewest devices: strong scaling halves it with twice the
+    devices, weak scaling keeps it at 1."""
 
     efficiency: Interval | None = None
-    """Speed-up over that of as many times the devices: 1 is linear."""
+    """Scaling efficiency: speed-up divided by the factor of devices; 1 is linear."""
 
 
 class SerialShare(Frozen):
-    """Share of the smallest point's time that more devices do not shorten: an estimate.
+    """Fraction of the time at the fewest devices that more devices do not shorten: an estimate.
 
     Strong scaling fits Amdahl's law, speed-up = 1 / (s + (1 - s) / n); weak scaling Gustafson's,
-    speed-up = n - s (n - 1). n is the number of devices over the smallest point's.
+    speed-up = n - s (n - 1). n is the number of devices divided by the fewest.
     """
 
     law: Law
 
     share: float
-    """Mean over rounds of the least-squares fit of each; below 0 it is faster than linear."""
+    """Serial share s: mean over rounds of least-squares fits; below 0 for superlinear scaling."""
 
     low: float | None
     """Lower end of the 95 % t interval over rounds; null with one round."""
 
     high: float | None
-    """Upper end."""
+    """Upper end of that interval; null with one round."""
 
     sizes: int
-    """Numbers of devices that were fitted; two of them fix the law, and nothing checks it."""
+    """Number of fitted sizes; two determine the law without a check."""
 
     largest_deviation: float
-    """Largest relative distance between a measured speed-up and the law's."""
+    """Largest relative distance of a measured speed-up from the fitted law."""
 
 
 class Projection(Frozen):
-    """Speed at a number of devices that was not measured."""
+    """Estimated speed at an unmeasured number of devices."""
 
     estimated: Literal[True] = True
 
@@ -108,47 +108,47 @@ class Projection(Frozen):
     """Number of ranks."""
 
     speedup: Interval
-    """Over the smallest point; the interval is that of the serial share alone."""
+    """Speed-up over the fewest devices; its interval is that of the serial share alone."""
 
     efficiency: Interval
-    """Speed-up over that of as many times the devices."""
+    """Scaling efficiency: speed-up divided by the factor of devices."""
 
     tokens_per_second: Interval
     """Real tokens per second, global."""
 
 
 class Scaling(Frozen):
-    """How one stack scales over devices and nodes, all else being equal."""
+    """Scaling of one stack over devices and nodes, other settings being equal."""
 
     stack: str
     """Name of the stack."""
 
     sweep: dict[str, JsonValue]
-    """Values of the swept keys that all its points share."""
+    """Values of the other swept keys."""
 
     kind: ScalingKind
-    """What stays as devices are added."""
+    """Kind of scaling, by the batch size that is fixed."""
 
     counts: str = TOKENS
-    """What is counted as tokens, in the estimates too."""
+    """Unit of work counted as tokens, in estimates too."""
 
     points: tuple[ScalingPoint, ...]
-    """What was measured, the fewest devices first."""
+    """Measurements, the fewest devices first."""
 
     serial_share: SerialShare | None = None
-    """Estimate of what limits it; null where nothing can be fitted."""
+    """Fitted serial share; null if nothing can be fitted."""
 
     serial_share_reason: str = ""
-    """Why there is none, or why nothing is estimated from it."""
+    """Reason for a missing serial share or missing estimates."""
 
     projections: tuple[Projection, ...] = ()
-    """Estimates for more devices than were measured."""
+    """Estimates at unmeasured numbers of devices."""
 
 
 def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
-    """Return how each stack scales, where devices or nodes are swept; else nothing.
+    """Return the scaling of each stack, if devices or nodes are swept; else nothing.
 
-    Nothing where requests arrive at a rate: each device has its own, and none finds more to do.
+    There is none if requests arrive at a rate, since more devices then find no more work.
     """
     swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
     if not swept or any(row.rate is not None for row in rows):
@@ -158,7 +158,7 @@ def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
 
 
 def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
-    """Return the scaling with estimates for these numbers of devices, where a law was fitted."""
+    """Return the scaling with estimates at these numbers of devices, if a law was fitted."""
     share = scaling.serial_share
     base = scaling.points[0].figure
     if share is None or base.tokens_per_second is None or not sizes:
@@ -175,7 +175,7 @@ def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
 
 
 def _projection(law: Law, share: Interval, size: int, times: float, speed: float) -> Projection:
-    """Return the estimate for `times` the devices; `speed` is that of the smallest point."""
+    """Return the estimate at `times` the fewest devices, whose tokens per second are `speed`."""
     # A share below 0, which noise or caches bring about, is no promise for more devices.
     speedup = share.mapped(lambda value: _law(law, min(max(value, 0.0), 1.0), times))
     return Projection(
@@ -189,9 +189,9 @@ def _projection(law: Law, share: Interval, size: int, times: float, speed: float
 def _grouped(
     rows: Sequence[ExperimentRuns], left_out: frozenset[str]
 ) -> list[list[ExperimentRuns]]:
-    """Group rows of one stack that share all swept keys but these, the fewest devices first.
+    """Return rows grouped by stack and all swept keys except `left_out`, fewest devices first.
 
-    Groups of one size are left out.
+    Groups with a single number of devices are left out.
     """
     swept = {key for row in rows for key in row.planned.experiment.sweep}
     keyed = [Keyed(keys_of(row), row) for row in sorted(rows, key=_size)]
@@ -221,7 +221,7 @@ def _scaling(rows: Sequence[ExperimentRuns]) -> Scaling:
 
 
 def _kind(rows: Sequence[ExperimentRuns]) -> ScalingKind:
-    """Return what stays; each device's batch is its micro batch times the accumulation."""
+    """Return the kind of scaling; a device's batch is micro batch times accumulation."""
     sizes = [row.planned.experiment.scenario.train for row in rows]
     if len({train.global_batch_size for train in sizes}) == 1:
         return "strong"
@@ -254,7 +254,7 @@ def _point(row: ExperimentRuns, base: ExperimentRuns) -> ScalingPoint:
 def _serial_share(
     rows: Sequence[ExperimentRuns], kind: ScalingKind
 ) -> tuple[SerialShare | None, str]:
-    """Fit the law of this kind to each round; return why not where it cannot be."""
+    """Fit the law of this kind of scaling to each round; return None and a reason on failure."""
     base, usable = rows[0], [row for row in rows if row.usable]
     sizes = len(set(map(_size, usable)))
     if kind == "mixed":
@@ -288,7 +288,7 @@ def _serial_share(
 
 
 def _speedups_by_round(rows: Sequence[ExperimentRuns]) -> list[list[float]]:
-    """Return the speed-ups of all rows for each round, or run where they share no rounds."""
+    """Return the speed-ups of all rows for each round, or for each run without common rounds."""
     base, times = rows[0], [row.compared_seconds for row in rows]
     shared = set.intersection(*(set(row) for row in times))
     if shared and all(shares_rounds(row, base) for row in rows):
@@ -299,7 +299,7 @@ def _speedups_by_round(rows: Sequence[ExperimentRuns]) -> list[list[float]]:
 
 
 def _fit(law: Law, times: Sequence[float], speedups: Sequence[float]) -> float:
-    """Return the serial share of least squares: both laws are linear in it, y = s (1 - 1 / n)."""
+    """Return the least-squares serial share; both laws are linear in it: y = s (1 - 1 / n)."""
     x = [1 - 1 / n for n in times]
     both = zip(times, speedups, strict=True)
     if law == "Amdahl":
@@ -310,14 +310,14 @@ def _fit(law: Law, times: Sequence[float], speedups: Sequence[float]) -> float:
 
 
 def _law(law: Law, share: float, times: float) -> float:
-    """Return the speed-up at so many times the devices."""
+    """Return a law's speed-up at `times` the fewest devices."""
     if law == "Amdahl":
         return 1 / (share + (1 - share) / times)
     return times - share * (times - 1)
 
 
 def _step_seconds(row: ExperimentRuns) -> Mapping[RoundKey, float]:
-    """Return the window's seconds over its steps, of each run."""
+    """Return the mean seconds of a step of the window, by run."""
     return {
         key: speed.seconds_per_token * speed.real_tokens / len(speed.step_seconds)
         for key, speed in row.speeds.items()

@@ -1,4 +1,4 @@
-"""How stacks scale over devices: what was measured, what was fitted, what is estimated."""
+"""Tables of scaling over devices: measured, fitted and estimated figures."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from accel_bench_report.tables.points import PointFigure
 from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint, SerialShare
 
 WIDTH = 80
-"""Columns of the page where the output is no terminal."""
+"""Columns of text if the output is no terminal."""
 
 STAYS = {
     "strong": "strong scaling, the global batch stays",
     "weak": "weak scaling, each device's batch stays",
     "mixed": "neither strong nor weak scaling, both batches change",
 }
-"""What each kind is called."""
+"""Names of the kinds of scaling."""
 
 
 def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report:
-    """Return a section for each scenario; programs also get what `run` gives them."""
+    """Return a section for each scenario; JSON and CSV hold the summaries of `run` too."""
     rows = []
     for summary, scalings in found:
         for scaling in scalings:
@@ -62,12 +62,12 @@ def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report
 
 
 def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
-    """Return a table of what was measured for each stack, and one of its estimates below."""
+    """Return for each stack a table of measurements, followed by one of estimates."""
     return [table for scaling in scalings for table in _tables(scaling)]
 
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:
-    """Return which ratios are of pairs, and why others are missing."""
+    """Return sentences on which ratios are paired, and why others are missing."""
     others = [row for row in rows if row.sweep != row.reference]
     notes = [(label(row), row.verdict_reason) for row in others if row.verdict_reason]
     for row in rows:
@@ -105,7 +105,7 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
 
 
 def _share(scaling: Scaling) -> str:
-    """Return the estimate of the serial share in a sentence."""
+    """Return a sentence with the serial share."""
     share = scaling.serial_share
     if share is None:
         return f"no serial share: {scaling.serial_share_reason}"
@@ -131,7 +131,7 @@ def _batch(point: ScalingPoint) -> str:
 
 
 def _percent(interval: Interval) -> str:
-    """Return `81.2 [78.0, 84.4]`."""
+    """Return a percentage with its interval, such as `81.2 [78.0, 84.4]`."""
     ends = [end for end in (interval.low, interval.high) if end is not None]
     first, *others = (f"{100 * value:.3g}" for value in (interval.median, *ends))
     return f"{first} [{', '.join(others)}]" if others else first
@@ -147,7 +147,7 @@ COLUMNS = (
     number_column("step_seconds.median", "step", "ms", milliseconds, 2),
     number_column("relative_step_seconds", "relative", "step", ratio_interval, 4),
 )
-"""Columns for people."""
+"""Columns of the table of measurements."""
 
 ESTIMATED = (
     Column("devices", reader("world_size"), kind="name"),
@@ -155,14 +155,14 @@ ESTIMATED = (
     number_column("speedup", "speed-up", "estimated", ratio_interval),
     number_column("efficiency", "efficiency", "estimated %", _percent),
 )
-"""Columns of the estimates."""
+"""Columns of the table of estimates."""
 
 
 OF_POINT = (
     "sweep tag world_size tokens_per_second tokens_per_second_per_device paired rounds "
     "verdict_reason"
 )
-"""Fields that a row has of its sweep point."""
+"""Fields of a sweep point that a CSV row has."""
 
 FLAT = (
     *columns_of(Summary, "summary", names="scenario"),
@@ -174,4 +174,4 @@ FLAT = (
     *columns_of(Projection, "projection", "estimated_at_{}", "world_size"),
     *columns_of(Projection, "projection", "estimated_{}", without="estimated world_size"),
 )
-"""Columns of the CSV: estimates have rows and columns of their own."""
+"""CSV columns; estimates have their own rows and columns."""
