@@ -1,5 +1,4 @@
-"""The axis of `run --family`: every model of the catalog of one family, with data that it learns
-from."""
+"""The sweep of `run --family`: all catalog models of a family, each with data for its task."""
 
 from __future__ import annotations
 
@@ -17,15 +16,14 @@ from accel_bench.scenario.draft import Draft, Setting
 from accel_bench.scenario.uses import DataUse, slot_defaults
 
 OF_ALL_DATA = DataUse.owned_keys() - {"use"}
-"""Settings of `data` that hold whichever plugin brings them."""
+"""Settings of `data` that are independent of the data plugin."""
 
 
 def sweep_family(draft: Draft, family: str) -> list[Setting]:
-    """Return the axis of the models of the catalog of one family (`--family`), which replaces the
-    file's model.
+    """Return the sweep over a family's catalog models, which replaces the file's model.
 
-    A task that the file names chooses those that were trained by it; else each model has its own,
-    and data that this task learns from.
+    If the file names a task, only models of that task are swept; else each model has its own task,
+    with data for it.
     """
     cards = cards_of_family(family)
     model, place = draft.data.get("model"), f"--family {family}"
@@ -51,8 +49,8 @@ def sweep_family(draft: Draft, family: str) -> list[Setting]:
 
 
 def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:
-    """Return for each model the data of its task, with the file's settings that all data have; None
-    where its task learns from the file's."""
+    """Return for each model the data section of its task with the file's common data settings; None
+    if the file's own data suit the task."""
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])
     kind = None
@@ -68,9 +66,9 @@ def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, A
 
 
 def _teaches(data: type[Plugin[Any]], task: str) -> bool:
-    """Return whether a task that does not learn from tokens can learn from a plugin's data.
+    """Return whether a data plugin suits a task that does not train on tokens.
 
-    Where the plugin declares no tasks, its batches are tokens unless it simulates others.
+    A plugin without declared tasks provides tokens, unless it simulates other batches.
     """
     if data.tasks is not None:
         return task in data.tasks
@@ -78,8 +76,8 @@ def _teaches(data: type[Plugin[Any]], task: str) -> bool:
 
 
 def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a card's task, with the slot's settings that are written, in images and
-    texts that the model takes."""
+    """Return the data section for a card's task with the written settings, in the image size and
+    text length of the model."""
     kept = {key: written[key] for key in sorted(OF_ALL_DATA & written.keys())}
     if kept.get("sequence_length") == "auto":
         del kept["sequence_length"]  # It is worked out from the data that are replaced.
@@ -92,13 +90,13 @@ def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]
 
 
 def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
-    """Return a key of the configuration of a part of a model, or of one without such a part."""
+    """Return a key of a model part's configuration; without that part, of the whole one."""
     config = card.config.get(tower, card.config)
     return config.get(key) if isinstance(config, dict) else None
 
 
 def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
-    """Yield what took the place of the file's data, and which of its settings no longer count."""
+    """Yield notes on data that replace the file's, and on its settings without effect."""
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])
     lost = sorted(written.keys() - OF_ALL_DATA - {"use"})

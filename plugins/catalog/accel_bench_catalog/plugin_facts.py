@@ -21,7 +21,7 @@ FACTS = "accel_bench.plugin_facts"
 mappings, which `plugins show` prints as a table under the name of the entry point."""
 
 PROCESS_SECONDS = 60.0
-"""Time limit in seconds of a process that imports one plugin; the import's own is shorter."""
+"""Time limit in seconds of a process that imports one plugin, longer than that of the import."""
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _facts_of(entry: DoorEntry, name: str) -> list[dict[str, Any]]:
 
 
 def check(name: str) -> dict[str, Any]:
-    """Return whether a plugin can be used here, with the reasons; never raise for a broken one."""
+    """Return whether a plugin can be used here, with the reasons, also for a broken one."""
     try:
         described = describe(name)
         problems = [*described["unmet"], *_contract_problems(load_class(name))]

@@ -1,4 +1,4 @@
-"""Figures of a run that are compared over time or with a reference, with their better direction.
+"""Figures of runs that are compared over time or with a reference, with their better direction.
 
 Names and columns are those of `results pivot`.
 """

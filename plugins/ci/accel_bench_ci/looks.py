@@ -147,7 +147,7 @@ def with_confirmation(
 def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
     """Return the report with its alarms judged by points of new rounds alone.
 
-    Passing is judged at the level of looks after those of the report.
+    Passing is judged at the level of the looks that follow those of the report.
     """
     by_id = {one.stack_id: one for one in new}
     points = tuple(_confirmed(one, by_id[one.stack_id]) if one.slower else one

@@ -25,77 +25,76 @@ from statistics import median
 from typing import Any, NamedTuple
 
 STEP_ALPHA = 0.001
-"""How often a series of independent values is said to have a step.
+"""Significance level: probability of a step found in a series of independent values.
 
-One that remembers, drifts or swings has a false one more often: an alarm is confirmed by new runs.
+Series with autocorrelation, drift or oscillation have more false steps, so new runs confirm alarms.
 """
 
 PERMUTATIONS = 3999
-"""Permutations of each test."""
+"""Number of permutations of each test."""
 
 BLOCKS = 1.5
-"""Length of a block of neighbours over the cube root of the length of the series."""
+"""Block length of the variance estimate, divided by the cube root of the series' length."""
 
 SHORTEST_SIDE = 5
-"""Values that each side of a step has at least."""
+"""Minimum number of values on each side of a step."""
 
 SHORTEST_SERIES = 14
-"""Values without which no step can be significant: fewer have too few arrangements."""
+"""Minimum number of values of a series; fewer have too few permutations for significance."""
 
 LONGEST_SERIES = 500
-"""Values, the newest, that are looked at together."""
+"""Maximum number of newest values of a series that are searched for steps."""
 
 NEIGHBOURS = 10
-"""Values on each side that show whether the level jumps."""
+"""Number of values on each side of a split that show whether the level jumps."""
 
 DEVIATIONS = 4.0
-"""Robust standard deviations of noise, and of jumps elsewhere, that a step is larger than."""
+"""Minimum size of a step, in robust standard deviations of the noise and of jumps elsewhere."""
 
 LIMIT = 3.0
-"""Robust standard deviations beyond which a value counts no more."""
+"""Robust standard deviations at which values are clipped."""
 
 SMALLEST_STEP = math.log1p(0.02)
-"""Log-ratio below which no step is worth one."""
+"""Log-ratio of the smallest relevant step: 2 %."""
 
 CHANCE = 0.75
-"""What of the autocorrelation is left in, times the square root of the number of values."""
+"""Autocorrelation attributed to chance, times the square root of the number of values."""
 
 TINY = 1e-12
-"""Variance below which values are equal but for rounding."""
+"""Variance below which values count as equal, except for rounding."""
 
 SEED = 20260105
 """Seed of the permutations."""
 
 MAD_TO_SIGMA = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+"""Ratio of a normal distribution's standard deviation to its median absolute deviation."""
 
 
 class Step(NamedTuple):
-    """A place where the level of a series changes."""
+    """A lasting change of the level of a series."""
 
     place: int
     """Index of the first value at the new level."""
 
     before: float
-    """Median of the values since the step before it."""
+    """Median of the values between the previous step and this one."""
 
     after: float
-    """Median of the values until the step after it."""
+    """Median of the values from this step to the next."""
 
     p_value: float
-    """Chance of so large a difference anywhere in a series without a step."""
+    """Probability of an equally large difference anywhere in a series without a step."""
 
     @property
     def size(self) -> float:
-        """The new level less the old one."""
+        """New level minus old level."""
         return self.after - self.before
 
 
 def find_steps(values: Sequence[float]) -> list[Step]:
-    """Return the steps of a series in order; `values` are logarithms where a step is a ratio.
+    """Return the steps of a series in order; with `values` as logarithms, steps are log-ratios.
 
-    Of a longer series the newest `LONGEST_SERIES` values are looked at. Indices are those of
-    `values`.
+    Only the newest `LONGEST_SERIES` values are searched. Indices are those of `values`.
     """
     offset = max(0, len(values) - LONGEST_SERIES)
     series = list(values[offset:])
@@ -129,9 +128,9 @@ def _splits(values: list[float]) -> list[tuple[int, float]]:
 
 
 def autocorrelation(values: Sequence[float]) -> float:
-    """Return the lag-1 autocorrelation, 0 to 0.99, which neither steps nor outliers move much.
+    """Return the lag-1 autocorrelation, 0 to 0.99, estimated robustly to steps and outliers.
 
-    Source: Chakar et al. (2017): squared medians of differences at lags 2 and 1, less 1.
+    Source: Chakar et al. (2017): squared ratio of median differences at lags 2 and 1, minus 1.
     """
     first = median(abs(b - a) for a, b in pairwise(values))
     second = median(abs(b - a) for a, b in zip(values, values[2:], strict=False))
@@ -141,19 +140,19 @@ def autocorrelation(values: Sequence[float]) -> float:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of a series' values around their level, from differences."""
+    """Return the standard deviation of values around their level, from their differences."""
     found = median(abs(b - a) for a, b in pairwise(values))
     return MAD_TO_SIGMA * found / math.sqrt(2)
 
 
 def _whitened(values: Sequence[float], correlation: float) -> list[float]:
-    """Return the series without its autocorrelation, of the same length."""
+    """Return the series with its lag-1 autocorrelation removed, of the same length."""
     rest = [b - correlation * a for a, b in pairwise(values)]
     return [values[0] * (1 - correlation), *rest]
 
 
 def _slope(values: Sequence[float], index: int) -> float:
-    """Return the median slope of pairs on the same side of a split, so that a step is no slope."""
+    """Return the median slope of pairs on the same side of a split, unaffected by a step there."""
     slopes: list[float] = []
     for start, end in ((0, index), (index, len(values))):
         # Pairs half a side apart: each value once, and the longest distances.
@@ -165,7 +164,7 @@ def _slope(values: Sequence[float], index: int) -> float:
 
 
 class _Split:
-    """The split of a series at which the means of both sides differ most, in standard errors."""
+    """The split of a series with the largest standardized difference of means."""
 
     def __init__(self, values: Sequence[float]) -> None:
         import numpy as np
@@ -178,10 +177,10 @@ class _Split:
         self._largest = float(differences.max())
 
     def p_value(self) -> float:
-        """Return the chance of so large a difference in a series without a step.
+        """Return the probability of an equally large difference in a series without a step.
 
-        It is that of permuted values, which have forgotten one another; so the difference is in
-        standard errors that blocks of neighbours show.
+        It is estimated from permutations, which destroy autocorrelation; the difference is divided
+        by the standard error of block means instead.
         """
         import numpy as np
 
@@ -192,7 +191,7 @@ class _Split:
         return (1 + reached) / (1 + PERMUTATIONS)
 
     def _inflation(self) -> float:
-        """Return the variance of means of neighbours over that of means of independent values."""
+        """Return the inflation of the variance of block means by autocorrelation; at least 1."""
         import numpy as np
 
         sides = self._values[: self.index], self._values[self.index :]
@@ -212,7 +211,7 @@ class _Split:
 
 
 def _differences(rows: Any) -> Any:
-    """Return |mean before - mean after| x sqrt(a b / n) of each row, for each allowed split."""
+    """Return |mean before - mean after| x sqrt(a b / n) of each row for each split into a and b."""
     import numpy as np
 
     size = rows.shape[1]
@@ -224,10 +223,9 @@ def _differences(rows: Any) -> Any:
 
 
 def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> bool:
-    """Return whether the level jumps there as it does nowhere else, steps apart.
+    """Return whether the jump at a split exceeds the jumps at other places that are no steps.
 
-    A series that wanders or swings has many places like that. Short ones have no other places to
-    compare with.
+    Series that wander or oscillate have many such jumps. True if there are too few other places.
     """
     inner = range(NEIGHBOURS, len(values) - NEIGHBOURS + 1)
     others = [place for place in inner if all(abs(place - one) >= NEIGHBOURS for one in steps)]
@@ -240,13 +238,13 @@ def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> 
 
 
 def _jump(values: Sequence[float], index: int) -> float:
-    """Return the median of the values that follow less that of those that precede."""
+    """Return the median of the values after an index minus that of the values before."""
     left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
     return median(right) - median(left)
 
 
 def _jumps(values: Sequence[float], index: int, slope: float) -> bool:
-    """Return whether the level jumps at a split, by enough and not by drift alone."""
+    """Return whether the level jumps at a split by a relevant size, beyond noise and drift."""
     left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
     apart = (len(left) + len(right)) / 2
     jump = _jump(values, index)

@@ -189,7 +189,7 @@ def judge_pairs(
 
 
 def worst_outcome(points: Sequence[GatePoint]) -> Outcome:
-    """Return the worst of several outcomes, which decides."""
+    """Return the worst outcome of the sweep points, which is that of the gate."""
     return min((point.outcome for point in points), key=WORST_FIRST.index)
 
 

@@ -21,11 +21,11 @@ class CompileCache:
     """The cache folder of one run, from `prepare_process` to `close_run`."""
 
     def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
-        """Choose the folder, and set it for inductor and triton in `variables`.
+        """Choose the cache folder, and set it for inductor and triton in `variables`.
 
-        A warm one is the user's own if set, else one of the run's caches for the compiler's version
-        and the other plugins. A cold one is new for each rank, since another rank's compilation
-        would warm it.
+        A warm cache is the user's own if set, else one in the run's cache folder for the compiler's
+        version and the other plugins. A cold cache is new for each rank, since another rank's
+        compilation would warm it.
         """
         self.asked = asked
         self.set_by = "plugin"
@@ -61,7 +61,7 @@ class CompileCache:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _found(self, hits: int | None, misses: int | None, bypasses: int) -> str | None:
-        """Return `warm`, `cold` or `partly`; None if no lookups were counted."""
+        """Return the cache's state, `warm`, `cold` or `partly`; None without counted lookups."""
         if hits is None or misses is None or not hits + misses + bypasses:
             return None
         if self.was_empty or not hits:

@@ -55,7 +55,7 @@ class CompiledModules:
             self._marker = StepMarker(model)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the compilation; counts that this torch lacks are null."""
+        """Return JSON evidence of the compilation; counts unknown to this torch are null."""
         counts = read_compilation()
         thunder = self.options.backend == "thunder"
         return {
@@ -82,7 +82,7 @@ class CompiledModules:
         torch.compiler.reset()
 
     def _since_then(self, now: float | None) -> float | None:
-        """Return wall-clock seconds of tracing and compiling since `compile`, both passes."""
+        """Return the seconds of tracing and compiling since `compile`, forward and backward."""
         if now is None or self._seconds_before is None:
             return None
         return now - self._seconds_before

@@ -35,7 +35,7 @@ class Sizes:
 
     @property
     def within_a_node(self) -> int:
-        """Number of ranks of the groups that are made for one node: all dimensions but the
+        """Number of ranks in a group that must be on one node: all dimensions except the
         outermost."""
         return self.per_batch * (self.sharded if self.replicate > 1 else 1)
 

@@ -68,7 +68,7 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
 
 
 def _waiting() -> str:
-    """Return the wait policy of every run's OpenMP threads, and how to change it."""
+    """Return the wait policy of OpenMP threads in runs, and how to change it."""
     chosen = [f"{name}={os.environ[name]}" for name in ABOUT_WAITING if name in os.environ]
     if chosen:
         return f"wait as the environment says: {', '.join(chosen)}"

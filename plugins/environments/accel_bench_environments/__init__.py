@@ -1,1 +1,1 @@
-"""Python environments that a scenario names: found, or built where they are missing."""
+"""Python environments that a scenario names: located, or built if missing."""

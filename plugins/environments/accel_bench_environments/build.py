@@ -1,4 +1,4 @@
-"""Find the Python environments that a scenario names, and build those that are missing."""
+"""Location of the Python environments that a scenario names, and building of missing ones."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench_environments.interpreter import read_interpreter
 
 SECONDS = 3600.0
-"""Limit for one installation."""
+"""Time limit of one installation in seconds."""
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
-"""Address of the indexes that PyTorch names by what its wheels are built for, such as `cu126`."""
+"""Base URL of PyTorch's package indexes, which end in a build's name, such as `cu126`."""
 
 LAST_LINES = 5
-"""Lines of pip's output that an error shows."""
+"""Number of last lines of pip's output in an error."""
 
 
 def find_interpreter(
@@ -39,11 +39,11 @@ def find_interpreter(
     uses: Iterable[str],
     notify: Callable[[str], object] | None,
 ) -> Interpreter | None:
-    """Return the interpreter of an environment; None for one that is to be built later.
+    """Return the interpreter of an environment; None for one that is built later.
 
-    Plugins of the `uses` are installed there as they are here. `notify` gets a line before an
-    environment is built, which takes minutes; None builds none. Raises ScenarioError for one that
-    cannot be built, or cannot run this version's jobs.
+    Plugins of the `uses` are installed in it as in this environment. `notify` is called with a line
+    before the build, which takes minutes; without it nothing is built. Raises ScenarioError for an
+    environment that cannot be built, or cannot run this version's jobs.
     """
     python = _python(name, settings, _distributions(uses), notify)
     return read_interpreter(python) if python else None
@@ -55,7 +55,7 @@ def _python(
     own: Sequence[str],
     notify: Callable[[str], object] | None,
 ) -> str:
-    """Return an environment's interpreter; empty for one that is to be built later."""
+    """Return the path of an environment's Python; empty for one that is built later."""
     if settings.python:
         path = Path(os.path.expanduser(settings.python))
         if path.is_dir():
@@ -76,18 +76,18 @@ def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
 
 
 def python_of(folder: Path) -> Path | None:
-    """Return the interpreter of an environment that was built to the end; None for any other."""
+    """Return the Python of a completely built environment; None for any other folder."""
     return folder / "bin" / "python" if (folder / "complete").exists() else None
 
 
 def build_environment(
     settings: PythonEnvironment, own: Sequence[str], on_start: Callable[[], object] = lambda: None
 ) -> Path:
-    """Build an environment unless it is there, and return its interpreter.
+    """Build an environment unless it exists, and return the path of its Python.
 
-    Its `index` is a name of PyTorch's (`cpu`, `cu126`) or a URL, searched beside pip's own; `own`
-    are distributions of this environment, which are installed there as they are here. One process
-    builds while others wait. Raises ScenarioError with the last lines of pip's output.
+    Its `index` is the name of a PyTorch build (`cpu`, `cu126`) or a URL, searched beside pip's own;
+    `own` are distributions of this environment, installed as they are here. Concurrent processes
+    wait for the builder. Raises ScenarioError with the last lines of pip's output.
     """
     folder = environment_folder(settings, own)
     with locked(folder.with_suffix(".lock")):
@@ -104,9 +104,9 @@ def build_environment(
 
 
 def _create(folder: Path) -> list[str]:
-    """Create an empty environment; return the command of a pip that installs into it.
+    """Create an empty environment; return the pip command that installs into it.
 
-    That is the pip beside this program where there is one: to install another takes seconds.
+    This program's own pip is preferred, since installing another takes seconds.
     """
     create, python = [sys.executable, "-m", "venv", "--clear"], str(folder / "bin" / "python")
     if not distribution_version("pip"):
@@ -117,7 +117,7 @@ def _create(folder: Path) -> list[str]:
 
 
 def installed_from(name: str) -> list[str]:
-    """Return pip's arguments that install a distribution again: from its folder, file or index.
+    """Return the pip arguments that reinstall a distribution from its folder, file or index.
 
     Raises PackageNotFoundError.
     """
@@ -138,7 +138,7 @@ def installed_from(name: str) -> list[str]:
 
 
 def _indexes(index: str) -> dict[str, str]:
-    """Return pip's variable for a further index; in arguments others could read its password."""
+    """Return pip's variable for an additional index; an argument would expose its password."""
     if not index:
         return {}
     where = index if "://" in index else PYTORCH_INDEX + index
@@ -166,6 +166,6 @@ def _run(command: list[str], variables: Mapping[str, str] = MappingProxyType({})
 
 
 def _distributions(uses: Iterable[str]) -> list[str]:
-    """Return what brings accel-bench and the plugins, where they are installed."""
+    """Return the distributions that provide accel-bench and the plugins used, if installed."""
     present = [use for use in uses if not missing_extra(use)]
     return sorted({OWN_DISTRIBUTION, *(find(use).distribution for use in present)})

@@ -1,4 +1,4 @@
-"""The description of another Python's environment, which that Python gives itself."""
+"""Description of another environment's Python, obtained by running that Python."""
 
 from __future__ import annotations
 

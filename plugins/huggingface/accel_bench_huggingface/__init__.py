@@ -1,1 +1,1 @@
-"""Models of transformers, adapters of PEFT, and tokens for them: drawn, or of texts."""
+"""Models of transformers, adapters of PEFT, and token data, synthetic or from texts."""

@@ -52,7 +52,7 @@ class HuggingFace(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import what loading needs, so that core reads the memory level after it."""
+        """Import the modules that loading needs, so that their memory counts as imports."""
         from accel_bench.modeling import loading
 
         loading.import_model_class(run.scenario.model)

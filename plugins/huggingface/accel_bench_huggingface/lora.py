@@ -45,7 +45,7 @@ class Lora(Plugin[LoraOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import PEFT with its dependencies, so that core reads the memory level after it."""
+        """Import PEFT with its dependencies, so that their memory counts as imports."""
         from accel_bench_huggingface import lora_impl
 
         lora_impl.import_what_adapting_imports()

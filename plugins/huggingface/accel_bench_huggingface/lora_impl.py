@@ -1,4 +1,4 @@
-"""Low-rank adapters by PEFT, the same for every stack, on modules that exist."""
+"""Low-rank adapters by PEFT, with equal initial weights for every stack."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def linear_names(model: Any) -> list[str]:
 
 
 def _all_linear(model: Any) -> list[str]:
-    """Return names of all linear modules but the output layer, also those that PEFT misses."""
+    """Return full names of all linear modules, quantized or not, except the output layer."""
     output = model.get_output_embeddings()
     return [name for name, m in model.named_modules() if _is_linear(m) and m is not output]
 
 
 def _is_linear(module: Any) -> bool:
-    """Return whether a module multiplies itself, unlike containers of linear attention."""
+    """Return whether a module is a linear layer itself, unlike containers of linear attention."""
     kind = type(module).__name__
     return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
 

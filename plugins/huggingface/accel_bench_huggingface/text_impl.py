@@ -144,7 +144,7 @@ def _read(options: TextOptions) -> list[str]:
 
 
 def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:
-    """Return all tokens in a row, each document ended by `end`, and where each ends."""
+    """Return all documents' tokens, each document ended by `end`, and their end indices."""
     # The name of a special token inside a document is text like any other.
     tokenizer.encode_special_tokens = True
     pieces: list[Tokens] = []

@@ -1,1 +1,1 @@
-"""The ablation ladder: stacks that differ by one item, and what each item adds."""
+"""Ablation ladders: stacks that differ by one item, and the effect of each item."""

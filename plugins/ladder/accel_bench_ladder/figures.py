@@ -1,7 +1,7 @@
-"""What each item of an ablation ladder adds to the rung before, and what leaving it out costs.
+"""Effects of each item of an ablation ladder: of adding it, and of leaving it out.
 
-The figures are estimates over the same rounds as all others, with 95 % intervals. They get no
-verdict: Holm's family is that of the stacks against the baseline.
+Effects are estimates with 95 % intervals, without verdicts: Holm's correction covers only
+comparisons of stacks with the baseline.
 """
 
 from __future__ import annotations
@@ -18,67 +18,66 @@ from accel_bench.analysis.statistics.verdict import ESTIMATE, compare
 from accel_bench.documents.base import Frozen, JsonValue
 
 Held = tuple[int, ...]
-"""Numbers of the items that a stack holds, from 0, in order."""
+"""Indices of a stack's items, from 0, in order."""
 
 
 class MemoryChange(Frozen):
-    """Difference of two peaks in bytes: the mean over rounds, with a 95 % t interval."""
+    """Difference of two peak memories in bytes: mean over rounds, with a 95 % t interval."""
 
     bytes: float
-    """Mean of the paired differences; negative is less."""
+    """Mean of the paired differences; negative for less memory."""
 
     low: float | None
-    """Lower end; null with one round."""
+    """Lower end of the interval; null with one round."""
 
     high: float | None
-    """Upper end; null with one round."""
+    """Upper end of the interval; null with one round."""
 
 
 class LadderFigure(StackComparison):
-    """One stack compared with its neighbour on the ladder: an estimate with a 95 % interval over
-    rounds, not a verdict."""
+    """Comparison of a stack with its neighbour on the ladder, without a verdict."""
 
     stack: str | None
-    """Name of the stack; null where the plan has none."""
+    """Name of the stack; null if the plan has no such stack."""
 
     against: str | None
-    """Name of the neighbour."""
+    """Name of the neighbour on the ladder; null if the plan has no such stack."""
 
     memory: MemoryChange | None = None
-    """Peak memory of the stack less the neighbour's; null where it was not measured alike."""
+    """Peak memory of the stack minus the neighbour's; null if measured by different methods."""
 
 
 class LadderStep(Frozen):
-    """One item of the ladder at one sweep point."""
+    """Effects of one item of the ladder at one sweep point."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
     tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
+    """Name of the sweep point; empty without a sweep."""
 
     number: int
-    """Place of the item, from 1."""
+    """Number of the item, from 1."""
 
     item: str
-    """Its label."""
+    """Label of the item."""
 
     ratio: Interval | None
-    """Speed of the item's rung over the baseline's, as in its row; its verdict stands there."""
+    """Speed ratio to the baseline of the stack with all items up to this one."""
 
     adds: LadderFigure
-    """The rung that ends with this item, against the rung before."""
+    """Stack with all items up to this one, compared with the stack without this one."""
 
     left_out: LadderFigure
-    """Everything without this item, against everything: below 1 it is missed."""
+    """Stack with all items but this one against that of all items; below 1 is a loss."""
 
 
 def ladder_steps(
     rows: Sequence[ExperimentRuns], ratios: Sequence[Interval | None]
 ) -> tuple[LadderStep, ...]:
-    """Return a step for each item at each sweep point; none where no stack stands on a ladder.
+    """Return the effects of each item at each sweep point; empty without stacks of a ladder.
 
-    `ratios` are those of the rows to the baseline of their sweep point.
+    `ratios` are the rows' ratios to the baseline of their sweep point.
     """
     speeds = {id(row): speed for row, speed in zip(rows, ratios, strict=True)}
     on_ladder = (row for row in rows if row.planned.experiment.stack.ladder is not None)
@@ -88,7 +87,7 @@ def ladder_steps(
 def _steps(
     rows: Sequence[ExperimentRuns], speeds: Mapping[int, Interval | None]
 ) -> list[LadderStep]:
-    """Return the steps of one sweep point."""
+    """Return the effects of each item at one sweep point."""
     by_items: dict[Held, ExperimentRuns] = {}
     labels: tuple[str, ...] = ()
     for row in rows:
@@ -116,7 +115,7 @@ def _steps(
 def _figure(
     new: ExperimentRuns | None, old: ExperimentRuns | None, reverse_loss: bool
 ) -> LadderFigure:
-    """Compare one row with another; the loss with that of the row with fewer items."""
+    """Return the comparison of two stacks; the loss is compared with that of fewer items."""
     stack, against = _name(new), _name(old)
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
@@ -135,7 +134,7 @@ def _figure(
 
 
 def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
-    """Return why two rows cannot be compared; empty when they can."""
+    """Return why two stacks cannot be compared; empty if they can."""
     if new is None or old is None:
         return "one of the two stacks is not in the plan"
     if new is old:
@@ -149,7 +148,7 @@ def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
 
 
 def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:
-    """Return the paired differences of the peaks that stand in the table."""
+    """Return the paired difference of two stacks' peak memory; None if measured differently."""
     kind, other = (peak_memory(list(row.completed.values()))[1] for row in (new, old))
     if kind is None or kind != other:
         return None

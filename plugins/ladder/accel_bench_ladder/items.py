@@ -17,10 +17,10 @@ from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import Use
 
 MAXIMUM_ITEMS = 32
-"""Largest number of items on one ladder, which makes nearly twice as many stacks."""
+"""Maximum number of items on a ladder, which makes nearly twice as many stacks."""
 
 LABEL_LENGTH = 48
-"""Largest length of an item's label, so that stack names made from labels fit a folder's name."""
+"""Maximum length of an item's label, so that names of stacks are valid folder names."""
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 """Pattern of an item's `name`: without dots, since names stand in dotted keys."""

@@ -1,4 +1,4 @@
-"""Check that plugins have what a ladder's items name of them."""
+"""Checks that the plugins and options named by a ladder's items exist."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from accel_bench.scenario.models import Work
 from accel_bench_ladder.items import Item
 
 SECTIONS = ("train", "resources")
-"""Parts of the work that hold settings and no plugin's options."""
+"""Sections of the work that contain settings instead of a plugin's options."""
 
 
 def find_plugins(items: Iterable[Item]) -> None:
-    """Refuse a plugin that is not installed; a misspelt section of the work looks like one."""
+    """Raise an error for a plugin that is not installed, or a misspelt section of the work."""
     for item, use in ((one, use) for one in items for use in one.uses):
         try:
             find(use.use)
@@ -29,7 +29,7 @@ def find_plugins(items: Iterable[Item]) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Return the error for an unknown `head.option`; None where an extra brings the plugin."""
+    """Return the error for an unknown `head.option`; None if an extra provides the plugin."""
     if plugin_meant_by(head) is not None:
         return None
     known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
@@ -38,8 +38,11 @@ def _unknown_head(head: str) -> str | None:
 
 
 def check_switches(items: Sequence[Item], held: Sequence[Item], below: set[str]) -> None:
-    """Refuse to switch an option that is not on or off, or one part of a plugin that is named
-    alone too: then it chooses the parts itself. `below` are the plugins of the baseline."""
+    """Refuse items that switch a missing or non-boolean option, or one of a plugin with its own
+    item.
+
+    `below` are the plugins of the baseline, which count like items of their own.
+    """
     named = {use.use for item in held for use in item.uses}
     for item in items:
         if item.switch is None or item.switch[0] not in named:

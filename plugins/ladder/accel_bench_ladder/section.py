@@ -1,4 +1,4 @@
-"""The section of ablation ladders: the effects of adding each item, and of leaving it out."""
+"""The report section `ladder`: effects of adding each item, and of leaving it out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.report.views.training import verdict_column
 from accel_bench_ladder.figures import LadderFigure, LadderStep, MemoryChange, ladder_steps
 
 NAME = "ladder"
-"""Name of the entry point."""
+"""Entry-point name of the section."""
 
 MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
@@ -24,7 +24,7 @@ MEANING = (
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> tuple[LadderStep, ...] | None:
-    """Return what each item of the ladder adds; None without a ladder."""
+    """Return the effects of each item of the ladder; None without a ladder."""
     return ladder_steps(rows, [row.ratio for row in summary.experiments]) or None
 
 
@@ -40,7 +40,7 @@ def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
 
 
 def memory_change(change: MemoryChange) -> str:
-    """Return `-61.2 ±0.5`, in MiB, without the ± if that is 0."""
+    """Return a memory change in MiB such as `-61.2 ±0.5`, without a ± of 0."""
     mean = change.bytes / 2**20
     digits = 0 if abs(mean) >= 100 else 1
     rounded = round(mean, digits)
@@ -50,7 +50,7 @@ def memory_change(change: MemoryChange) -> str:
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:
-    """Return notes on the columns, and on each figure that is missing or has another loss."""
+    """Return notes on the columns, and on missing figures or different losses."""
     return [MEANING, *dict.fromkeys(note for step in steps for note in _step_notes(step))]
 
 
@@ -71,17 +71,17 @@ COLUMNS = (
     number_column("left_out.ratio", "left out", "times", ratio_interval),
     number_column("left_out.memory", "left out", "MiB", memory_change),
 )
-"""Columns of a ladder's table for people."""
+"""Columns of a ladder's printed table."""
 
 OF_A_FIGURE = (
     "stack against rounds ratio verdict_reason memory loss_verdict loss_difference loss_tolerance "
     "loss_reason update_verdict update_difference"
 )
-"""Fields of a figure that the CSV has."""
+"""Fields of a ladder figure in the CSV."""
 
 
 def _step_of(line: Line) -> LadderStep | None:
-    """Return the step whose last item the stack of a CSV's row adds."""
+    """Return the ladder step of the item that a CSV row's stack adds; None for other stacks."""
     steps = line.summary.sections.get(NAME, ())
     own = line.row.stack, line.row.sweep
     return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)
@@ -93,4 +93,4 @@ CSV_COLUMNS = read_at(
     *columns_of(LadderFigure, "adds", "ladder_adds_{}", OF_A_FIGURE),
     *columns_of(LadderFigure, "left_out", "ladder_left_out_{}", OF_A_FIGURE),
 )
-"""Columns of the CSV, on the rows of the rungs."""
+"""CSV columns of the section, in the rows of the ladder's stacks."""

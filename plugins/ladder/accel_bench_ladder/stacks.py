@@ -1,4 +1,4 @@
-"""The ablation ladder: from a list of items to stacks that differ by one item."""
+"""Expansion of an ablation ladder: from a list of items to stacks that differ by one item."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Ladder:
     """Ladder of items on a baseline, with the stacks made from them."""
 
     baseline: str
-    """The stack that every other one extends."""
+    """Name of the stack that all others extend."""
 
     entry: StackEntry
-    """That stack, as the file has it."""
+    """Entry of the baseline stack in the file."""
 
     items: tuple[Item, ...]
 
@@ -52,9 +52,9 @@ class Ladder:
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the stacks of a draft with these values of swept keys; empty if none is a stack's.
+        """Return the stacks of a draft at these swept values; empty if no stack has swept settings.
 
-        Raises ScenarioError for items that change nothing there.
+        Raises ScenarioError for items that change nothing at that sweep point.
         """
         baseline = draft.stack(self.baseline)
         self.refuse_idle_items(baseline, draft.get)

@@ -57,14 +57,14 @@ def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
 
 
 def _obstacle(run: Run, folder: Path) -> str:
-    """Return why this rank cannot take part, after making the folder, before ranks synchronize."""
+    """Return why this rank cannot write, after creating the folder, before synchronizing."""
     if any(kept_elsewhere(parameter) for parameter in run.unwrapped_model.parameters()):
         return "a library keeps the weights in tensors of its own, which it alone can write"
     return _problem_of(lambda: folder.mkdir(exist_ok=True))
 
 
 def _problem_of(action: Callable[[], object]) -> str:
-    """Return an action's exception as a line; empty if it succeeds."""
+    """Return an action's exception as one line; empty if the action succeeds."""
     try:
         action()
     except Exception as error:
@@ -111,7 +111,7 @@ def _state(run: Run, options: CheckpointOptions, full: bool) -> dict[str, Any]:
 
 
 def _first_problem(mine: str) -> str:
-    """Return the first problem of any rank."""
+    """Return the first nonempty problem among all ranks, given this rank's."""
     if not distributed.is_initialized():
         return mine
     found: list[Any] = [None] * distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""Timing of cells with pytest-benchmark's fixture `benchmark`."""
+"""Timing of benchmarks with pytest-benchmark's fixture `benchmark`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from accel_bench_report.selection import SelectionOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceOptions(PriceOptions, SelectionOptions):
-    """Options of `convergence`."""
+    """Options of `results convergence`."""
 
     loss: Annotated[
         float | None, typer.Option(help="A loss: what was used until it was reached is printed.")

@@ -14,7 +14,7 @@ from accel_bench_report.selection import ExperimentOptions
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(PriceOptions, ExperimentOptions):
-    """Options of `cost`."""
+    """Options of `results cost`."""
 
     output: Annotated[
         Literal["table", "json", "csv"], typer.Option("--format", help="How to print.")

@@ -47,7 +47,7 @@ LOWEST = (
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryOptions(SelectionOptions):
-    """Options of `summary`."""
+    """Options of `results summary`."""
 
     group_by: Annotated[
         Names,

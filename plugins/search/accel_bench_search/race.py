@@ -1,11 +1,10 @@
-"""A race of stacks: drop those that are surely not the best, and spend no more rounds on them.
+"""A race of stacks: stacks that are significantly worse than another get no further rounds.
 
-The rounds are looked at after 5, 10, 20, ... of them. A stack is dropped when another one, which
-trains the same as the baseline, is surely faster, and by its estimate by more than the practical
-floor: by the rule of the gate, at the level of the look, and divided by the number of rivals that
-it has. So the best stack of a sweep point is dropped in at most 0.5 % of races, over all looks and
-rivals together (alpha spending with Bonferroni's inequality, as `statistics.sequential` describes
-it).
+Results are judged after 5, 10, 20, ... rounds. A stack is dropped if another stack with equivalent
+training is significantly faster, and by its estimate by more than the practical floor: by the rule
+of the gate, at the level of this look, divided by the number of rivals. So the best stack of a
+sweep point is dropped in at most 0.5 % of races, over all looks and rivals together (alpha spending
+with Bonferroni's inequality, as in `statistics.sequential`).
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from accel_bench.analysis.statistics.verdict import Policy, RoundKey, compare
 from accel_bench.result import Result
 
 Times = Mapping[RoundKey, float]
-"""Compared costs of the runs of a stack: less is better, such as seconds per token."""
+"""Compared cost of a stack by run, lower is better, such as seconds per token."""
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
-"""Returns True if a stack may drop others, by what these rounds show of its training."""
+"""Function that tells if a stack's training in these rounds allows it to drop others."""
 
 
 def run_race(
@@ -38,11 +37,10 @@ def run_race(
     eligible: Eligible,
     failed: Collection[str] = (),
 ) -> list[RaceDrop]:
-    """Return the stacks that are dropped, by all rounds so far; the baseline never is.
+    """Return the stacks to drop by all rounds so far, never the baseline.
 
-    A look is taken once so many rounds are complete in every stack that is still in the race, and
-    always at the same rounds, whatever comes later. What has `failed` leaves the race at the first
-    look for which it has too few rounds: what it dropped before stays dropped.
+    Each look uses the same rounds, once all stacks in the race have completed them. Stacks in
+    `failed` leave the race at the first look for which they lack rounds; their earlier drops stay.
     """
     alive = [name for name in times if times[name]]
     drops: list[RaceDrop] = []
@@ -67,7 +65,7 @@ def run_race(
 def _drop(
     name: str, rivals: Sequence[str], times: Mapping[str, Times], look: int, compared: int
 ) -> RaceDrop | None:
-    """Return that a stack is surely slower than the rival that is furthest ahead of it."""
+    """Return the drop of a stack that is significantly slower than a rival; None otherwise."""
     policy = Policy(points=compared, looks=look)
     found = {rival: compare(times[rival], times[name], policy) for rival in rivals}
     sure = [
@@ -82,12 +80,12 @@ def _drop(
 
 
 def _complete(times: Sequence[Times]) -> list[RoundKey]:
-    """Return the rounds that all of them have, in the order in which they were run."""
+    """Return the rounds that all stacks have completed, in order."""
     return [key for key in (times[0] if times else ()) if all(key in one for one in times)]
 
 
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks of a sweep point that are dropped, by the runs so far."""
+    """Return the stacks of a sweep point to drop, by the runs so far."""
     by_name = {row.planned.experiment.stack.name: row for row in rows}
     if baseline not in by_name or len({row.rate for row in rows}) > 1:
         return []
@@ -120,9 +118,9 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
 
 
 def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
-    """Return the first session alone, then the first two, ...: a drop of one is never taken back.
+    """Return the sets of session ids after each session, in order, so that drops are never undone.
 
-    A later session may run again what failed, and has no round of what was dropped before.
+    Later sessions may repeat failed runs, and have no rounds of stacks dropped before.
     """
     runs = (run for row in rows for run in row.counted.values())
     order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda one: one.started_at)))
@@ -130,9 +128,9 @@ def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
-    """Return each run that counts by itself, whatever came after it, and its compared cost.
+    """Return the valid, locally measured runs of a stack with their compared costs, by round.
 
-    None counts where the compared quantity is not fit for a comparison.
+    Empty if the compared quantity cannot be compared.
     """
     kept = {
         key: run
@@ -147,7 +145,7 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
 
 
 def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:
-    """Return whether the last run of these sessions failed so that a stack is not run again."""
+    """Return whether the last run in these sessions ended such that the stack is not run again."""
     statuses = [run.status for key, run in row.counted.items() if key[0] in sessions]
     return bool(statuses) and statuses[-1] in ENDS_A_STACK
 

@@ -1,4 +1,4 @@
-"""Stored sessions that repeat others by their bundle, for a page of the repeated ones."""
+"""Reproductions of stored sessions by sessions that repeat their bundles, for report pages."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from accel_bench_share.stack_reproduction import (
 )
 
 MOST_MACHINES = 20
-"""Machines whose repetitions of a session are read: those that repeated it last."""
+"""Maximum number of machines whose reproductions are read, the most recent ones."""
 
 
 class Repetition(NamedTuple):
-    """The newest repetition of a session on a machine."""
+    """The newest reproduction of a session on one machine."""
 
     results: Sequence[Result]
-    """Its runs."""
+    """Runs of the reproduction."""
 
     same_machine: bool
-    """True if it ran where the repeated session did."""
+    """True if the reproduction ran on a host of the original session."""
 
 
 class StackRepetition(NamedTuple):
-    """Verdict of one repetition on a stack at a sweep point."""
+    """Verdict of one reproduction on a stack at a sweep point."""
 
     verdict: Finding
     same_machine: bool
 
 
 class Repetitions(NamedTuple):
-    """Repetitions of the sessions of one command, for each machine its newest."""
+    """Reproductions of the sessions of one command, the newest of each machine."""
 
     found: Sequence[Repetition]
 
     def badges(
         self, results: Sequence[Result], baseline: str
     ) -> dict[tuple[str, str], tuple[str, str]]:
-        """Return a badge and its explanation for each repeated stack and sweep point.
+        """Return a badge and its explanation for each reproduced stack and sweep point.
 
-        The baseline has none: it is what ratios are to.
+        The baseline has no badge, since it has no ratio to reproduce.
         """
         found: dict[tuple[str, str], list[StackRepetition]] = {}
         for key, one in self._verdicts(results, baseline):
@@ -71,7 +71,7 @@ class Repetitions(NamedTuple):
 
 
 def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list[Repetitions]:
-    """Return the repetitions of each command's sessions, from the runs of each."""
+    """Return the reproductions of each command's sessions; `commands` are the runs of each."""
     query = select(SESSIONS.c.id).where(SESSIONS.c.document.contains(f'"{REPEATED}"'))
     ids = [row["id"] for row in store.fetch(query)]
     repeating = store.sessions(ids) if ids else []
@@ -79,7 +79,7 @@ def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list
 
 
 def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
-    """Return the badge of a row, and the verdicts of each machine's newest repetition."""
+    """Return a row's badge, and an explanation with the verdicts of each machine's reproduction."""
     machines = count(len(repetitions), "machine")
     counts = Counter(one.verdict for one in repetitions)
     verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
@@ -94,7 +94,7 @@ def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
 def _of_command(
     store: Store, results: Sequence[Result], repeating: Sequence[SessionRecord]
 ) -> list[Repetition]:
-    """Return the repetitions of the sessions of these runs, one for each machine, its newest."""
+    """Return the newest reproduction of these runs' sessions on each machine."""
     repeated = {result.session for result in results}
     own = {result.machine.host for result in results if result.machine}
     found = []
@@ -108,10 +108,10 @@ def _of_command(
 def _by_machine(
     store: Store, repeating: Sequence[SessionRecord], repeated: set[str]
 ) -> dict[str, list[list[str]]]:
-    """Return the sessions of each repetition, the newest last, by the host that they ran on.
+    """Return by host the session ids of each reproduction of the `repeated` sessions, newest last.
 
-    One with `--resume` goes on with all before it that repeat its bundle on its host. What ran on
-    an unknown host stands alone.
+    A session with `--resume` continues all earlier ones that repeat its bundle on its host. A
+    session on an unknown host counts as a machine of its own.
     """
     theirs = [session for session in repeating if _repeats(session, repeated)]
     hosts = _hosts(store, [session.id for session in theirs])
@@ -128,13 +128,13 @@ def _by_machine(
 
 
 def _repeats(session: SessionRecord, repeated: set[str]) -> bool:
-    """Return whether a session repeats a bundle that holds one of these sessions."""
+    """Return whether a session reproduces a bundle that contains one of the `repeated` sessions."""
     ids = session.document.get(REPEATED)
     return isinstance(ids, list) and not repeated.isdisjoint(map(str, ids))
 
 
 def _hosts(store: Store, sessions: Sequence[str]) -> dict[str, str]:
-    """Return the host of each session, where a run names it."""
+    """Return the host of each session, if a run names it."""
     of_these = RUNS.c.session.in_(sessions), RUNS.c.host.is_not(None)
     query = select(RUNS.c.session, RUNS.c.host).where(*of_these).distinct()
     return {row["session"]: row["host"] for row in store.fetch(query)}

@@ -1,4 +1,4 @@
-"""Did repetitions find what a bundle claims? A verdict for each stack, what differs, and where."""
+"""Comparison of a bundle's stacks with their reproduction: verdict, changes, other work."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
 REPRODUCED = finding_words("reproduced", "not reproduced")
-"""Words for the verdicts on a stack, or on a whole bundle, in the order in which they are counted.
-"""
+"""Words for the verdicts on a stack or a whole bundle, in display order."""
 
 MARGIN = 0.05
-"""Relative distance within which two ratios are the same figure."""
+"""Maximum relative difference of two ratios that count as equal."""
 
 
 NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources", "evaluate"}
-"""Parts of a scenario that may differ in a repetition."""
+"""Sections of a scenario that may differ in a reproduction."""
 
 
 class StackReproduction(Frozen):
-    """One stack at one sweep point: there is in the bundle, here is what was measured again."""
+    """One stack at one sweep point: `there` is the bundle, `here` its reproduction."""
 
     stack: str
     """Name of the stack."""
@@ -43,56 +42,56 @@ class StackReproduction(Frozen):
     """Values of the swept keys."""
 
     tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
+    """Name of the sweep point; empty without a sweep."""
 
     is_baseline: bool
-    """True if the others are compared with it; it has no ratio, and so no verdict."""
+    """True for the stack that others are compared with, which has no ratio and no verdict."""
 
     compared: str
-    """Name of what the ratios are ratios of, such as `tokens_per_second`."""
+    """Name of the quantity that the ratios compare, such as `tokens_per_second`."""
 
     claim: str
-    """Verdict of the bundle's own runs on it, as people read it."""
+    """Verdict of the bundle's own runs on the stack, as printed."""
 
     status_here: Status | None
-    """How it ended; null where it was not planned here."""
+    """Status of the stack in the reproduction; null if it was not planned there."""
 
     ratio_there: Interval | None
-    """Times as fast as the baseline, or as good."""
+    """Ratio to the baseline in the bundle."""
 
     ratio_here: Interval | None
-    """Times as fast as the baseline, or as good."""
+    """Ratio to the baseline in the reproduction."""
 
     change: Interval | None = None
-    """Ratio here over the ratio there, with Welch's 95 % interval over rounds."""
+    """`ratio_here` divided by `ratio_there`, with Welch's 95 % interval over rounds."""
 
     tokens_per_second_there: Interval | None
-    """Real tokens per second, global."""
+    """Real tokens per second in the bundle, global."""
 
     tokens_per_second_here: Interval | None
-    """Real tokens per second, global."""
+    """Real tokens per second in the reproduction, global."""
 
     speed_change: Interval | None = None
-    """Speed here over that there; null on another device model. It has no verdict: machines and
-    days differ."""
+    """Speed here divided by speed there, without a verdict, since machines and days differ; null on
+    another device model."""
 
     last_loss_there: float | None = None
-    """Loss of the last step that all stacks took."""
+    """Loss at the last step common to all stacks of the bundle."""
 
     last_loss_here: float | None = None
-    """The same here."""
+    """Loss at the last step common to all stacks of the reproduction."""
 
     verdict: Finding | None
-    """Verdict on the statement that its ratio was reproduced; null for the baseline."""
+    """Verdict on the statement that the ratio was reproduced; null for the baseline."""
 
     reason: str
-    """Why that is the verdict."""
+    """Reason of the verdict."""
 
 
 def reproduce_stacks(
     there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> tuple[StackReproduction, ...]:
-    """Return a row for each experiment of the repeated runs, at least one."""
+    """Return each experiment of a bundle's runs, at least one, compared with its reproduction."""
     before = summarize_results(there, here.baseline)
     same = device_models(there) == device_models(here_runs)
     rows = {row_key(row.stack, row.sweep): row for row in here.experiments}
@@ -105,7 +104,7 @@ def reproduce_stacks(
 
 
 def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
-    """Summarize runs of one scenario as they were stored; what never ran has no row."""
+    """Return the summary of stored runs of one scenario, without experiments that never ran."""
     planned = {(run.experiment.id, run.experiment.stack.name): run.experiment for run in results}
     points = list(dict.fromkeys(one.point for one in planned.values()))
     rows = sorted(
@@ -124,7 +123,7 @@ def _compare(
     runs: tuple[Sequence[Result], Sequence[Result]],
     same_device: bool,
 ) -> StackReproduction:
-    """Compare one row of both."""
+    """Return the comparison of one stack in the bundle with its reproduction."""
     is_baseline = there.stack == baseline
     change, speed = _changes(there, runs, baseline)
     verdict, reason = (None, "") if is_baseline else _judge(there, here, change)
@@ -154,7 +153,7 @@ def _compare(
 def _changes(
     row: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the change of the ratio and of the speed, from there to here, of usable runs."""
+    """Return the change of a stack's ratio and of its speed from the bundle to the reproduction."""
     own = [_usable(results, row, row.stack) for results in runs]
     base = [_usable(results, row, baseline) for results in runs]
     costs = [[one.quantity.costs if one else {} for one in side] for side in (own, base)]
@@ -170,9 +169,9 @@ def _changes(
 def _other_work(
     there: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> str:
-    """Return the settings in which the row or its baseline differ from what was repeated.
+    """Return the settings in which a stack or its baseline differ from the bundle's; empty if none.
 
-    Devices differ between machines, and so do paths, which a bundle does not hold.
+    Devices are ignored, and so are paths, which a bundle does not contain.
     """
     changed: dict[str, tuple[Any, Any]] = {}
     for stack in (there.stack, baseline):
@@ -184,19 +183,19 @@ def _other_work(
 
 
 def _work(experiment: Experiment) -> dict[str, Any]:
-    """Return what an experiment does, as this version reads it."""
+    """Return an experiment's plugins, and its scenario without the sections `NOT_WORK`."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_WORK)
     return {**work, "uses": {use.use: use.options for use in experiment.stack.uses}}
 
 
 def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> list[Result]:
-    """Return the runs of a stack at the row's sweep point."""
+    """Return the runs of a stack at the sweep point of `row`."""
     found = (run for run in results if run.experiment.stack.name == stack)
     return [run for run in found if run.experiment.sweep == row.sweep]
 
 
 def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> ExperimentRuns | None:
-    """Return the runs of a stack at the row's sweep point; None if nothing may rest on them."""
+    """Return the runs of a stack at the row's sweep point; None if they are unusable."""
     found = _of_row(results, row, stack)
     if not found:
         return None
@@ -207,7 +206,7 @@ def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> Ex
 def _judge(
     there: ExperimentSummary, here: ExperimentSummary | None, change: Interval | None
 ) -> tuple[Finding, str]:
-    """Return the verdict on a stack, and why."""
+    """Return the verdict on a stack's reproduction, with the reason."""
     if there.ratio is None:
         return "inconclusive", "the bundle has no ratio of it"
     if here is None or not here.status.completed:
@@ -229,7 +228,7 @@ def _judge(
 def _judge_ratio(
     there: ExperimentSummary, ratio: Interval, change: Interval
 ) -> tuple[Finding, str]:
-    """Compare two ratios: the same figure, the same direction, or surely neither."""
+    """Return the verdict on two ratios, equal, alike in direction or different; and the reason."""
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
         return "inconclusive", "one round has no interval; --rounds 5 measures more"
     low, high = 1 / (1 + MARGIN), 1 + MARGIN
@@ -252,5 +251,5 @@ def _distance(change: Interval) -> str:
 
 
 def row_key(stack: str, sweep: Mapping[str, JsonValue]) -> tuple[str, str]:
-    """Return what tells a row of a session from its others."""
+    """Return the key of a stack at a sweep point."""
     return stack, canonical_json(dict(sweep))

@@ -147,7 +147,7 @@ def _experiment(runs: Sequence[Result], whole: bool) -> Section:
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are known."""
+    """Return the values that are not null."""
     return {key: value for key, value in values.items() if value not in (None, "", [], {})}
 
 

@@ -1,4 +1,4 @@
-"""The kit that `accel_bench.testing` hands to authors of plugins, whose docstring explains it."""
+"""Implementation of `accel_bench.testing`, the test kit for authors of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clauses that are proven by running the plugin beside its baseline on a tiny model."""
+"""Contract clauses that are proven by running a plugin beside its baseline on a tiny model."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from accel_bench_testing.tiny import model_of, models_of_task, shrunk
 from accel_bench_testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
 
 UNDONE = "undone at the end"
-"""Name of the clause about changes that outlive a run."""
+"""Name of the clause on changes that outlive a run."""
 
 SAME_LOSSES = "same seed, same losses"
 """Name of the clause about `deterministic`."""
 
 ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
-"""Advice, after the first, on a violation in one setting alone."""
+"""Advice on a violation in only one dtype or architecture."""
 
 USUAL_ARCHITECTURES = ("LlamaForCausalLM", "GPT2LMHeadModel")
-"""Architectures on which a plugin that declares none is tried."""
+"""Architectures to try a plugin on that declares none."""
 
 USUAL_DTYPES = ("float32", "bfloat16")
-"""Dtypes in which a plugin that declares none is tried."""
+"""Dtypes to try a plugin with that declares none."""
 
 
 def steps(trials: TrialRuns) -> Iterator[CheckStep]:
-    """Yield the steps that run the plugin: in the usual setting first, then in others.
+    """Yield the steps that run the plugin: first with the usual model and dtype, then with others.
 
-    A step reads the runs of earlier ones, and repeats them in a process that starts with it.
+    A step uses the runs of earlier steps, which a new process repeats.
     """
     yield RUN, lambda: _runs(trials)
     if _obstacle(trials) is not None:
@@ -56,7 +56,7 @@ def steps(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _runs(trials: TrialRuns) -> Iterator[Clause]:
-    """Run the plugin in the usual setting, and search for its needs if that fails."""
+    """Run the plugin with the usual model and dtype; if that fails, search for undeclared needs."""
     if obstacle := _obstacle(trials):
         yield obstacle
         return
@@ -71,7 +71,7 @@ def _runs(trials: TrialRuns) -> Iterator[Clause]:
 
 @cache
 def _obstacle(trials: TrialRuns) -> Clause | None:
-    """Return the reason why the plugin is not run at all, as a clause; None without one."""
+    """Return a clause with the reason why the plugin is not run at all; None without one."""
     if reason := _cannot_be_tried(trials):
         return unproven(RUN, f"{reason}; only its declarations were checked")
     try:
@@ -87,7 +87,7 @@ def _obstacle(trials: TrialRuns) -> Clause | None:
 
 
 def _undone(trials: TrialRuns) -> list[Clause]:
-    """Compare the process before and after a run, and after a run that fails early."""
+    """Return the clauses on process changes left by a run, and by a run that fails early."""
     execution = trials.execution
     left = [*_left(execution.left)]
     if execution.result.status.completed:
@@ -96,7 +96,7 @@ def _undone(trials: TrialRuns) -> list[Clause]:
 
 
 def _shown(trials: TrialRuns) -> Iterator[Clause]:
-    """Check the result of the usual setting."""
+    """Yield the clauses proven by the result with the usual model and dtype."""
     result = trials.execution.result
     replaced = [
         f"{text} while the window was measured; what measures must be left alone"
@@ -125,7 +125,7 @@ def _cannot_be_tried(trials: TrialRuns) -> str:
 
 
 def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
-    """Return the clause that blames the author's scenario, or else an unsupported dtype."""
+    """Return the clause for a failed baseline: a faulty scenario, or an unsupported dtype."""
     if not trials.scenario and baseline.status is Status.INVALID:
         return unproven(
             RUN, f"not even the baseline runs {_setting(baseline)}: {ending_of(baseline)}"
@@ -134,7 +134,7 @@ def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
 
 
 def _left(texts: Collection[str], known: Collection[str] = (), where: str = "") -> Iterator[str]:
-    """Yield changes that a run has left in the process, except `known` ones, with advice."""
+    """Yield sentences on changes that a run left in the process, except `known` ones."""
     for text in texts:
         if text not in known:
             yield f"{where}{text}; undo it by run.on_close or close_run"
@@ -155,7 +155,7 @@ def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
 
 
 def _repeated(trials: TrialRuns) -> Clause:
-    """Compare the losses of a second run, if the plugin declares that they are equal."""
+    """Return the clause on equal losses of a second run, for a plugin declared deterministic."""
     name, result = SAME_LOSSES, trials.execution.result
     if not trials.kind.deterministic:
         return unproven(name, "`deterministic` is not claimed")
@@ -176,7 +176,7 @@ def _repeated(trials: TrialRuns) -> Clause:
 
 
 def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
-    """Try the other dtypes on the usual model, and the other architectures in the usual dtype."""
+    """Yield steps with other dtypes on the usual model, and with other architectures."""
     model, kind = trials.usual.plugin.experiment.scenario.model, trials.kind
     usual = f"{model.dtype} on {model.id}"
     yield "dtypes", lambda: [proven("dtypes", usual)]
@@ -190,7 +190,7 @@ def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
-    """Return the architectures on which a plugin that declares none is tried."""
+    """Return the architectures to try a plugin on that declares none."""
     if "task" not in trials.slots:
         return USUAL_ARCHITECTURES
     cards = list_cards()
@@ -199,7 +199,7 @@ def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
 
 
 def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
-    """Run the plugin on the catalog's smallest model with an architecture."""
+    """Yield the clauses of a run on the catalog's smallest model of an architecture."""
     name = model_of(architecture)
     if name is None:
         return [unproven("architectures", f"no model of the catalog is a {architecture}")]
@@ -216,7 +216,7 @@ def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
 def _in_setting(
     trials: TrialRuns, clause: str, value: str, model: Mapping[str, Any]
 ) -> Iterator[Clause]:
-    """Run plugin and baseline with other settings of the model."""
+    """Yield the clauses of runs of plugin and baseline with other model settings."""
     trial = trials.plan(model=model)
     if trial.plugin.skipped:
         yield violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")

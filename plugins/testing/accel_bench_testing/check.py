@@ -19,7 +19,7 @@ from accel_bench_testing.tiny import MODEL
 from accel_bench_testing.trial_runs import TrialRuns
 
 FATAL = frozenset({"known hooks", "declarations", "requirements"})
-"""Clauses that must hold before any run is tried."""
+"""Names of clauses that must hold before any run."""
 
 
 def check_plugin(  # noqa: PLR0913 - all but the name have defaults
@@ -55,7 +55,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
 
 
 def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Yield all clauses; without an importable class, only those that need none."""
+    """Yield all clauses; for a class that cannot be imported, only those that need no class."""
     try:
         plugin = find(trials.name)
     except AccelBenchError as error:
@@ -69,7 +69,7 @@ def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
 
 
 def _import_libraries(scenario: Mapping[str, Any]) -> None:
-    """Import the libraries of the tiny model here: processes are then forked with them."""
+    """Import the libraries of the tiny model, so that forked processes have them."""
     importlib.import_module("torch")
     if scenario.get("model", {}) != {"use": "null"}:
         loading = importlib.import_module("accel_bench.modeling.loading")
@@ -77,7 +77,7 @@ def _import_libraries(scenario: Mapping[str, Any]) -> None:
 
 
 def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
-    """Yield the steps of the check: the class, and then its runs."""
+    """Yield the steps of the check: first the class, then the runs."""
     trials.root = folder
     yield "entry point", lambda: _entry_point(trials)
     if not trials.importable:
@@ -89,7 +89,7 @@ def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
 
 
 def _entry_point(trials: TrialRuns) -> list[Clause]:
-    """Import the plugin's class."""
+    """Import the plugin's class; return the clause on its entry point."""
     assert trials.kind
     return [proven("entry point", f"{find(trials.name).entry.value} is a Plugin")]
 

@@ -1,7 +1,7 @@
-"""Trial of clauses in a process of its own, whose crash becomes a line of the report.
+"""Execution of clauses in a separate process, whose crash is reported as a clause.
 
-One process serves one clause after another. It is forked if that is safe, so that nothing is
-imported twice, and replaced only when the plugin has ended it, stopped it or filled its log.
+One process executes successive steps. It is forked if that is safe, which saves imports, and
+replaced only when the plugin has ended or blocked it, or filled its log.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from accel_bench_testing.report import CheckStep, Clause, unproven, violated
 from accel_bench_testing.tiny import this_machine
 
 CLAUSE_SECONDS = 120.0
-"""Seconds that the process may take for one clause, with its runs."""
+"""Time limit in seconds of one clause with its runs."""
 
 LOG_BYTES = 2**26
-"""Bytes that the process may write to its output and to the logs of runs."""
+"""Maximum bytes of the process's output and of the logs of runs."""
 
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
 AUTOGRAD = "pt_autograd_"
-"""Prefix of the names of autograd's threads for devices."""
+"""Prefix of the names of autograd's device threads."""
 
 AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """Pattern of a frame as `faulthandler` writes it."""
@@ -49,10 +49,10 @@ Steps: TypeAlias = Callable[[Path], Iterable[CheckStep]]
 
 
 def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> Iterator[Clause]:
-    """Run steps in processes; yield their clauses, and one for each step that ended its process.
+    """Run steps in separate processes; yield their clauses, and a violated one for each crash.
 
-    Nothing is run after a process that ended before the end of the step `needed`. `steps` is
-    pickled if the process cannot be forked, or unless `fork`.
+    If a process ends before the step `needed` is complete, nothing else is run. `steps` is pickled
+    if the process cannot be forked, or with `fork` false.
     """
     method = "fork" if fork and _can_fork() else "spawn"
     first, ready = 0, False
@@ -74,8 +74,8 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
 def _can_fork() -> bool:
     """Return whether a process forked from this one can train.
 
-    False with GPUs, and once autograd has started threads for devices, which compiled code makes a
-    torch built for GPUs do without any.
+    False with GPUs, and once autograd has started device threads, which compiled code also does
+    with a CUDA build of torch on a machine without GPUs.
     """
     names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
     return not this_machine().gpus and not any(name.startswith(AUTOGRAD) for name in names)
@@ -83,21 +83,21 @@ def _can_fork() -> bool:
 
 @dataclass
 class Child:
-    """One process for steps, with its progress."""
+    """A process that executes steps, with its progress."""
 
     steps: Steps
     folder: Path
     first: int
-    """Number of the process's first step."""
+    """Index of the process's first step."""
 
     seconds: float
     method: str
 
     last: int = -1
-    """Number of the step that the process began last."""
+    """Index of the last step that the process began."""
 
     step: str = "entry point"
-    """Name of the step that the process began last."""
+    """Name of the last step that the process began."""
 
     over: set[str] = field(default_factory=set)
     """Names of the steps that the process completed."""
@@ -159,28 +159,28 @@ class Child:
         return ""
 
     def _where(self) -> str:
-        """Return the hook and the line in which the process was, if known."""
+        """Return the hook and the source line that the process was executing, if known."""
         phase = last_phase(self.folder)
         frame = last_frame(self.folder / LOG)
         return f"{f' (in {phase})' if phase else ''}{f' at {frame}' if frame else ''}"
 
 
 def not_ended(what: str, seconds: float) -> str:
-    """Return the sentence about something that exceeded a clause's time limit."""
+    """Return a sentence on code that exceeded the time limit of a clause."""
     return f"{what} had not ended after {seconds:g} s; check_plugin(seconds=...) allows more"
 
 
 DONE = "done"
-"""Message of a process that has done all steps."""
+"""Message of a process that has completed all steps."""
 
 LOG = "clauses.log"
-"""File with a process's output, and with its stacks when it was ended."""
+"""Name of the file with a process's output, and its stack traces if it was ended."""
 
 
 def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int) -> None:
-    """Run all steps from the `first` on, in a process for nothing else.
+    """Execute all steps from index `first` on; the main function of the separate process.
 
-    It ends with its parent: nothing else would end a plugin that never returns.
+    The process ends with its parent, since a plugin that never returns would keep it alive.
     """
     die_with_parent(parent)
     with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int
 
 
 def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) -> Iterator[Clause]:
-    """Yield the clauses of a step, or a violated clause in place of its error."""
+    """Yield the clauses of a step; if it raises an error, a violated clause instead."""
     try:
         yield from attempt()
     except AccelBenchError as error:
@@ -233,7 +233,7 @@ def last_frame(log: Path) -> str:
 
 @contextlib.contextmanager
 def warnings_ignored() -> Iterator[None]:
-    """Ignore warnings about forking a process with threads, none of which the child uses."""
+    """Ignore warnings about forking a process with threads, which the child does not use."""
     import warnings
 
     with warnings.catch_warnings():

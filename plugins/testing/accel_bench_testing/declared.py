@@ -39,7 +39,7 @@ HEAVY = (
     "torch",
     "transformers",
 )
-"""Packages that a plugin's module must not import, since it is imported for lists and plans."""
+"""Packages that a plugin's module must not import at its top level."""
 
 Effects: TypeAlias = tuple[list[str], list[str], str]
 """Effects of an import: new top-level packages, changed environment variables, and output."""
@@ -79,9 +79,9 @@ print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 
 
 def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Import the module and plan with it in a fresh process: nothing heavy, set or printed.
+    """Yield the clauses on heavy imports, changed variables and output of importing and planning.
 
-    Half of the `seconds` are for the import, which must finish on a busy machine too.
+    A fresh process does both. Half of `seconds` are for the import on a busy machine.
     """
     name, module = "light import", plugin.entry.module
     try:
@@ -103,7 +103,7 @@ def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> 
 def _light(
     name: str, who: str, effects: Effects, heavy: Sequence[str], instead: str
 ) -> list[Clause]:
-    """Check that nothing heavy was imported, no environment variable set and nothing printed."""
+    """Return the clauses on an import's effects: no heavy package, no variable set, no output."""
     imported, changed, printed = effects
     problems = []
     if found := [package for package in heavy if package in imported]:
@@ -124,7 +124,7 @@ def _light(
 def of_the_class(
     plugin: InstalledPlugin, kind: type[Plugin[Any]], options: Mapping[str, Any]
 ) -> Iterator[Clause]:
-    """Check a plugin's class, its options and its distribution."""
+    """Yield the clauses on a plugin's class, its options and its distribution."""
     hooks, wrong = implemented(kind), validation_problems(kind)
     if not hooks and not wrong:
         wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
@@ -153,7 +153,7 @@ def of_the_class(
 
 
 def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield pairs of declarations that no stack can satisfy together."""
+    """Yield sentences on declarations that contradict each other in every stack."""
     needed = slot_defaults().needed_adapter
     adapter = {needed} if kind.needs_adapter else set()
     for one, names, other, others in (
@@ -167,7 +167,7 @@ def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 
 def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterator[Clause]:
-    """Check that unknown options and wrong types are refused, and that values are frozen."""
+    """Yield the clauses that options refuse unknown names and wrong types, and are frozen."""
     name = "strict options"
     if free := [field for field in model.model_fields if _reads_first(model, field)]:
         yield unproven(
@@ -179,7 +179,7 @@ def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterato
 
 
 def _declared_range(plugin: InstalledPlugin) -> Clause:
-    """Check that the distribution declares its versions of accel-bench."""
+    """Return the clause that the distribution declares its supported versions of accel-bench."""
     name, ours = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:
         return proven(name, "it comes with accel-bench")
@@ -234,7 +234,7 @@ def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
 
 
 def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each wrong value that the options accept."""
+    """Yield a sentence for each value of a wrong type that the options accept."""
     label = model.__name__
     try:
         validate(model, dict(options), lambda _: label, PluginError)

@@ -40,7 +40,7 @@ def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attribut
 
 
 def _task_of(scenario: Scenario) -> Any:
-    """Return the plugin of the slot `task`."""
+    """Return the plugin in the slot `task` of a scenario."""
     kind = load_class(scenario.task.use, allow_torch=True)
     return kind(kind.Options.model_validate(scenario.task.options), scenario.task.use)
 

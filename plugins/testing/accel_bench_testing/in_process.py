@@ -53,7 +53,7 @@ class Execution:
     """Changes in the process that remain after `close_run`, in words; empty unless watched."""
 
     replaced: list[str] = field(default_factory=list)
-    """Replaced functions that measure, found in the measured window, in words."""
+    """Sentences on measuring functions that were found replaced in the window."""
 
     imported: list[str] = field(default_factory=list)
     """Packages imported between `prepare_process` and the window."""
@@ -90,20 +90,20 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """End a run that is meant to fail here, as the last of these hooks."""
+        """End a run that is meant to fail after this hook."""
         self.modules = frozenset(sys.modules)
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Check functions that measure for replacements, after the last hook before the window."""
+        """Check that no measuring function is replaced, after the last hook before the window."""
         self._compare_measuring()
         self.imported = sorted({one.partition(".")[0] for one in {*sys.modules} - self.modules})
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Check functions that measure again, since the steps may have replaced them."""
+        """Check again that no measuring function is replaced, after the steps."""
         self._compare_measuring()
 
     def _compare_measuring(self) -> None:
@@ -111,7 +111,7 @@ class InProcess(Plugin[Options]):
             self.replaced += replaced_measuring(self.initial)
 
     def _work(self, job: Job) -> RankResult:
-        """Run the code of `python -m accel_bench.worker` without its process."""
+        """Run the code of `python -m accel_bench.worker` in this process."""
         settings.set_environment(job.experiment.scenario.environment)
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
@@ -153,11 +153,11 @@ class EndedRank:
 def run_in_process(
     planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
-    """Prepare and measure one experiment in this process, and restore the process.
+    """Prepare and measure one experiment in this process, and restore the process's state.
 
-    A failed preparation's result is returned, as in the product. Changes left by the run are only
-    searched if it is `watched`; `changes` compares its update with those of other runs. Ctrl-C is
-    raised again.
+    The result of a failed preparation is returned. Changes of the process are only recorded if
+    `watched`; `changes` compares the run's weight update with those of other runs. Ctrl-C is raised
+    again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
@@ -171,7 +171,7 @@ def run_in_process(
 
 
 def fail_in_process(planned: Planned, root: Path) -> Execution:
-    """Start to measure an experiment, and end it after `prepare_process` of all its plugins."""
+    """Run an experiment that ends after `prepare_process` of all its plugins."""
     return _attempt(planned, root, _here(fails=True, watched=True))
 
 
@@ -186,7 +186,7 @@ def _attempt(
     purpose: Literal["prepare", "measure"] = "measure",
     changes: PendingUpdates | None = None,
 ) -> Execution:
-    """Create a folder and an attempt, then run it with all of the product's checks."""
+    """Return the execution of an attempt in a new folder, with all checks of `accel-bench run`."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     (caches := root / "cache").mkdir(exist_ok=True)

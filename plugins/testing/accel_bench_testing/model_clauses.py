@@ -32,7 +32,7 @@ def _run(trials: TrialRuns, **work: Any) -> Result:
 
 
 def accumulation(trials: TrialRuns) -> Clause:
-    """Compare the losses of the same samples in micro-batches of one."""
+    """Return the clause that micro-batches of one give the losses of a whole batch."""
     if getattr(trials.kind, "batch_dependent", False):
         return unproven("accumulation", "the loss of a sample depends on its micro-batch")
     train = trials.usual.plugin.experiment.scenario.train
@@ -45,7 +45,7 @@ def accumulation(trials: TrialRuns) -> Clause:
 
 
 def _memory(trials: TrialRuns) -> Clause:
-    """Check that heavy imports precede the reading of the model's memory."""
+    """Return the clause that heavy imports precede the model's memory reading."""
     own = trials.kind.__module__.partition(".")[0]
     late = [
         package
@@ -62,7 +62,7 @@ def _memory(trials: TrialRuns) -> Clause:
 
 
 def _vocabulary(trials: TrialRuns) -> Clause:
-    """Check that data with more tokens than the model has embeddings is refused."""
+    """Return the clause that data with more token ids than the model's embeddings are refused."""
     if trials.usual.plugin.experiment.scenario.data.use == "null":
         return unproven("vocabulary", "the data has no tokens")
     if "data" in trials.slots:
@@ -79,7 +79,7 @@ def _vocabulary(trials: TrialRuns) -> Clause:
 
 
 def _checkpointing(trials: TrialRuns) -> Clause:
-    """Compare the losses of a run that recomputes its activations."""
+    """Return the clause that activation checkpointing gives equal losses."""
     result = _run(trials, train={"gradient_checkpointing": True})
     if result.status.completed:
         return _same_losses("checkpointing", trials, result, "under gradient_checkpointing")

@@ -35,7 +35,7 @@ SEEN_THROUGH = (
     "and backend flags, its hooks of all modules and optimizers, the functions of the standard "
     f"library, torch, {', '.join(WATCHED)}, and the threads, processes and files of Python code"
 )
-"""Description of the state that is read before and after a run; nothing else is compared."""
+"""Description of the process state that is compared before and after a run."""
 
 MEASURING = ("time.", "torch.cuda.")
 """Prefixes of the modules that measure or synchronize, such as clocks and events: none of their
@@ -248,7 +248,7 @@ def _is_cache_of_torch(name: str, was: Any, now: Any) -> bool:
 
 
 def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield replaced or removed functions; additions at a library's first use are harmless."""
+    """Yield sentences on replaced or removed functions; a library's additions are harmless."""
     for (owner, name), was in before.items():
         now = after.get((owner, name))
         if now is was or _wraps_itself(owner, now):

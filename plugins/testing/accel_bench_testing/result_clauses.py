@@ -1,4 +1,4 @@
-"""Clauses that the result of one run proves or violates."""
+"""Contract clauses that are judged by the result of one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_EVIDENCE = 100_000
 
 
 def adapter(trials: TrialRuns, result: Result) -> Clause:
-    """Compare `needs_adapter` with the run."""
+    """Return the clause on `needs_adapter`, judged by the run."""
     used = result.experiment.scenario.adapter.use
     if trials.kind.needs_adapter or "adapter" in trials.slots:
         return proven("needs_adapter", f"it runs with the adapter {used!r}")
@@ -42,7 +42,7 @@ def adapter(trials: TrialRuns, result: Result) -> Clause:
 
 
 def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Run a failed plugin with an adapter, and report an undeclared need for one."""
+    """Run a failed plugin with an adapter, and yield a clause if that was an undeclared need."""
     alone = result.experiment.scenario.adapter.use == "none"
     if trials.kind.needs_adapter or "adapter" in trials.slots or not alone:
         return
@@ -56,7 +56,7 @@ def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
 
 
 def gradients(result: Result) -> Clause:
-    """Report how many trained tensors got a gradient in the first step; a run needs all."""
+    """Return the clause on the number of trained tensors with a gradient in the first step."""
     flow = result.ranks[0].effective.gradient_flow
     if flow is None:
         return unproven("gradient flow", "nothing is trained by torch")
@@ -65,7 +65,7 @@ def gradients(result: Result) -> Clause:
 
 
 def cut_gradient(result: Result) -> Iterator[Clause]:
-    """Yield a clause if a run has ended because trained tensors got no gradient."""
+    """Yield a violated clause if trained tensors without gradient ended the run."""
     flow = result.ranks[0].effective.gradient_flow if result.ranks else None
     if flow is not None and flow.modules_without_gradient:
         cut = ", ".join(flow.modules_without_gradient[:3])
@@ -77,7 +77,7 @@ def cut_gradient(result: Result) -> Iterator[Clause]:
 
 
 def evidence(trials: TrialRuns, result: Result) -> Clause:
-    """Check that the plugin shows that it acted."""
+    """Return the clause that the plugin reports evidence of its effect."""
     shown = result.ranks[0].evidence.get(trials.name)
     metrics = (*result.ranks[0].metrics, *result.metrics)
     # What fills a slot acts in every run; what stands in the stack may have nothing to do.
@@ -93,7 +93,7 @@ def evidence(trials: TrialRuns, result: Result) -> Clause:
 
 
 def output(trials: TrialRuns, result: Result) -> list[Clause]:
-    """Check the amount of a run's prints, logs and evidence."""
+    """Return the clauses on the size of a run's output, logs and evidence."""
     log = trials.root / result.folder / "rank0.log"
     written = os.fstat(1).st_size + (log.stat().st_size if log.exists() else 0)
     shown = len(json.dumps(result.ranks[0].evidence.get(trials.name)))
@@ -113,7 +113,7 @@ def output(trials: TrialRuns, result: Result) -> list[Clause]:
 
 
 def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
-    """Compare the loss with the baseline's, by the rule of the reports."""
+    """Return the clause on the loss compared with the baseline's."""
     name = "loss of the baseline"
     if not set(trials.slots) <= SAME_WORK:
         return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
@@ -132,7 +132,7 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Clause]:
-    """Compare loss and update with the baseline's; another loss implies another update."""
+    """Yield the clauses on loss and weight update compared with the baseline's."""
     by_loss = loss(trials, baseline, result)
     yield by_loss
     if by_loss.outcome != "violated" and set(trials.slots) <= SAME_WORK:
@@ -140,7 +140,7 @@ def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Cl
 
 
 def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
-    """Compare the change of the weights with the baseline's, by the rule of the reports."""
+    """Return the clause on the weight update compared with the baseline's."""
     name = "update of the baseline"
     found = compare_training({("", 0): baseline}, {("", 0): result})
     rule = "its update_tolerance" if found.update_tolerance_by else "it declares none"
@@ -158,15 +158,14 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def _designed(verdict: str, excused: bool) -> str:
-    """Return the remark that a training differs by design, and whether it may be called faster;
-    empty for an equal training."""
+    """Return the remark on a training that differs by design; empty for an equal training."""
     if verdict != DESIGNED:
         return ""
     return f", {DESIGNED}" if excused else f", {DESIGNED}: too far apart to be called faster"
 
 
 def _ways_out(declaration: str) -> str:
-    """Return advice to an author on a training that differs from the baseline's."""
+    """Return advice to an author whose plugin trains differently from the baseline."""
     return (
         f"if that is by design, declare {declaration}, or where it trains something else say "
         "check_plugin(..., other_work=True)"
@@ -174,7 +173,7 @@ def _ways_out(declaration: str) -> str:
 
 
 def own_steps(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Check a plugin's steps for observation, if it observes any."""
+    """Yield the clauses on a plugin's steps after the window, if it observes any."""
     assert trials.kind
     if "observe_steps" not in implemented(trials.kind):
         return

@@ -1,4 +1,4 @@
-"""Runs of one plugin on a tiny model, or of a scenario, in process; the program itself."""
+"""Runs of one plugin on a tiny model, or of a scenario, in process; and of the whole program."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run_or_skip(
 
 
 def needs_processes(name: str, slots: tuple[str, ...]) -> str:
-    """Return the reason why a plugin cannot be tried in one process; empty without one."""
+    """Return why a plugin cannot run in a single process; empty if it can."""
     for slot in slots:
         if slot in STARTS_PROCESSES:
             return (

@@ -56,7 +56,7 @@ SMALL: dict[str, Any] = {key: value for value, keys in KINDS for key in keys.spl
 """Values that make an architecture small, by configuration key."""
 
 FEWER_TOKENS = 1024
-"""Vocabulary of the data for trials of a task."""
+"""Vocabulary size of the data for trials of tasks."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
-    """Return the machine, read once in a process."""
+    """Return this machine's description, read once per process."""
     return read_machine()
 
 

@@ -1,4 +1,4 @@
-"""Traces of a run: threads, processes and files that outlive it, and its output."""
+"""Traces of a run: threads, processes and files that outlive it, and text that it prints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 JOIN_SECONDS = 0.5
-"""Seconds that a thread may take to end after being asked to."""
+"""Seconds within which a thread must end after it was asked to."""
 
 NO_FILES = ("/dev", "/proc", "/sys")
 """Folders whose files do not count as files left behind."""
@@ -59,7 +59,7 @@ class Traces:
     threads: list[tuple[threading.Thread, str]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
     started_by: str = ""
-    """Module that has started a process last."""
+    """Module that last started a process."""
 
     printed: dict[str, str] = field(default_factory=dict)
     """First text that each module has printed, by module."""
@@ -162,7 +162,7 @@ def watch(job: Job) -> Traces:
 
 
 def _noted_start(thread: threading.Thread) -> None:
-    """Start a thread, and record its module, which not every Python's audit events contain."""
+    """Start a thread, and record the module that starts it, which some audit events lack."""
     if _Watching.traces is not None and (module := _author()):
         _Watching.traces.threads.append((thread, module))
     _START(thread)
@@ -176,7 +176,7 @@ def is_library(module: str) -> bool:
 
 
 def _author() -> str:
-    """Return the module that calls the standard library; empty if it is no plugin's."""
+    """Return the plugin module that calls the standard library; empty for other callers."""
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

@@ -30,10 +30,10 @@ class TrialRuns:
     """Keys of a scenario, merged over the tiny one."""
 
     archs: Sequence[str] | None
-    """Architectures that the author names; None for those that the class declares."""
+    """Architectures given by the author; None for those that the class declares."""
 
     dtypes: Sequence[str] | None
-    """Dtypes that the author names; None for those that the class declares."""
+    """Dtypes given by the author; None for those that the class declares."""
 
     device: str
     """Device type of the runs, `cpu` or `cuda`."""
@@ -67,12 +67,12 @@ class TrialRuns:
 
     @cached_property
     def usual(self) -> Trial:
-        """Plans of the plugin and its baseline in the setting that is tried first."""
+        """Plans of the plugin and its baseline with the usual model and dtype."""
         return self.plan()
 
     @cached_property
     def execution(self) -> Execution:
-        """First run of the plugin in the usual setting."""
+        """First execution of the plugin with the usual model and dtype."""
         return self.run(self.usual)
 
     def plan(self, **work: Mapping[str, Any]) -> Trial:
@@ -95,7 +95,7 @@ class TrialRuns:
 
 
 def own_reasons(result: Result) -> list[str]:
-    """Return reasons why a run is not `ok`, except instability of a busy machine."""
+    """Return reasons of a status other than `ok`, except instability of a busy machine."""
     if not result.status.completed:
         return list(result.reasons)
     windows = [rank.window for rank in result.ranks if rank.window]
@@ -116,6 +116,6 @@ def ending_of(result: Result) -> str:
 
 
 def losses(result: Result) -> list[float | None]:
-    """Return the losses from the first step on."""
+    """Return the losses of all steps, warm-up included."""
     windows = [rank.window for rank in result.ranks if rank.window]
     return [sample.loss for window in windows for sample in window.all_steps]

@@ -70,7 +70,7 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any] | None:
-        """Return evidence of the replicas, whoever wrapped the model; None for another strategy."""
+        """Return JSON evidence of the replicas, by any engine; None for another strategy."""
         from torch.nn.parallel import DistributedDataParallel
 
         return _evidence(run) if isinstance(run.model, DistributedDataParallel) else None

@@ -1,4 +1,4 @@
-"""The memory that an experiment needs at least, by its model's configuration alone."""
+"""Lower bound of an experiment's memory, from its model's configuration alone."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ REPLICATES = "DistributedDataParallel"
 def memory_need(
     experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> MemoryNeed | None:
-    """Return what weights, gradients and optimizer state take; None where no plugin says it.
+    """Return the least bytes of weights, gradients and optimizer state; None if undeclared.
 
-    A lower bound: what an adapter trains is not counted, and where ranks may share the model, each
-    is taken to hold its part alone.
+    It is a lower bound: an adapter's trained parameters are not counted, and if a parallel strategy
+    may shard the model, each rank is assumed to hold only its shard.
     """
     scenario = experiment.scenario
     parts = _bytes_per_parameter(active.answers("load_model"), experiment)
@@ -90,7 +90,7 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
 
 
 def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
-    """Return what gives how many times a part of the model is in one device's memory, at least."""
+    """Return a function from a part of the model to its least copies in one device's memory."""
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
     known = None
     if parallel is not None:

@@ -50,7 +50,7 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
 
 
 def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Parameter]:
-    """Return the experts' parameters that tokens are sent to, which nothing gathers."""
+    """Return the parameters of experts that get dispatched tokens; FSDP2 ignores them."""
     return {one for one in model.parameters() if options.dispatch and is_sharded(one)}
 
 

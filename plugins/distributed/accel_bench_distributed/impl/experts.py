@@ -90,11 +90,11 @@ class DividedExperts:
 
 
 class DispatchedExperts:
-    """Forward of a layer's experts on a rank with tokens of its own.
+    """Forward of a layer's experts on a rank with its own tokens.
 
-    Each token is sent to the ranks of its experts, and what they compute is sent back. Gradients of
-    the experts are of all ranks' tokens: they are divided by the number of ranks, as FSDP2 averages
-    those of everything else.
+    Each token is sent to the ranks of its experts, and their outputs are sent back. Expert
+    gradients cover the tokens of all ranks: they are divided by the number of ranks, like FSDP2's
+    averages.
     """
 
     def __init__(self, layer: Any, mesh: DeviceMesh) -> None:
@@ -131,9 +131,9 @@ class DispatchedExperts:
 
 
 def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return what experts computed, in the graph of their inputs even if no token came.
+    """Return the experts' output, connected to the graph of `inputs` even if no token was received.
 
-    The other ranks wait for this one's gradients.
+    Otherwise the other ranks would wait for this rank's gradients.
     """
     if computed.requires_grad:
         return computed

@@ -90,7 +90,7 @@ class InputGroup:
 
 
 class LaterLayer:
-    """A later layer of a group.
+    """A later projection of an input group; its bound method compiles once for all blocks.
 
     A bound method compiles once, a partial function once per block.
     """

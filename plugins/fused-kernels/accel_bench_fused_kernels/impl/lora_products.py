@@ -283,6 +283,6 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _given(matrix: torch.Tensor | None) -> torch.Tensor:
-    """Return the matrix of a part that has an adapter."""
+    """Return the matrix, which is not None in a projection with an adapter."""
     assert matrix is not None
     return matrix
