@@ -1,1 +1,1 @@
-"""`accel-bench ab`: any training commands side by side, observed from within, judged as stacks."""
+"""`accel-bench ab` and `bisect`: training commands compared, observed from within."""

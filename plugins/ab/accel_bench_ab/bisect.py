@@ -101,7 +101,7 @@ def bisect(options: BisectOptions) -> int:
 
 
 def read_history(options: BisectOptions) -> History:
-    """Return the history between two ends. Raises ScenarioError."""
+    """Return the history between the good and the bad end. Raises ScenarioError."""
     good, dots, bad = options.ends.partition("..")
     if not (good and dots and bad) or bad.startswith("."):
         raise ScenarioError(f"{options.ends}: expected GOOD..BAD: two commits, or two lock files")
@@ -117,7 +117,7 @@ def read_history(options: BisectOptions) -> History:
 
 
 def _subject(options: BisectOptions, invoked: Invocation) -> Subject:
-    """Return what is run at each version. Raises ScenarioError."""
+    """Return the work to run at each version. Raises ScenarioError."""
     words: Sequence[str] = options.words
     compared = {"measure.compare": options.compare}
     if not is_scenario(words, [*find_presets("scenarios")]):
@@ -134,4 +134,4 @@ def _subject(options: BisectOptions, invoked: Invocation) -> Subject:
 
 
 def _silent(line: str) -> None:
-    """Print nothing."""
+    """Accept and ignore a progress line."""

@@ -1,4 +1,4 @@
-"""The commits between two of the working folder's repository, by first parents, in work trees."""
+"""History of commits between two commits of the working folder's repository, by first parents."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from accel_bench.machine.caches import cache_folder
 from accel_bench_ab.bisect_history import Prepared, Version, VersionError, run_program
 
 DIGITS = 10
-"""Digits of a commit's hash that name it."""
+"""Number of hexadecimal digits of a commit's displayed hash."""
 
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
-"""Options of git that keep a repository's hooks from running."""
+"""Options of git that disable a repository's hooks."""
 
 
 class CommitHistory:
@@ -62,7 +62,7 @@ class CommitHistory:
         return Version(commit[:DIGITS], title)
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Check a commit out into a work tree of its own, and build it there, unless it is there.
+        """Check a commit out into its own work tree and build it, unless that was done before.
 
         Raises VersionError if it cannot be built.
         """
@@ -93,7 +93,7 @@ class CommitHistory:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git prints, without the last line's end. Raises ScenarioError."""
+    """Return the output of a git command, without its last line end. Raises ScenarioError."""
     try:
         return run_program(["git", *arguments], folder).rstrip("\n")
     except VersionError as error:

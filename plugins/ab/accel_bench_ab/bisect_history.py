@@ -1,4 +1,4 @@
-"""A history that `bisect` searches: ordered versions, each of which can be made ready to run."""
+"""Base class of the histories that `bisect` searches: ordered versions to build and run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple, Protocol
 from accel_bench.errors import AccelBenchError
 
 SECONDS = 3600.0
-"""Limit for one build."""
+"""Time limit of one build in seconds."""
 
 LAST_LINES = 3
-"""Lines of a failed program's output that are a reason."""
+"""Number of last lines of a failed program's output in an error."""
 
 
 class VersionError(AccelBenchError):
-    """A version cannot be made ready, so that it is skipped."""
+    """Exception for a version that cannot be built, which is then skipped."""
 
 
 class Version(NamedTuple):
@@ -29,20 +29,20 @@ class Version(NamedTuple):
     """Short name, unique in its history."""
 
     title: str
-    """What it changes, in its author's words."""
+    """Description of the version's change, such as a commit's subject."""
 
 
 class Prepared(NamedTuple):
-    """Where a version runs."""
+    """Folder and Python environment in which a version runs."""
 
     folder: Path | None = None
-    """Working folder of its command; None for that of the user."""
+    """Working folder of the version's command; None for the user's."""
 
     python: Path | None = None
-    """Interpreter of its environment; None for that of the command."""
+    """Interpreter of the version's environment; None for that of the command."""
 
     requirements: tuple[str, ...] = ()
-    """Requirements of the environment in which its scenario runs."""
+    """Requirements of the environment in which the version's scenario runs."""
 
 
 class History(Protocol):
@@ -54,22 +54,22 @@ class History(Protocol):
 
     @property
     def identity(self) -> Sequence[str]:
-        """Texts that tell this history from any other one."""
+        """Texts that distinguish the history from any other."""
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Make a version ready, building what is missing; `environment` for its interpreter too.
+        """Build a version, and with `environment` the environment of its interpreter.
 
         Raises VersionError if it cannot be built.
         """
 
     def close(self) -> None:
-        """Remove what is no longer needed once there is an answer."""
+        """Remove temporary files once the search has an answer."""
 
 
 def run_program(
     command: Sequence[str], folder: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return what a program prints. Raises VersionError with its last lines if it fails."""
+    """Return the output of a program. Raises VersionError with its last lines if it fails."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(

@@ -1,8 +1,8 @@
-"""The packages between two lock files: changed one at a time, or with those that they need.
+"""History of packages between two lock files, changed one at a time or with their dependencies.
 
-Which combinations are allowed is read from the metadata of what is installed at both ends: a change
-is made as soon as everything that is installed with it agrees, and together with further changes
-where nothing less agrees. pip has the last word when an environment is built.
+Allowed combinations follow from the metadata of the packages installed at both ends: packages
+change together only if a smaller change violates a requirement. pip decides when an environment is
+built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench_ab.bisect_history import Prepared, Version, VersionError, run_program
 
 MOST_BYTES = 1 << 22
-"""Size of the largest lock file."""
+"""Maximum bytes of a lock file."""
 
 READ_NEEDS = """\
 import json
@@ -30,14 +30,14 @@ from importlib import metadata
 found = [one for one in metadata.distributions() if one.metadata and one.metadata["Name"]]
 print(json.dumps([[one.metadata["Name"], one.version, list(one.requires or ())] for one in found]))
 """
-"""Program that prints name, version and requirements of each installed distribution."""
+"""Python program that prints name, version and requirements of each installed distribution."""
 
 Lock = Mapping[str, Requirement]
 """Pinned requirements by canonical name."""
 
 
 class Package(NamedTuple):
-    """A pinned package with what it needs."""
+    """A pinned package with its requirements."""
 
     version: str
     needs: tuple[Requirement, ...] = ()
@@ -82,14 +82,14 @@ class PackageHistory:
             yield Version(f"{number}-{'+'.join(group)[:40]}", ", ".join(changes))
 
     def _combination(self, version: int) -> dict[str, Requirement]:
-        """Return the requirements after so many groups of changes."""
+        """Return the pinned requirements after the groups of changes up to a version."""
         changed = {name for group in self._groups[:version] for name in group}
         names = {**self._old, **self._new}
         locks = {name: self._new if name in changed else self._old for name in names}
         return {name: lock[name] for name, lock in locks.items() if name in lock}
 
     def _build(self, requirements: Sequence[str]) -> Path:
-        """Return the interpreter of an environment of nothing but these packages."""
+        """Return the interpreter of an environment with only these packages."""
         settings = PythonEnvironment(requirements=tuple(requirements), index=self._index)
         entry = find_entry("accel_bench.environments", "builder of environments", "packages")
         with entry.blamed():
@@ -103,9 +103,9 @@ class PackageHistory:
 
 
 def read_lock(path: Path) -> dict[str, Requirement]:
-    """Return the pinned requirements of a file. Raises ScenarioError for anything else in it.
+    """Return the pinned requirements of a file. Raises ScenarioError for any other content.
 
-    Hashes, comments and requirements whose marker does not hold here are left out.
+    Hashes, comments and requirements with a marker for other systems are ignored.
     """
     text = read_text(path, MOST_BYTES, ScenarioError, "; is it a lock file?")
     found: dict[str, Requirement] = {}
@@ -147,7 +147,7 @@ def describe_change(name: str, old: Lock, new: Lock) -> str:
 
 
 def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[list[str]]:
-    """Return changes in groups, one package each where its dependencies allow that.
+    """Return changed packages in groups, single ones if their dependencies allow it.
 
     The order is that of `changed`, as far as each combination is allowed.
     """
@@ -162,13 +162,13 @@ def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[
 
 
 def _smallest_group(left: Sequence[str], now: Packages, new: Packages) -> list[str]:
-    """Return the smallest set of changes that is allowed, grown from each by what it breaks."""
+    """Return the smallest allowed group of changes, each grown by the packages it breaks."""
     grown = [_grown(name, left, now, new) for name in left]
     return min(grown, key=len)
 
 
 def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list[str]:
-    """Return a change with those that it needs, and that need it."""
+    """Return a change with the changes that it requires, and those that require it."""
     group = [name]
     while broken := _broken(_with(now, group, new)):
         more = next((one for one in left if one in broken and one not in group), None)
@@ -193,7 +193,7 @@ def _allowed(packages: Packages) -> bool:
 
 
 def _broken(packages: Packages) -> set[str]:
-    """Return the packages that take part in a requirement that is not met."""
+    """Return the packages on either side of an unmet requirement."""
     return {
         one
         for name, package in packages.items()
@@ -209,7 +209,7 @@ def _met(need: Requirement, packages: Packages) -> bool:
 
 
 def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
-    """Yield installed distributions, with the requirements that hold without extras."""
+    """Yield installed distributions, with their requirements apart from extras."""
     for name, version, needs in rows:
         parsed = [Requirement(need) for need in needs]
         held = [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]

@@ -1,4 +1,4 @@
-"""Document and table of `accel-bench bisect`: the answer, and what each probe showed."""
+"""Document and table of `accel-bench bisect`: its answer, and the verdict on each probe."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from accel_bench_ab.bisect_rounds import BisectRounds
 from accel_bench_ab.bisect_search import ERROR, AnswerKind, BisectAnswer
 
 Role: TypeAlias = Literal["good end", "good", "bad", "bad end", "open", "skipped"]
-"""Finding on a version."""
+"""Role of a version: an end, its side of the change, undecided, or skipped."""
 
 
 class BisectVersion(Frozen):
     """A version of the history that was measured or skipped."""
 
     place: int
-    """Place in the history; 0 is the good end."""
+    """Index in the history; 0 is the good end."""
 
     version: str
     """Name of the version."""
 
     title: str
-    """Change that it makes, in its author's words."""
+    """Description of the version's change, such as a commit's subject."""
 
     found: Role
-    """Finding."""
+    """Side of the change on which the version lies, or why that is unknown."""
 
     rounds: int = 0
-    """Rounds in which it was measured."""
+    """Number of rounds in which the version was measured."""
 
     ratio: float | None = None
-    """Times as fast, or as good, as the good end, over all of its rounds."""
+    """Ratio to the good end over all rounds of the version; above 1 is better."""
 
     reason: str = ""
-    """Reason for skipping it."""
+    """Reason for skipping the version; empty if measured."""
 
 
 class BisectReport(Document):
@@ -52,40 +52,40 @@ class BisectReport(Document):
     """Kind of the answer."""
 
     conclusion: str
-    """Answer in a sentence."""
+    """The answer in a sentence."""
 
     last_good: str | None = None
-    """Name of the last good version, as far as it is known."""
+    """Name of the last version known to be good; null if unknown."""
 
     first_bad: str | None = None
-    """Name of the first bad version, as far as it is known."""
+    """Name of the first version known to be bad; null if unknown."""
 
     candidates: tuple[str, ...] = ()
-    """Names of the versions one of which made the change."""
+    """Names of the versions of which one made the change."""
 
     quantity: Quantity
     """Compared quantity."""
 
     floor: float
-    """Effect that a change must have to be looked for, as a fraction."""
+    """Minimum relative effect of a change to search for; 0.01 is 1 %."""
 
     error_rate: float = ERROR
-    """Largest probability of a wrong answer, over all looks at all comparisons."""
+    """Maximum probability of a wrong answer, over all looks at all comparisons."""
 
     step: Comparison | None = None
     """Comparison of the first bad version with the last good one, in fresh rounds."""
 
     before: Comparison | None = None
-    """Comparison of the last good version with the good end; null if it is that."""
+    """Comparison of the last good version with the good end; null if they are the same."""
 
     after: Comparison | None = None
-    """Comparison of the bad end with the first bad version; null if it is that."""
+    """Comparison of the bad end with the first bad version; null if they are the same."""
 
     ends: Comparison | None = None
     """Comparison of the bad end with the good one."""
 
     hidden: float | None = None
-    """Effect that another change may have, as a fraction; null if none can be hidden."""
+    """Maximum relative effect that another change may have; null if excluded."""
 
     versions: int
     """Number of versions in the history."""
@@ -97,7 +97,7 @@ class BisectReport(Document):
     """Number of runs so far."""
 
     seconds: float
-    """Seconds of these runs."""
+    """Total seconds of these runs."""
 
     measured: tuple[BisectVersion, ...]
     """Versions that were measured or skipped, in the order of the history."""
@@ -110,7 +110,7 @@ class BisectReport(Document):
 
 
 def bisect_report(rounds: BisectRounds, answer: BisectAnswer) -> BisectReport:
-    """Return the document of a search."""
+    """Return the document of a search and its answer."""
     known, bisection = rounds.history.versions, rounds.bisection
     last, first = answer.last_good, answer.first_bad
     found = answer.kind in ("culprit", "candidates")

@@ -1,7 +1,7 @@
-"""Rounds of `bisect`, measured in ordinary sessions, and the state from which it goes on.
+"""Measurement of `bisect`'s rounds in ordinary sessions, and the state for resuming it.
 
-The state names the sessions of each comparison and what was skipped. The rounds themselves are read
-from the store, so that a search that was killed goes on from the last complete round.
+The state contains the sessions of each comparison, and skipped versions. Rounds themselves are read
+from the store, so that a killed search resumes after the last complete round.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from accel_bench_ab.bisect_search import (
 from accel_bench_ab.bisect_subject import Subject
 
 FOLDER = "bisect"
-"""Folder of states, beside the results."""
+"""Name of the folder of states in the results folder."""
 
 MOST_BYTES = 1 << 24
-"""Size of the largest state."""
+"""Maximum bytes of a state's file."""
 
 
 class BisectSession(Frozen):
-    """A session of a search."""
+    """A session of a search, with the versions that it compares."""
 
     kind: str
     versions: tuple[int, ...] = Field(strict=False)
@@ -50,16 +50,16 @@ class BisectSession(Frozen):
 
 
 class BisectState(Frozen):
-    """What a search has done so far."""
+    """State of a search: its sessions and skipped versions."""
 
     sessions: tuple[BisectSession, ...] = Field((), strict=False)
     skipped: dict[str, str] = Field(default_factory=dict)
-    """Reasons of skipped versions, by place."""
+    """Reasons for skipping versions, by their index in the history."""
 
 
 @dataclass
 class BisectRounds:
-    """Search that measures what it needs."""
+    """Search that measures the rounds that it needs."""
 
     history: History
     subject: Subject
@@ -69,7 +69,7 @@ class BisectRounds:
     notify: Callable[[str], object]
 
     most_runs: int
-    """Maximum number of runs in all."""
+    """Maximum total number of runs."""
 
     seconds: float = 0.0
     """Seconds of all runs so far."""
@@ -98,7 +98,7 @@ class BisectRounds:
             self.notify(f"goes on after {count(self.runs, 'run')} ({self.path})")
 
     def search(self) -> BisectAnswer:
-        """Measure until there is an answer, or no more runs are allowed."""
+        """Measure rounds until there is an answer, or `most_runs` is reached."""
         while isinstance(more := self.bisection.next(), MoreRounds):
             left = (self.most_runs - self.runs) // len(more.comparing.versions)
             if left < 1:
@@ -112,7 +112,7 @@ class BisectRounds:
         return more
 
     def _measure(self, more: MoreRounds) -> None:
-        """Measure rounds; a version that cannot be is skipped instead."""
+        """Measure rounds; a version that cannot run is skipped."""
         versions = more.comparing.versions
         ready = {}
         for one in versions:
@@ -149,7 +149,7 @@ class BisectRounds:
                 raise ScenarioError(f"{name} cannot be run: {'; '.join(one.skipped)}")
 
     def _read(self, comparing: Comparing, session: str) -> bool:
-        """Add the complete rounds of a session; return whether there was one."""
+        """Add the complete rounds of a session; return whether there was any."""
         results = self.store.results(session=session)
         self.runs += len(results)
         self.seconds += sum(one.seconds for one in results)
@@ -173,9 +173,9 @@ class BisectRounds:
                 yield {place: one[key] for place, one in costs.items()}
 
     def _blame(self, versions: Sequence[int], session: str) -> None:
-        """Skip the version of which no run completed.
+        """Skip the version whose runs all failed.
 
-        Raises AccelBenchError for a version that has run before, and for an end.
+        Raises AccelBenchError for an end, or a version that has run before.
         """
         results = self.store.results(session=session)
         failed = [one for one in results if not one.status.completed]

@@ -1,15 +1,14 @@
-"""The search of `bisect`: which versions of a history are measured next, and the answer.
+"""Search algorithm of `bisect`: the next versions to measure, and the answer.
 
-The ends are compared first. Each probe is then measured between both of them, in the same rounds:
-surely worse than the good end, it lies behind the change; surely better than the bad end, before
-it. Both ends are a whole effect away from what lies on their side, so that this takes a third of
-the runs that a comparison with half of the effect would take. The neighbours that are found are
-measured beside the ends in fresh rounds, which alone confirm the change and show whether another
-one is needed to explain the difference of the ends.
+The ends are compared first. Each probe is then measured in the same rounds as both ends: it lies
+behind the change if significantly worse than the good end, and before it if significantly better
+than the bad end. Since a probe differs from one of the ends by the whole effect, this takes a third
+of the runs of a comparison with half of the effect. The two neighbours of the change are measured
+beside the ends in fresh rounds, which alone confirm the change, and show whether another change
+contributes to the difference of the ends.
 
-What is next follows from the rounds so far and nothing else, so that a search that was cut off goes
-on where it was. Rounds are looked at after 5, 10, 20, ... of them, at levels that hold over all
-looks (`statistics.sequential`).
+The next step depends on the previous rounds alone, so that a search can be resumed. Results are
+judged after 5, 10, 20, ... rounds, at levels that hold over all looks (`statistics.sequential`).
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from accel_bench.analysis.statistics.verdict import (
 )
 
 ERROR = 0.05
-"""Largest probability of a wrong answer, over all probes, looks and the confirmation together."""
+"""Maximum probability of a wrong answer, over all probes, looks and the confirmation."""
 
 OTHER_TESTS = 3
-"""Tests of the ends, and of the two sides of the confirmation, each with the error of a probe."""
+"""Number of tests beside the probes: of the ends, and of both sides of the confirmation."""
 
 Costs: TypeAlias = Mapping[int, float]
-"""Compared cost of each version of a round, by its place in the history; less is better."""
+"""Compared costs of one round by index of the version; less is better."""
 
 AnswerKind: TypeAlias = Literal["culprit", "candidates", "several", "none", "inconclusive"]
-"""Kind of an answer; `candidates` are versions of which all but the last cannot be measured."""
+"""Kind of answer; `candidates` are a version and unmeasurable ones before it."""
 
 
 Side: TypeAlias = Literal["good", "bad"]
@@ -47,21 +46,21 @@ Side: TypeAlias = Literal["good", "bad"]
 
 
 class Comparing(NamedTuple):
-    """Versions that are measured in the same rounds, the good end first."""
+    """Set of versions measured in the same rounds, the good end first."""
 
     kind: Literal["ends", "probe", "neighbours"]
     versions: tuple[int, ...]
 
 
 class MoreRounds(NamedTuple):
-    """Rounds that the search needs next."""
+    """Number of rounds to measure next, with their versions."""
 
     comparing: Comparing
     rounds: int
 
 
 class BisectAnswer(NamedTuple):
-    """Answer of a search, so far."""
+    """Answer of a search, possibly preliminary."""
 
     kind: AnswerKind
     last_good: int | None = None
@@ -71,19 +70,19 @@ class BisectAnswer(NamedTuple):
     """Comparison of the first bad version with the last good one, in fresh rounds."""
 
     before: Comparison | None = None
-    """Comparison of the last good version with the good end; None if it is that."""
+    """Comparison of the last good version with the good end; None if they are the same."""
 
     after: Comparison | None = None
-    """Comparison of the bad end with the first bad version; None if it is that."""
+    """Comparison of the bad end with the first bad version; None if they are the same."""
 
     ends: Comparison | None = None
-    """Comparison of both ends, in the rounds that found the difference."""
+    """Comparison of both ends, in the rounds that showed their difference."""
 
     hidden: float | None = None
-    """Effect that another change may have, as a fraction; None where nothing is left to hide it."""
+    """Maximum relative effect that another change may have; None if excluded."""
 
     reason: str = ""
-    """Why there is no answer."""
+    """Reason for an inconclusive answer; empty otherwise."""
 
 
 @dataclass
@@ -94,23 +93,23 @@ class Bisection:
     """Number of versions, at least two."""
 
     floor: float
-    """Effect that a change must have to be looked for, as a fraction."""
+    """Minimum relative effect of a change to search for; 0.01 is 1 %."""
 
     most_rounds: int
     """Maximum number of rounds of one comparison."""
 
     rounds: dict[Comparing, list[Costs]] = field(default_factory=dict)
-    """Rounds so far, by what is compared."""
+    """Measured rounds by set of compared versions."""
 
     skipped: dict[int, str] = field(default_factory=dict)
-    """Versions that cannot be measured, and why."""
+    """Reasons for skipping versions that cannot be measured, by index."""
 
     sides: dict[int, Side] = field(default_factory=dict)
-    """Ends on whose side the probes so far lie, in the order in which they were measured."""
+    """Sides of the change (good or bad) of measured probes by index, in order of measurement."""
 
     @property
     def probes(self) -> int:
-        """Number of probes of which there is a round."""
+        """Number of probes that were measured."""
         return sum(one.kind == "probe" and bool(own) for one, own in self.rounds.items())
 
     @property
@@ -120,7 +119,7 @@ class Bisection:
 
     @property
     def known(self) -> tuple[int, int]:
-        """The last version that is known to be good, and the first one that is known to be bad."""
+        """Indices of the last version known to be good and the first known to be bad."""
         by_side = {
             side: [one for one, own in self.sides.items() if own == side]
             for side in ("good", "bad")
@@ -133,16 +132,16 @@ class Bisection:
         return [(costs[0], costs[version]) for costs in rounds if version in costs]
 
     def ratio(self, version: int) -> float | None:
-        """Return how many times as good as the good end a version is; None without a round."""
+        """Return the ratio of a version to the good end, above 1 is better, if measured."""
         logs = [math.log(good / own) for good, own in self.pairs(version)]
         return math.exp(fmean(logs)) if logs else None
 
     def add(self, comparing: Comparing, costs: Costs) -> None:
-        """Add a round."""
+        """Add the costs of a round."""
         self.rounds.setdefault(comparing, []).append(costs)
 
     def next(self) -> MoreRounds | BisectAnswer:
-        """Return what is measured next, or the answer."""
+        """Return the rounds to measure next, or the answer."""
         try:
             return self._answer()
         except _Lacking as lacking:
@@ -161,7 +160,7 @@ class Bisection:
         return BisectAnswer("inconclusive", ends=ends, reason=self._open("the ends"))
 
     def _search(self, ends: Comparison) -> BisectAnswer:
-        """Halve the history until two neighbours are left, of those that can be measured."""
+        """Halve the history until two neighbours are left that can be measured."""
         good, bad = 0, self.versions - 1
         while (probe := self._middle(good, bad)) is not None:
             side = self._side(probe)
@@ -173,10 +172,10 @@ class Bisection:
         return self._confirm(good, bad, ends)
 
     def _middle(self, good: int, bad: int) -> int | None:
-        """Return the version to measure between two; None if none can be.
+        """Return the version between two others to measure next; None if none can be measured.
 
-        Versions that cannot be built lie beside one another: after the middle, the versions at a
-        quarter, three quarters, an eighth, ... are tried.
+        Versions that cannot be built are often adjacent: after the middle, versions at 1/4, 3/4,
+        1/8, ... are tried.
         """
         between = range(good + 1, bad)
         left = [one for one in between if one not in self.skipped]
@@ -186,7 +185,7 @@ class Bisection:
         return min(left, key=lambda one: abs(one - place))
 
     def _side(self, probe: int) -> Side | None:
-        """Return the end on whose side a probe lies; None if its rounds leave that open."""
+        """Return the side of the change on which a probe lies; None if inconclusive."""
         good, bad = 0, self.versions - 1
         comparing = Comparing("probe", (good, probe, bad))
         pairs = {"good": (good, probe), "bad": (bad, probe)}
@@ -203,9 +202,9 @@ class Bisection:
         return None
 
     def _confirm(self, last: int, first: int, ends: Comparison) -> BisectAnswer:
-        """Compare the neighbours with each other and with the ends, in fresh rounds.
+        """Compare the neighbours of the change with each other and with the ends, in fresh rounds.
 
-        The change explains the difference of the ends if no other one can be half as large.
+        The change explains the difference of the ends if no other change can be half as large.
         """
         good, bad = 0, self.versions - 1
         comparing = Comparing("neighbours", tuple(dict.fromkeys((good, last, first, bad))))
@@ -260,7 +259,7 @@ class Bisection:
 
     @property
     def _points(self) -> int:
-        """Number of parts into which the usual error of a test is divided."""
+        """Number of tests among which the usual error rate is divided."""
         tests = math.ceil(math.log2(max(self.versions - 1, 1))) + OTHER_TESTS
         return math.ceil(round(tests * ONE_SIDED_ALPHA / ERROR, 9))
 
@@ -269,7 +268,7 @@ class Bisection:
 
 
 class _Lacking(Exception):
-    """The search needs more rounds."""
+    """Exception that carries the rounds that a comparison lacks."""
 
     def __init__(self, more: MoreRounds) -> None:
         self.more = more
@@ -281,7 +280,7 @@ def _size(look: int) -> int:
 
 
 def _fraction(number: int) -> float:
-    """Return 1/2, 1/4, 3/4, 1/8, 5/8, ...: the binary digits of 1, 2, 3, ..., read backwards."""
+    """Return the fraction 1/2, 1/4, 3/4, 1/8, 5/8, ... of a number: its reversed binary digits."""
     found, part = 0.0, 0.5
     while number:
         found, number, part = found + part * (number % 2), number // 2, part / 2
@@ -294,7 +293,7 @@ def _distance(found: Comparison) -> float:
 
 
 def _at_most(found: Comparison) -> float:
-    """Return the largest effect, in either direction, that a comparison does not exclude."""
+    """Return the largest effect, in either direction, that a comparison cannot exclude."""
     assert found.ratio is not None
     turned = found.model_copy(update={"ratio": found.ratio.mapped(lambda end: 1 / end)})
     bounds = (judge_comparison(one, 0.0).at_most for one in (found, turned))

@@ -19,26 +19,26 @@ from accel_bench_ab.session import plan_commands
 
 
 class Subject(Protocol):
-    """Work that runs at each version."""
+    """Base class of the work that `bisect` runs at each version."""
 
     @property
     def needs_environment(self) -> bool:
-        """True if the interpreter of a version's environment is needed before it is planned."""
+        """True if planning needs the interpreter of a version's environment."""
 
     @property
     def identity(self) -> Sequence[str]:
-        """Texts that tell this work from any other."""
+        """Texts that distinguish the work from any other."""
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of rounds of versions, by name."""
+        """Return a plan with `rounds` rounds of these versions, by name."""
 
     def version_of(self, experiment: Experiment) -> str:
-        """Return the name of the version that an experiment of such a plan ran."""
+        """Return the name of the version that an experiment of the plan ran."""
 
 
 @dataclass(frozen=True)
 class CommandSubject:
-    """A command; its versions are stacks."""
+    """A command as the work; its versions are stacks."""
 
     command: Sequence[str]
     settings: CommandSettings
@@ -52,7 +52,7 @@ class CommandSubject:
 
     @property
     def identity(self) -> list[str]:
-        """Command and settings."""
+        """Command and its settings."""
         return [*self.command, repr(self.settings)]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
@@ -84,7 +84,7 @@ class CommandSubject:
 
 @dataclass(frozen=True)
 class ScenarioSubject:
-    """One stack of a scenario; its versions are environments."""
+    """One stack of a scenario as the work; its versions are environments."""
 
     draft: Draft
     stack: str
@@ -98,7 +98,7 @@ class ScenarioSubject:
 
     @property
     def identity(self) -> list[str]:
-        """Scenario as it is written, changes of the command line, and stack."""
+        """Text of the scenario, changes of the command line, and name of the stack."""
         return [repr(self.draft.data), repr(self.request.overrides), self.stack]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
@@ -123,6 +123,6 @@ class ScenarioSubject:
 
 
 def is_scenario(words: Sequence[str], known: Sequence[str]) -> bool:
-    """Return whether words are a scenario: one word, a scenario file or a shipped one's name."""
+    """Return whether words are a scenario, a file or a shipped one's name, not a command."""
     return len(words) == 1 and (Path(words[0]).suffix in (".yaml", ".yml", ".toml") or
                                 words[0] in known)  # fmt: skip

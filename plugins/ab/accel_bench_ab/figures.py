@@ -1,4 +1,4 @@
-"""Figures that a command prints or writes itself: `--metric NAME=REGEX` and `NAME=json:PATH`."""
+"""Figures printed or written by a command: `--metric NAME=REGEX` and `NAME=json:PATH`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ JSON = "json:"
 """Prefix of a path into a JSON document."""
 
 MOST_OUTPUT_BYTES = 1 << 26
-"""End of the output that is searched."""
+"""Maximum bytes at the end of the output that are searched."""
 
 
 def read_figures(options: CommandOptions, output: Path) -> Iterator[Metric]:
-    """Yield a metric for each figure; one that is not there has a reason in place of a value."""
+    """Yield a metric for each figure, with a reason instead of a value if it is missing."""
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - MOST_OUTPUT_BYTES))
         text = file.read().decode("utf8", "replace")
@@ -39,7 +39,7 @@ def read_figures(options: CommandOptions, output: Path) -> Iterator[Metric]:
 
 
 def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the last value of a figure in a command's output or file, or why there is none."""
+    """Return the last value of a figure in a command's output or file; else None and the reason."""
     if where.startswith(JSON):
         name, _, path = where.removeprefix(JSON).rpartition("#")
         return _in_json(name, path, text, folder)
@@ -51,7 +51,7 @@ def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]
 
 
 def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the number at a dotted path of a JSON file, or of the last object that was printed."""
+    """Return the number at a dotted path in a JSON file, or in the last printed JSON object."""
     if name:
         try:
             document = json.loads((folder / name).read_text(encoding="utf8"))
@@ -70,7 +70,7 @@ def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | Non
 
 
 def last_object(text: str) -> Any:
-    """Return the last JSON object in a text that begins a line; None without any."""
+    """Return the last JSON object of a text that starts a line; None without any."""
     decoder = json.JSONDecoder()
     for start in reversed([found.start() for found in re.finditer(r"^\{", text, re.MULTILINE)]):
         try:

@@ -1,4 +1,4 @@
-"""How a command's processes start: the rank that runs it, and the environment that it gets."""
+"""Start of a command's processes: the rank that runs the command, and its environment."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from accel_bench import Job, LocalProcess
 
 OBSERVER = Path(__file__).parent / "observer"
-"""Folder of the module that Python imports when it starts."""
+"""Folder of the observer, whose `sitecustomize` Python imports when it starts."""
 
 RECORDS, PAGE = "ACCEL_BENCH_AB", "ACCEL_BENCH_AB_PAGE"
 """Environment variables of an observed command: the folder of records, and the heartbeat page."""
 
 OURS = ("LOCAL_RANK", "ACCEL_BENCH_PARENT")
-"""Environment variables of the rank that its command does not get."""
+"""Environment variables of the rank that the command does not inherit."""
 
 
 class CommandProcess(LocalProcess):
-    """Rank that runs a command; it gets the user's environment, with nothing added for a worker."""
+    """Rank process that runs a command in the user's environment, without a worker's variables."""
 
     PROGRAM = "accel_bench_ab.rank"
 
@@ -36,7 +36,7 @@ class CommandProcess(LocalProcess):
 def command_environment(
     variables: Mapping[str, str], records: Path, page: Path, observed: bool
 ) -> dict[str, str]:
-    """Return the environment of a command, with the observer first on the path of its Pythons."""
+    """Return the environment of a command, with the observer's folder first in PYTHONPATH."""
     made = {name: value for name, value in variables.items() if name not in OURS}
     if not observed:
         return made
@@ -45,7 +45,7 @@ def command_environment(
 
 
 def program_of(word: str, folder: str) -> str | None:
-    """Return the path of a program; None if there is none of this name."""
+    """Return the path of a program; None for an unknown one."""
     if os.sep in word:
         path = Path(folder or ".") / word
         return str(path) if os.access(path, os.X_OK) and path.is_file() else None

@@ -29,38 +29,38 @@ from accel_bench_ab.record import Observed
 from accel_bench_ab.window import window_of
 
 EARLY_STEPS = 8
-"""Last step after which every observed process sketches the change of its weights."""
+"""Number of the last step after which every observed process sketches its weight changes."""
 
 OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|out of memory")
-"""Words of a command's last output by which it ran out of memory."""
+"""Pattern of an out-of-memory error in a command's last output."""
 
 LAST_BYTES = 1 << 16
-"""End of the output in which they are searched."""
+"""Maximum bytes at the end of the output that are searched for it."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended, and what it was seen to do."""
+    """Exit of a command, with the observations of its processes."""
 
     code: int
     """Exit code; negative for the signal that ended it."""
 
     ended_by: str
-    """Name of the signal by which accel-bench ended it; empty if it ended by itself."""
+    """Name of the signal with which accel-bench ended the command; empty if it ended by itself."""
 
     started: float
     ended: float
-    """Seconds by the monotonic clock."""
+    """End of the command, in seconds of the monotonic clock."""
 
     peak_bytes: int
-    """Peak resident memory of its largest process."""
+    """Peak resident bytes of the command's largest process."""
 
     killed_for_memory: bool
     output: Path
     observed: Observed
 
     def seen(self) -> dict[str, Any]:
-        """Return what was seen of it, for the choice of what is compared."""
+        """Return JSON of the observed steps, from which the compared quantity is chosen."""
         return {
             "steps": len(self.observed.steps),
             "unseen": self.observed.unseen,
@@ -118,7 +118,7 @@ def _ran_out_of_memory(finished: Finished) -> bool:
 
 
 def _call(finished: Finished) -> Window:
-    """Return the whole run of a command as one sample."""
+    """Return a window with the whole command as one sample."""
     seconds = finished.ended - finished.started
     sample = Sample(
         step=0,
@@ -141,7 +141,7 @@ def _window(job: Job, options: CommandOptions, observed: Observed) -> Window | N
 
 
 def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator[str]:
-    """Yield what the comparison needs and this run has not shown."""
+    """Yield the observations that the comparison needs but this run lacks."""
     if counts == "calls":
         return
     if observed.steps_unseen:
@@ -153,7 +153,7 @@ def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator
 
 
 def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
-    """Yield the wall time, peaks of memory and the command's own figures."""
+    """Yield wall time, memory peaks and the command's own figures."""
     seconds = finished.ended - finished.started
     reason = f"the command was ended by {finished.ended_by}" if finished.ended_by else ""
     yield _metric("wall_seconds", None if reason else seconds, "seconds", reason=reason)
@@ -176,7 +176,7 @@ def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
 
 
 def effective_of(observed: Observed) -> EffectiveConfiguration:
-    """Return what was in force when the steps were taken, as the first rank saw it."""
+    """Return the effective configuration of the steps, as observed in the first rank."""
     if not observed.ranks:
         return EffectiveConfiguration()
     facts = observed.ranks[0].facts
@@ -206,9 +206,9 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
 
 
 def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
-    """Return the change of the weights after the last step at which it was sketched.
+    """Return the change of the weights after the last step with a sketch.
 
-    Of a command that was `ended`, that is one of its first steps: at another one each run is ended.
+    For an `ended` command that is an early step, since runs end after different steps.
     """
     facts = observed.ranks[0].facts if observed.ranks else {}
     updates = {int(step): found for step, found in facts.get("updates", {}).items()}
@@ -234,7 +234,7 @@ def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
 
 
 def _evidence(options: CommandOptions, finished: Finished, window: Window | None) -> dict[str, Any]:
-    """Return what the table says of the command beside its figures."""
+    """Return JSON evidence of the command, its processes and the window."""
     unseen = [f"{what} not seen: {reason}" for what, reason in finished.observed.unseen.items()]
     if not options.observe:
         unseen = ["not observed (--no-observe)"]

@@ -30,7 +30,7 @@ ENGINE = "observed-command"
 """Name of the engine."""
 
 MOST_HASHED_BYTES = 1 << 26
-"""Size of the largest file whose content is part of an experiment's identity."""
+"""Maximum bytes of a file whose content is part of an experiment's identity."""
 
 
 class CommandOptions(Options):
@@ -57,10 +57,10 @@ class CommandOptions(Options):
 
 
 class _Counts(Task[Options]):
-    """Base of the tasks of a command; the observer counts what a step holds."""
+    """Base class of the tasks of a command; the observer counts the elements of a step."""
 
     def held(self, batch: Batch) -> Held | None:
-        """Return nothing: no batch is made here."""
+        """Return nothing, since the command makes its own batches."""
         return None
 
     @hookimpl
@@ -70,17 +70,17 @@ class _Counts(Task[Options]):
 
 
 class Tokens(_Counts):
-    """Training of a command whose optimizer steps and tokens are seen."""
+    """Training of a command whose optimizer steps and tokens are observed."""
 
 
 class Steps(_Counts):
-    """Training of a command whose optimizer steps are seen, and their tokens are not."""
+    """Training of a command whose optimizer steps, but not their tokens, are observed."""
 
     counts: ClassVar[str] = "steps"
 
 
 class Calls(_Counts):
-    """Any command: each run of it is one call, timed by the wall clock."""
+    """Any command: each run is one call, timed by the wall clock."""
 
     counts: ClassVar[str] = "calls"
 
@@ -94,13 +94,13 @@ class Command(Plugin[CommandOptions]):
     uses_torch = False
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks, of which a run calls the launcher's alone."""
+        """Return the one-answer hooks; a run calls only the launcher's."""
         return frozenset(
             {"launch_ranks", "load_data", "load_model", "build_optimizer", "build_batches"}
         )
 
     def fingerprint(self, experiment: Experiment) -> Any:
-        """Return digests of the files that the command names, such as its script."""
+        """Return digests of the files named in the command, such as its script."""
         folder = Path(self.options.folder or ".")
         found = {}
         for word in self.options.command:
@@ -111,7 +111,7 @@ class Command(Plugin[CommandOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield why the command cannot be started."""
+        """Yield reasons why the command cannot be started."""
         options = self.options
         if not options.command:
             yield "engine.command is empty: give a program and its arguments"
@@ -122,7 +122,7 @@ class Command(Plugin[CommandOptions]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Start the process that runs the command and watches it."""
+        """Start the process that runs and observes the command."""
         return [CommandProcess(job, 0)]
 
     @hookimpl

@@ -1,7 +1,7 @@
-"""The rank of a command: start it, watch its steps, end it, and write what it did as a result.
+"""Rank of a command: starts the command, follows its steps, ends it, and writes the result.
 
-It stands where a worker stands, `python -m accel_bench_ab.rank JOB.json RANK LOCAL_RANK`, and never
-imports torch.
+It replaces a worker, `python -m accel_bench_ab.rank JOB.json RANK LOCAL_RANK`, and never imports
+torch.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ from accel_bench_ab.record import observe, read_processes
 from accel_bench_ab.window import warmup_of
 
 LOOK = "ab-look"
-"""Purpose of a job that starts a command to see what can be seen of it."""
+"""Purpose of a job that starts a command to find out whether steps and tokens are observable."""
 
 LOOK_STEPS = 3
-"""Steps after which a look ends: what is seen of them is seen of all."""
+"""Number of steps after which such a job ends."""
 
 POLL_SECONDS = 0.05
-"""Seconds between two looks at a command that is to be ended after some steps."""
+"""Interval in seconds at which the steps of a running command are polled."""
 
 PATIENCE_SECONDS = 10.0
-"""Seconds for a command to end by a signal before the next one is sent."""
+"""Seconds to wait for a command's end before the next signal."""
 
 POLITELY = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-"""Signals that end a command's process group, the gentlest first."""
+"""Signals to end a command's process group, in order of increasing force."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command of a job. The result file holds the status, the exit code only whether that
-    file was written."""
+    """Run the command of a job; return 0 if the result file, which has the status, was written."""
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -74,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 @dataclass
 class Running:
-    """A command while it runs."""
+    """A command and its process, while it runs."""
 
     job: Job
     heartbeat: Heartbeat
@@ -87,7 +86,7 @@ class Running:
         self.ended_by: signal.Signals | None = None
 
     def run(self) -> RankResult:
-        """Run the command to its end, and return what it did."""
+        """Run the command to its end, and return its result."""
         self.records.mkdir(mode=0o700, exist_ok=True)
         group = read_memory_group()
         started = time.monotonic()
@@ -124,7 +123,7 @@ class Running:
         )
 
     def _wait(self) -> None:
-        """Wait for the end of the command, or end it after the steps that were asked for."""
+        """Wait for the command's end, or end it after the requested number of steps."""
         assert self.process is not None
         ends_early = self.job.purpose == LOOK or self.options.steps > 0
         while not self._ended(POLL_SECONDS if ends_early else 3600.0):
@@ -132,7 +131,7 @@ class Running:
                 self.end()
 
     def _ended(self, seconds: float) -> bool:
-        """Return whether the command has ended, after waiting for that at most some seconds."""
+        """Return whether the command ends within the given seconds."""
         assert self.process is not None
         if hasattr(os, "pidfd_open") and self.process.poll() is None:
             descriptor = os.pidfd_open(self.process.pid)
@@ -146,7 +145,7 @@ class Running:
         return self.process.poll() is not None
 
     def _has_enough(self) -> bool:
-        """Return whether the command has taken the steps that were asked for."""
+        """Return whether the command has taken the requested number of steps."""
         done = int(self.heartbeat.page[HEARTBEAT_STEP])
         if self.job.purpose == LOOK:
             return done >= LOOK_STEPS
@@ -160,7 +159,7 @@ class Running:
         return warmup is not None and done >= warmup + self.options.steps
 
     def end(self) -> None:
-        """End the command and its process group, gently at first."""
+        """End the command and its process group, by signals of increasing force."""
         for number in POLITELY:
             if self.process is None or self.process.poll() is not None:
                 break
@@ -172,7 +171,7 @@ class Running:
 
 
 def look(rank: object) -> None:
-    """Refuse to be called in a worker: a look is taken by the rank of a command."""
+    """Raise an error: only the rank of a command, and no worker, executes this purpose."""
     raise NotImplementedError("only a scenario of commands has what `ab` looks at")
 
 

@@ -1,4 +1,4 @@
-"""What the observer left behind: the steps of each process, and of a command's ranks as one run."""
+"""Reader of the observer's files: steps of each process, and of all ranks of a command together."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROW = struct.Struct("=qqqqqdqq")
-"""One step in a file of steps, as `observer/watch.py` writes it."""
+"""Binary format of a row in a file of steps, as written by `observer/watch.py`."""
 
 NO_PROCESS = "no process of it loaded torch where the observer could see it"
-"""Why there are no steps if the observer has left nothing."""
+"""Reason for missing steps if no process was observed."""
 
 
 class Step(NamedTuple):
     """One optimizer step, of one rank or of all ranks together."""
 
     ended: float
-    """Seconds by the system's monotonic clock."""
+    """End of the step, in seconds of the system's monotonic clock."""
 
     processed: int
-    """Tokens with padding; -1 for not seen."""
+    """Number of tokens with padding; -1 if unobserved."""
 
     real: int
     supervised: int
     sequences: int
 
     loss: float
-    """Sum of the tensors whose backward pass the step took; NaN for not seen."""
+    """Sum of the losses of the step's backward passes; NaN if unobserved."""
 
     passes: int
     """Number of backward passes."""
 
     @property
     def counted(self) -> bool:
-        """True if the tokens of the step were seen."""
+        """True if the tokens of the step were observed."""
         return self.processed >= 0
 
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """What one process has been seen to do."""
+    """Observations of one process."""
 
     facts: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
@@ -52,32 +52,32 @@ class ProcessRecord:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a command has been seen to do, over all of its ranks."""
+    """Observations of a command over all of its ranks."""
 
     ranks: list[ProcessRecord] = field(default_factory=list)
-    """Ranks that took the steps, in order; empty if no steps were seen."""
+    """Records of the ranks that took steps, in order; empty without observed steps."""
 
     steps: list[Step] = field(default_factory=list)
-    """Steps of all ranks together; empty if not seen."""
+    """Steps of all ranks together; empty if unobserved."""
 
     steps_unseen: str = ""
-    """Reason why there are no steps."""
+    """Reason for missing steps; empty otherwise."""
 
     tokens_unseen: str = ""
-    """Reason why the tokens of the steps are not known."""
+    """Reason for unknown tokens of the steps; empty otherwise."""
 
     loss_unseen: str = ""
-    """Reason why the losses of the steps are not known."""
+    """Reason for unknown losses of the steps; empty otherwise."""
 
     @property
     def unseen(self) -> dict[str, str]:
-        """Reasons by what was not seen."""
+        """Reasons for missing observations, by subject."""
         known = {"steps": self.steps_unseen, "tokens": self.tokens_unseen, "loss": self.loss_unseen}
         return {what: reason for what, reason in known.items() if reason}
 
 
 def read_processes(folder: Path) -> list[ProcessRecord]:
-    """Return the processes that left a record, in the order in which they began."""
+    """Return the records of observed processes, in the order of their start."""
     found = []
     for path in sorted(folder.glob("*.json")):
         facts = json.loads(path.read_text(encoding="utf8"))
@@ -87,7 +87,7 @@ def read_processes(folder: Path) -> list[ProcessRecord]:
 
 
 def read_steps(path: Path) -> list[Step]:
-    """Return the steps that have ended, of a file that may still be written."""
+    """Return the finished steps in a file that may still be written to."""
     whole = path.read_bytes()
     steps = []
     for row in ROW.iter_unpack(whole[: len(whole) // ROW.size * ROW.size]):
@@ -98,7 +98,7 @@ def read_steps(path: Path) -> list[Step]:
 
 
 def observe(folder: Path) -> Observed:
-    """Return what the ranks of a command did, or the reason why that was not seen."""
+    """Return the observations of a command's ranks, with reasons for missing ones."""
     processes = read_processes(folder)
     reason = next((one.facts["steps_unseen"] for one in processes if one.facts["steps_unseen"]), "")
     ranks = [one for one in processes if one.steps]
@@ -132,7 +132,7 @@ def _why_no_steps(processes: Sequence[ProcessRecord]) -> str:
 
 
 def _together(ranks: Sequence[Step]) -> Step:
-    """Return a step of all ranks: its tokens add up, and its loss is the mean of theirs."""
+    """Return a step of all ranks: the sum of their tokens, and the mean of their losses."""
     if len(ranks) == 1:
         return ranks[0]
     counted = all(step.counted for step in ranks)

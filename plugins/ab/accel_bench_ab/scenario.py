@@ -1,4 +1,4 @@
-"""The scenario of commands: a stack for each, run by the ordinary session."""
+"""Scenario made of commands: a stack for each command, run by an ordinary session."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Literal, TypeAlias
 from accel_bench_ab.plugin import ENGINE
 
 By: TypeAlias = Literal["tokens", "steps", "wall"]
-"""What a run of a command is counted in: real tokens, optimizer steps, or the run itself."""
+"""Unit in which a run is counted: real tokens, optimizer steps, or the whole run."""
 
 TASKS: Mapping[By, str] = {
     "tokens": "command-tokens",
     "steps": "command-steps",
     "wall": "command-calls",
 }
-"""Task of each, which decides the counted elements."""
+"""Name of the task by unit, which counts the elements."""
 
 LONGEST_SECONDS = 86_400.0
-"""Time limit of one run, unless `--timeout` gives another."""
+"""Time limit of one run in seconds, unless `--timeout` sets another."""
 
 ANY_LENGTH = 16_777_216
-"""Longest sequence of a scenario: the lengths of a command's own batches are not known."""
+"""Sequence length in the scenario, a placeholder: lengths of a command's batches are unknown."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class NamedCommand:
     """Working folder; empty for the current one."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of its stack, by dotted key."""
+    """Further settings of the command's stack, by dotted key."""
 
 
 @dataclass(frozen=True)
 class CommandSettings:
-    """What all compared commands share."""
+    """Settings that all compared commands share."""
 
     by: By = "tokens"
     steps: int = 0
@@ -51,7 +51,7 @@ class CommandSettings:
     higher: Sequence[str] = ()
     observe: bool = True
     compare: str | None = None
-    """Compared quantity; None for the speed."""
+    """Name of the compared quantity; None for speed."""
 
 
 def commands_scenario(

@@ -1,4 +1,4 @@
-"""Commands through the ordinary session: what `ab` prints, and what `bisect` asks at each probe."""
+"""Ordinary sessions of commands, for `ab` and for each probe of `bisect`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def compare_commands(
     invoked: Invocation,
     request: PlanRequest,
 ) -> Summary:
-    """Run commands in turns and return their summary, with a verdict for each but the first.
+    """Run commands in interleaved rounds; return their summary, the first as baseline.
 
-    `request` gives the rounds, as an override of `measure.rounds`; every run is stored, and a
-    summary's `experiments` stand in the order of the commands. Raises StoreError, and
-    KeyboardInterrupt once what was interrupted is stored.
+    `request` sets the rounds, as an override of `measure.rounds`; every run is stored, and a
+    summary's `experiments` are in the order of the commands. Raises StoreError, and
+    KeyboardInterrupt after storing an interrupted run.
     """
     ended: list[Measured] = []
     plan = plan_commands(commands, settings, invoked, request)

@@ -1,4 +1,4 @@
-"""The measured window of a command that knows of none: where it begins, and its samples."""
+"""Measured window of an observed command: the end of its warm-up, and its samples."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from accel_bench.worker.stopwatch import PLATEAU_STEPS, is_plateau
 from accel_bench_ab.record import Step
 
 SETTLED = 1.5
-"""Multiple of the later steps' median pace below which a warm-up may have ended: caches that fill
-slowly, and a compiler that is late, make a plateau of their own."""
+"""Maximum ratio of the warm-up's last pace to the median pace of later steps: slowly filling caches
+and late compilation make plateaus of their own."""
 
 LEAST_STEPS = 2
-"""Fewest steps that have a window: one to warm up, and one to measure."""
+"""Minimum number of steps of a window: one for warm-up, and one to measure."""
 
 
 def step_seconds(steps: Sequence[Step], began: float) -> list[float]:
-    """Return the time from the end of each step's predecessor to its own; of the first, from the
-    moment at which its process had imported torch."""
+    """Return the seconds of each step, from the end of the previous one; of the first from `began`,
+    the end of importing torch."""
     ends = [began, *(step.ended for step in steps)]
     return [after - before for before, after in pairwise(ends)]
 
 
 def warmup_of(steps: Sequence[Step], began: float) -> int | None:
-    """Return the number of steps before the pace is steady; None if it is not yet known.
+    """Return the number of warm-up steps; None if the pace is not steady yet.
 
-    The rule is that of scenarios (`measure.warmup: auto`): the medians of the last five steps and
-    of the five before are within 1 %, and 30 steps are enough. Steps of unequal numbers of tokens
-    are compared by the token.
+    The rule is that of `measure.warmup: auto`: the medians of the last five steps and of the five
+    before differ by less than 1 %, after at most 30 steps. Steps with different numbers of tokens
+    are compared per token.
     """
     seconds = paces(steps, step_seconds(steps, began))
     for number in range(2 * PLATEAU_STEPS, min(len(seconds), LONGEST_WARMUP) + 1):
@@ -42,8 +42,8 @@ def warmup_of(steps: Sequence[Step], began: float) -> int | None:
 
 
 def settled_after(pace: Sequence[float], plateau: int | None) -> int:
-    """Return the number of steps after which the pace is that of all later ones, at least those to
-    the plateau, at most 30."""
+    """Return the number of steps, from `plateau` to 30, after which the pace equals that of later
+    steps."""
     for first in range(plateau or LONGEST_WARMUP, min(LONGEST_WARMUP, len(pace) - 1)):
         before = median(pace[max(0, first - PLATEAU_STEPS) : first])
         if before <= SETTLED * median(pace[first:]):
@@ -52,7 +52,7 @@ def settled_after(pace: Sequence[float], plateau: int | None) -> int:
 
 
 def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
-    """Return seconds by the real tokens of a step, in units of the mean step; else as they are."""
+    """Return each step's seconds per real token times the mean tokens; else its seconds."""
     if not all(step.real > 0 for step in steps):
         return [*seconds]
     usual = fmean(step.real for step in steps)
@@ -62,9 +62,10 @@ def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
 def window_of(
     steps: Sequence[Step], began: float, warmup: int | None, most: int, counted: bool
 ) -> Window | None:
-    """Return the window behind the warm-up, of at most `most` steps (0: all); None for too few.
+    """Return the window after the warm-up of at most `most` steps (0: all), if any.
 
-    At most half of the steps are warm-up. Without `counted` tokens each step counts as one.
+    At most half of the steps are warm-up. Unless tokens are `counted`, each step counts as one
+    element.
     """
     if len(steps) < LEAST_STEPS:
         return None
@@ -83,7 +84,7 @@ def window_of(
 
 
 def sample_of(number: int, seconds: float, step: Step, counted: bool) -> Sample:
-    """Return a step as a sample of one sequence, as nobody knows the command's batches."""
+    """Return a step as a sample of one sequence, since the command's batches are unknown."""
     tokens = (step.processed, step.real, step.supervised) if counted else (1, 1, 1)
     return Sample(
         step=number,

@@ -1,6 +1,6 @@
-"""A stack of plugins in a training script of the user's own: `accelerate`, and Trainer's callback.
+"""Stacks of plugins in a user's own training script: `accelerate`, and a callback for Trainer.
 
-The names are resolved on first use, so that importing the package costs nothing.
+Names are resolved on first use, so that importing the package is light.
 """
 
 from __future__ import annotations

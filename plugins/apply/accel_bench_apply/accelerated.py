@@ -1,4 +1,4 @@
-"""A model on which a stack is active, until it is closed."""
+"""Model with an active stack, until it is closed."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return run.optimizer
 
     def answered(self, hook: str) -> bool:
-        """Return whether a plugin of the stack answers a one-answer hook."""
+        """Return whether a plugin of the stack implements a one-answer hook."""
         plugin = self._active.answers(hook)
         return plugin is not None and plugin.slot is None
 
@@ -238,7 +238,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return self._run
 
     def _build(self, given: Any, names_data: bool) -> None:
-        """Call the hooks that a run calls from `prepare_experiment` to `parallelize_model`."""
+        """Call the hooks from `prepare_experiment` to `parallelize_model`, as a run does."""
         run, active = self._run, self._active
         run.task = task_of(active)
         list(active.call_all("prepare_experiment", run=run))
@@ -274,7 +274,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
             torch.set_float32_matmul_precision(asked)
 
     def _prepare_given(self, model: Any) -> None:
-        """Do to a model that was given what loading does: train mode, and no key-value cache."""
+        """Prepare a given model like a loaded one: train mode, and no key-value cache."""
         model.train()
         config: Any = getattr(model, "config", None)
         for part in (config, text_config(config)):

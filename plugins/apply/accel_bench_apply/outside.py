@@ -1,4 +1,4 @@
-"""Parts of a stack that a script must do itself, since no call of `accelerate` can."""
+"""Parts of a stack that `accelerate` cannot apply, so that the script must."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE = ("adapter", "model", "train.gradient_checkpointing", "train.matmul_precis
 """Keys that `accelerate` applies itself, with all keys below them."""
 
 OF_A_RUN = ("evaluate", "launcher", "measure", "metrics", "task", "train.seed")
-"""Keys without a meaning for a script: they decide how a run starts, is measured and seeded."""
+"""Keys without meaning for a script, since they only concern the start and measurement of runs."""
 
 TAKEN = {
     "build_optimizer": ("optimizer", "`.optimizer()` returns it"),
@@ -26,7 +26,7 @@ TAKEN = {
     "build_evaluation_batches": ("evaluation batches", "a run alone has them"),
     "build_loss": ("loss", "`.loss(model, inputs, supervised_in_step)` computes it"),
 }
-"""One-answer hooks after the model's, each with the name and the way to get its answer."""
+"""One-answer hooks called after the model's, each with its part's name and an instruction."""
 
 KNOWN = {
     "train.precision": "compute each forward pass within `.autocast()`",
@@ -37,7 +37,7 @@ KNOWN = {
     "optimizer": "`.optimizer()` returns it",
     "data.sequence_length": "cut or pad the samples to it",
 }
-"""Ways to do a setting in a script."""
+"""Instructions for applying a setting in a script, by key."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Outside:
     """Name of the part: `optimizer`, `batches`, or a dotted key of the scenario."""
 
     by: str
-    """Plugin that does it in a run, or `the stack` or `the scenario`, which set the key."""
+    """Plugin that applies the part in a run, or `the stack` or `the scenario` for a setting."""
 
     way: str
     """Instruction for the script."""

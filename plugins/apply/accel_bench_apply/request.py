@@ -1,4 +1,4 @@
-"""The experiment that a script asks for: its model, a stack and settings, planned as for a run."""
+"""Experiment of a script: its model, stack and settings, planned like a run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from accel_bench.scenario.settings import Resources
 from accel_bench.scenario.uses import NO_PLUGIN, Use, slot_defaults
 
 STACK = "script"
-"""Name of a stack that is given by its plugins."""
+"""Name of a stack given as a list of plugins."""
 
 NOWHERE = {"name": STACK, "stacks": {"baseline": []}}
-"""Scenario of a script that names none."""
+"""Scenario of a script that names no scenario."""
 
 PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
-"""Arguments of Trainer that compute in half precision, with the value of `train.precision`."""
+"""Values of `train.precision` by Trainer's arguments for half precision."""
 
 ARGUMENTS = {
     "per_device_train_batch_size": "train.micro_batch_size",
@@ -39,7 +39,7 @@ ARGUMENTS = {
     "learning_rate": "train.learning_rate",
     "seed": "train.seed",
 }
-"""Arguments of Trainer, with the key of a scenario that says the same."""
+"""Scenario keys by the equivalent arguments of Trainer."""
 
 
 class Asked(NamedTuple):
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 class World(NamedTuple):
-    """Processes that train together."""
+    """Number of processes that train together, and the place of this one."""
 
     rank: int
     local_rank: int
@@ -64,7 +64,7 @@ class World(NamedTuple):
 
 
 def read_world() -> World:
-    """Return the processes of the process group of torch.distributed; this one alone without."""
+    """Return torch.distributed's process group; without one, this process alone."""
     from accel_bench.worker.settings import has_process_group
 
     if not has_process_group():
@@ -87,9 +87,9 @@ def ask(  # noqa: PLR0913 - what a script says
     world: World,
     trust_remote_code: bool,
 ) -> Asked:
-    """Plan the experiment by the same checks as those of a run, but for memory.
+    """Return the experiment of a script, planned with all checks of a run but that for memory.
 
-    `folder` takes the configuration of a model that is given. Raises ScenarioError or PluginError.
+    `folder` is for the configuration of a given module. Raises ScenarioError or PluginError.
     """
     (draft, *others) = find_drafts([NOWHERE if scenario is None else scenario])
     if others:
@@ -125,7 +125,7 @@ def ask(  # noqa: PLR0913 - what a script says
 def _add_stack(draft: Draft, stack: Any) -> str | None:
     """Add a stack to the draft, and return its name; None for the baseline.
 
-    Raises PluginError for a name that is neither a stack's nor a plugin's.
+    Raises PluginError for a name that is neither a stack nor a plugin.
     """
     stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
     if stack is None or (isinstance(stack, str) and stack in stacks):
@@ -136,7 +136,7 @@ def _add_stack(draft: Draft, stack: Any) -> str | None:
 
 
 def _named(stack: str, others: Mapping[str, Any]) -> Any:
-    """Return a named stack's name, or the plugins that a text names."""
+    """Return the name of a known stack, or else the plugins named in the text."""
     known = find_presets("stacks")
     if stack in known:
         return stack
@@ -151,7 +151,7 @@ def _named(stack: str, others: Mapping[str, Any]) -> Any:
 
 
 def _written(stack: Any) -> tuple[str, Any]:
-    """Return the name of a stack that is spelt out, and its entry as in a scenario."""
+    """Return the name of a stack given as list or mapping, and its entry as in a scenario."""
     if isinstance(stack, Mapping):
         entry = to_plain(stack, "the stack")
         if isinstance(entry.get("use"), str):
@@ -168,13 +168,13 @@ def _written(stack: Any) -> tuple[str, Any]:
 
 
 def _joins_ranks(uses: Iterable[Use]) -> bool:
-    """Return whether a plugin of a stack shares the work among ranks."""
+    """Return whether a plugin of a stack distributes the work over ranks."""
     kinds = (load_class(use.use, allow_torch=True) for use in uses)
     return any("parallelize_model" in dict(marked_methods(kind)) for kind in kinds)
 
 
 def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that Trainer's arguments decide, which plugins check."""
+    """Yield settings that follow from Trainer's arguments, for the checks of plugins."""
     if arguments is None:
         return
     for name, key in ARGUMENTS.items():
@@ -185,7 +185,7 @@ def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_model(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
-    """Return the settings of the model: its name, or those of a module that is given."""
+    """Return the settings of a model given by name, or as a module."""
     if model is None:
         return {}
     if isinstance(model, str | os.PathLike):
@@ -196,7 +196,7 @@ def _of_model(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
 
 
 def _of_module(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
-    """Return the settings of a module, whose configuration is written into a folder."""
+    """Return the settings of a given module, whose configuration is written into a folder."""
     import torch
 
     if not isinstance(model, torch.nn.Module):
@@ -232,7 +232,7 @@ def _of_module(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
 
 
 def move(model: Any, device: str | None, dtype: str | None) -> None:
-    """Move a module that is given to a device, and into a dtype."""
+    """Move a given module to a device, and convert it to a dtype."""
     import torch
 
     if device is not None:
@@ -243,9 +243,9 @@ def move(model: Any, device: str | None, dtype: str | None) -> None:
 
 
 def _of_world(draft: Draft, world: World) -> dict[str, Any]:
-    """Return the settings of the processes that train.
+    """Return the settings for the number of training processes.
 
-    Raises ScenarioError for a scenario that trains on another number of them.
+    Raises ScenarioError for a scenario with another number.
     """
     resources = draft.get("resources")
     asked = Resources.model_validate(resources if isinstance(resources, dict) else {}).world_size

@@ -1,4 +1,4 @@
-"""Samples of a script as the dataset that plugins batch: token ids, and the labels' mask."""
+"""Samples of a script as a dataset for plugins: token ids, and a mask of supervised ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Features: TypeAlias = Mapping[str, Any] | Sequence[int]
 """Sample: token ids, or a mapping with `input_ids` and possibly `labels` or masks of them."""
 
 MASKS = ("completion_mask", "assistant_masks")
-"""Keys of masks by which TRL chooses the tokens to learn."""
+"""Keys of TRL's masks of supervised tokens."""
 
 KNOWN = ("input_ids", "labels", "attention_mask", "length", *MASKS)
-"""Keys of a sample that are read, or that say nothing more than these."""
+"""Keys of a sample that are read, or are redundant."""
 
 IGNORED_LABEL = -100
-"""Label that the loss leaves out."""
+"""Label that the loss ignores."""
 
 
 def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -> TokenDataset:
@@ -50,7 +50,7 @@ def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -
 
 
 def _row(sample: Features) -> tuple[Any, Any]:
-    """Return the token ids of a sample without its padding, and the mask of those to learn."""
+    """Return the token ids of a sample without padding, and the mask of supervised ones."""
     import numpy as np
 
     fields = sample if isinstance(sample, Mapping) else {"input_ids": sample}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _one_at_a_time = threading.Lock()
 _open: list[AcceleratedModel] = []
-"""The accelerated model of this process that is not closed; at most one."""
+"""The unclosed accelerated model of this process; at most one."""
 
 
 def accelerate(  # noqa: PLR0913 - what a script says
@@ -96,7 +96,7 @@ def accelerate(  # noqa: PLR0913 - what a script says
 
 
 def refuse_second() -> None:
-    """Raise AccelBenchError while a model of this process is accelerated."""
+    """Raise AccelBenchError if a model of this process is already accelerated."""
     if _open:
         raise AccelBenchError(
             f"the stack {_open[0].stack!r} is active in this process (pid {os.getpid()}), and "

@@ -20,7 +20,7 @@ TAKEN_FROM_ARGUMENTS = {
     "train.precision": "bf16, fp16",
     "train.learning_rate": "learning_rate",
 }
-"""Keys of a scenario with the arguments of Trainer that decide them."""
+"""Scenario keys that arguments of Trainer set, with the arguments' names."""
 
 
 class AccelerateCallback(TrainerCallback):
@@ -85,7 +85,7 @@ class AccelerateCallback(TrainerCallback):
 
 
 def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Iterator[str]:
-    """Yield what a Trainer does otherwise than the stack says."""
+    """Yield deviations of a Trainer from the stack."""
     said = dict(of_trainer(args))
     for part in made.outside:
         argument = TAKEN_FROM_ARGUMENTS.get(part.name)
@@ -115,7 +115,7 @@ def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
 
 
 def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
-    """Yield what both the stack and the Trainer's arguments would do."""
+    """Yield settings that both the stack and the Trainer's arguments would apply."""
     checkpoints = made.effective.gradient_checkpointing
     for acts, names in (
         (made.answered("compile_model"), ("torch_compile",)),

@@ -61,7 +61,7 @@ NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
 State: TypeAlias = Literal[
     "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
 ]
-"""How the runs of a row ended in both sets, which is no verdict on a figure."""
+"""State of a row by the statuses of its runs in both sets, not a verdict on a figure."""
 
 
 class ReferenceFigure(Frozen):

@@ -82,7 +82,7 @@ class HistoryPoint(Frozen):
 
 
 class HistoryStep(Frozen):
-    """A step: a lasting change of the level."""
+    """A lasting change of the figure's level."""
 
     point: int
     """Index of the first point at the new level."""

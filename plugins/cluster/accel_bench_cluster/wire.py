@@ -37,7 +37,7 @@ _SIZES = struct.Struct(">II")
 
 
 class Channel:
-    """A connection that receives whole messages and never executes any of them."""
+    """A connection that receives whole messages, and never executes received data."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection

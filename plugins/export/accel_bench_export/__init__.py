@@ -1,1 +1,1 @@
-"""Export: a stack and its work as a configuration of another training program, and back."""
+"""Export of a stack and its work as a configuration of another training program."""

@@ -1,4 +1,4 @@
-"""Configuration: a stack, and the work of a scenario, as settings of another training program."""
+"""Translation of a stack and a scenario's work into settings of another training program."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from accel_bench_export.rules import Translation, translate
 from accel_bench_export.trainers import Trainer, read_trainer
 
 SLOTS = ("adapter", "data", "optimizer", "parallel")
-"""Slots of the work whose plugins have equivalents of their own."""
+"""Slots of the work whose plugins have declared counterparts in other programs."""
 
 SECTIONS = ("task", "model", "train")
-"""Sections of a scenario of which each changed key has a setting or a comment."""
+"""Sections of a scenario whose changed keys each become a setting or a comment."""
 
 
 @dataclass
 class Part:
-    """Settings with one origin."""
+    """Settings of one origin, such as a plugin, in a configuration."""
 
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings by dotted key."""
 
     comments: list[str] = field(default_factory=list)
-    """Sentences on what differs, and on what has no counterpart."""
+    """Sentences on remaining differences, and on options without a counterpart."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Configuration:
 
     parts: list[Part]
     command: str
-    """Command that trains with it, with `{file}` for the file; empty without a scenario."""
+    """Command line for training, with `{file}` as its file; empty without a scenario."""
 
     @property
     def settings(self) -> dict[str, Any]:

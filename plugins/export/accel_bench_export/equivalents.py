@@ -27,17 +27,17 @@ class Equivalent(Frozen):
     """Counterparts of a plugin under a condition on its options."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with their values, defaults included; a list holds alternatives."""
+    """Required options with their values, defaults included; a list holds alternatives."""
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with values of which none may match."""
+    """Options with values that must not match."""
 
     to: dict[str, dict[str, JsonValue]]
     """Settings of other programs, by the program's name or by several with commas; `{option}` is an
     option's value."""
 
     note: str = ""
-    """Difference that remains, in a sentence."""
+    """Remaining difference between the programs, in a sentence."""
 
     def settings(self, trainer: str) -> dict[str, JsonValue] | None:
         """Return the settings of one program; None if it is not named."""
@@ -80,7 +80,7 @@ def programs(names: str) -> list[str]:
 
 @cache
 def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
-    """Return the equivalents in these folders; the first folder that names a plugin has it."""
+    """Return the equivalents in these folders; of equal plugins, those of the first folder."""
     found: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():

@@ -1,4 +1,4 @@
-"""Rules: settings of another program that stand for options here, read in both directions."""
+"""Rules that map options to settings of another program, and back."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, JsonValue
 
 OPTION = re.compile(r"^\{([\w.]+)(?:\|(.+))?\}$")
-"""Pattern of a value that is an option's: `{r}`, or `{target_modules|,}` for a joined list."""
+"""Pattern of a placeholder for an option: `{r}`, or `{target_modules|,}` for a joined list."""
 
 PLACE = re.compile(r"\{([\w.]+)\}")
-"""Pattern of an option's place in a note."""
+"""Pattern of a placeholder for an option in a note."""
 
 ITEM = re.compile(r"\.\d+$")
-"""Pattern of the place of an item in an option that is a list, as in `betas.0`."""
+"""Pattern of the suffix that names an item of a list option, as in `betas.0`."""
 
 
 class Expression(str):
-    """Expression of Python that a rule gives as a value, written `=FullAC.Config()`; an option's
-    value is never one."""
+    """Python expression as a setting's value, written `=FullAC.Config()`; never made from an
+    option."""
 
 
 class Rule(Frozen):
@@ -33,7 +33,7 @@ class Rule(Frozen):
     """Options with their values; a list holds alternatives. All must match."""
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with values of which none may match."""
+    """Options with values that must not match."""
 
     set: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of the program by dotted key; `{option}` is the value of an option."""
@@ -42,7 +42,7 @@ class Rule(Frozen):
     """Difference that remains between the two programs, in a sentence."""
 
     def holds(self, options: Mapping[str, Any]) -> bool:
-        """Return whether the rule applies to options; one that is not there matches nothing."""
+        """Return whether the rule applies to options; missing options match no condition."""
         return all(
             key in options and _is_one(options[key], one) for key, one in self.when.items()
         ) and (
@@ -53,12 +53,12 @@ class Rule(Frozen):
 
     @property
     def fixed(self) -> dict[str, JsonValue]:
-        """Settings whose value is no option's, by which the rule is recognized."""
+        """Settings without placeholders, by which the rule is recognized in a configuration."""
         return {key: value for key, value in self.set.items() if not [*_options_in(value)]}
 
     @property
     def options(self) -> frozenset[str]:
-        """Options that the rule speaks of."""
+        """Names of the options in the rule's conditions, settings and note."""
         names = {*self.when, *self.unless, *_options_in(self.set), *PLACE.findall(self.note)}
         return frozenset(names | {ITEM.sub("", name) for name in names})
 
@@ -71,10 +71,10 @@ class Translation:
     """Settings by dotted key."""
 
     notes: list[str] = field(default_factory=list)
-    """Differences that remain."""
+    """Sentences on remaining differences."""
 
     covered: set[str] = field(default_factory=set)
-    """Options that the settings or notes speak of."""
+    """Names of the options that settings or notes mention."""
 
 
 def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
@@ -94,10 +94,10 @@ def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
 def recognize(
     rules: Iterable[Rule], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return the options that settings by dotted key state, and the keys that state them.
+    """Return the options stated by settings (by dotted key), and the keys that state them.
 
-    A rule is recognized by its fixed settings; one without any, or whose options another rule has
-    given another value, adds what it can.
+    A rule is recognized by its fixed settings. A rule without any, or with options that another
+    rule has set otherwise, adds what options it can.
     """
     options: dict[str, Any] = {}
     used: set[str] = set()
@@ -120,7 +120,7 @@ def recognize(
 
 
 def _is_one(value: Any, wanted: JsonValue) -> bool:
-    """Return whether a value is the wanted one, or one of a list."""
+    """Return whether a value equals the wanted one, or one of a list of alternatives."""
     return value in wanted if isinstance(wanted, list) else bool(value == wanted)
 
 
@@ -133,7 +133,7 @@ def _options_in(value: JsonValue) -> Iterator[str]:
 
 
 def _option(options: Mapping[str, Any], name: str) -> Any:
-    """Return an option, or an item of one: `betas.0`. None if there is none."""
+    """Return an option, or an item of a list option such as `betas.0`; None if missing."""
     if name in options or not ITEM.search(name):
         return options.get(name)
     items = options.get(ITEM.sub("", name))
@@ -142,7 +142,7 @@ def _option(options: Mapping[str, Any], name: str) -> Any:
 
 
 def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with their items joined to lists; a list that lacks an item is left out."""
+    """Return options with items such as `betas.0` joined to lists, if complete."""
     lists: dict[str, dict[int, Any]] = {}
     for name, value in options.items():
         if ITEM.search(name):
@@ -155,7 +155,7 @@ def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
-    """Return a value with options in their places; None if an option has none."""
+    """Return a value with placeholders replaced by options; None if an option is missing."""
     if isinstance(value, dict):
         filled = {key: _filled(one, options) for key, one in value.items()}
         return {key: one for key, one in filled.items() if one is not None}
@@ -172,7 +172,7 @@ def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
 
 
 def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the options that a setting states."""
+    """Yield the options that a setting of another program states."""
     if isinstance(value, str) and (found := OPTION.match(value)):
         yield found[1], given.split(found[2]) if found[2] and isinstance(given, str) else given
     elif isinstance(value, dict) and isinstance(given, dict):

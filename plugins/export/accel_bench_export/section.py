@@ -1,4 +1,4 @@
-"""The section of the winner's counterparts: what it is called in other training programs."""
+"""The report section of the fastest stack's counterparts in other training programs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEqui
 
 
 def tables(summary: Summary, found: Sequence[StackEquivalents]) -> list[Table]:
-    """Return two lines on each stack: settings of other programs, and the command for a file."""
+    """Return a table of settings in other programs, and of commands to export them."""
     return [Table([Column(label(one), str)], _lines(one), TITLE) for one in found]
 
 

@@ -1,7 +1,6 @@
-"""Trainers: other training programs, each a table of rules in a data file.
+"""Training programs to export to, each a table of rules in a data file.
 
-A distribution adds one by a file `sample_configurations/trainers/NAME.yaml`, as scenarios and
-stacks are added.
+A distribution adds one by a file `sample_configurations/trainers/NAME.yaml`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ class Usage(Frozen):
     """Command that trains with an exported file."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the work under which it is the command."""
+    """Settings of the work that this command requires."""
 
     command: str
-    """Command line; `{file}` is the file."""
+    """Command line, with `{file}` as the exported file."""
 
 
 class Trainer(Frozen):
@@ -44,16 +43,16 @@ class Trainer(Frozen):
     Python, a value that begins with `=` is an expression."""
 
     order: int = 100
-    """Place among all programs; the lowest is named first."""
+    """Sort key of the program; the lowest comes first."""
 
     imports: tuple[str, ...] = ()
-    """Lines of Python before the function."""
+    """Python import lines before the function."""
 
     usage: tuple[Usage, ...] = ()
-    """Commands; the first whose condition holds is shown."""
+    """Commands for training; the first with matching conditions is shown."""
 
     always: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings without which the program would train otherwise than a scenario does."""
+    """Settings that the program needs to train like a scenario."""
 
     work: tuple[Rule, ...] = ()
     """Rules on the dotted keys of a scenario."""
@@ -65,7 +64,7 @@ class Trainer(Frozen):
     """Settings that an import leaves out, each with the reason."""
 
     recognized: tuple[str, ...] = ()
-    """Settings of which each tells a file of this program from those of others."""
+    """Settings by which a file is recognized as this program's."""
 
 
 def trainer_names() -> list[str]:

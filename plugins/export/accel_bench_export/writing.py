@@ -1,4 +1,4 @@
-"""Text of a configuration: YAML, or Python, with a comment for each line without a counterpart."""
+"""Text of a configuration in YAML or Python, with comments on options without a counterpart."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from accel_bench_export.configuration import Configuration, Part
 from accel_bench_export.rules import Expression
 
 WIDTH = 96
-"""Columns of a line."""
+"""Maximum characters of a line."""
 
 
 def text_of(found: Configuration, file: str) -> str:
-    """Return the text of a configuration; `file` is its name in the command that it shows."""
+    """Return the text of a configuration; `file` is the file name in its command line."""
     of = f" of the scenario {found.scenario}" if found.scenario else ""
     lines = [
         f"# {found.trainer.title}: the stack {found.stack}{of}, by accel-bench {__version__}.",
@@ -33,7 +33,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """Return a value as YAML spells it in a line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, Expression):
         return str(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
@@ -41,7 +41,7 @@ def plain_text(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a comment as one line, whatever names it holds."""
+    """Return a comment on one line, without line ends from names."""
     if not text.lstrip().startswith("#"):
         return text
     return text[: -len(text.lstrip("# "))] + " ".join(text.lstrip("# ").split())

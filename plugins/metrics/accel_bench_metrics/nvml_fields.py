@@ -168,7 +168,7 @@ _SHOWN = {
     "megahertz": ("MHz", 1.0, 0),
     "celsius": ("C", 1.0, 0),
 }
-"""Displayed form of a unit: its word, a factor, and the number of decimals."""
+"""Display of a unit: its word, a factor, and the number of decimals."""
 
 
 def _numbers() -> dict[str, int]:

@@ -273,7 +273,7 @@ def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @functools.cache
 def _owners() -> Any:
-    """Return the benchmarks of tensors in batches, by identity."""
+    """Return the weak mapping from tensors in batches, by identity, to their benchmarks."""
     from torch.utils.weak import WeakIdKeyDictionary
 
     return WeakIdKeyDictionary()

@@ -43,7 +43,7 @@ class Check:
     """Reason why nothing can be compared, such as a missing output; empty otherwise."""
 
     undecided: str = ""
-    """Reason why a difference is inconclusive: eager is as far from float64, or random."""
+    """Reason why a difference is inconclusive: eager differs as much, or is random; else empty."""
 
     same_choices: bool = False
     """True if the reference was given eager's choices, such as experts, since its own differ."""

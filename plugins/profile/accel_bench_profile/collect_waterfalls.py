@@ -30,7 +30,7 @@ class Side(NamedTuple):
     stack: str
 
     name: str = ""
-    """Label in the answer; empty for the stack's name."""
+    """Label of the stack in printed text; empty for its name."""
 
     def by_point(self) -> dict[str, ExperimentRuns]:
         """Return the stack's runs by sweep point."""

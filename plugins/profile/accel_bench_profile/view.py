@@ -1,4 +1,4 @@
-"""Tables of `profile`: the answer, kernels by time and by count, and notes."""
+"""Tables of `profile`: the main finding, kernels by time and by count, and notes."""
 
 from __future__ import annotations
 

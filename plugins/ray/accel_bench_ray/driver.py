@@ -140,8 +140,8 @@ def check_fit(
 ) -> None:
     """Refuse a reservation larger than the cluster. Raises AccelBenchError.
 
-    A node for one bundle is a node for each smaller one. Where neither of two is the smaller one,
-    only Ray finds out that there is no room.
+    A node that fits a bundle fits each smaller one. If neither of two bundles is smaller, only Ray
+    can find out that they do not fit.
     """
     groups = len(request.ports)
     for bundle in bundles:

@@ -17,7 +17,7 @@ USER, HOST = "USER", "HOST"
 """Replacements of names, valid in the name of a scenario; that of folders is `FOLDER`."""
 
 MINIMUM_NAME = 2
-"""Shortest name in characters that is replaced where it stands as a word."""
+"""Minimum number of characters of a name that is replaced as a word."""
 
 GENERIC = frozenset(
     "admin default guest jovyan localhost nobody root runner test ubuntu user users".split()

@@ -39,25 +39,25 @@ OWN = ("launcher", "trackers")
 """Keys that are ignored, since this machine and the command line set them."""
 
 NOT_RUN = ("name", "description", "exclude", "tag")
-"""Keys whose texts are neither paths nor hosts."""
+"""Keys with texts that are neither paths nor hosts."""
 
 PLACES = re.compile(r"(^|[._])(folder|directory|dir|path|file)s?$")
-"""Keys whose texts are folders or files, even relative ones that do not exist yet."""
+"""Pattern of keys with folders or files, even relative ones that do not exist yet."""
 
 WORDS = re.compile(
     r"[^.]+|(.+\.)?use|stacks\.[^.]+\.description"
     r"|(environment|evaluate|inference|measure|resources|train)\..+"
 )
-"""Keys whose texts are names of plugins or fixed words, never paths."""
+"""Pattern of keys with names of plugins or fixed words, never paths."""
 
 USES = re.compile(r"stacks\.[^.]+\.use")
-"""Key of a stack's plugins."""
+"""Pattern of the key of a stack's plugins."""
 
 ADDRESSES = re.compile(
     r"(^|[._])(addr|address|addresses|broker|endpoint|host|hostname|proxy|proxies|server|uri|url)s?$",
     re.IGNORECASE,
 )
-"""Keys whose texts are hosts, in any form."""
+"""Pattern of keys with hosts, in any form."""
 
 HOST_AND_PORT = re.compile(r"([^\s/@]*@)?[\w-]+((\.[\w-]+)+:\d{1,5}|\.?:\d{3,5})(/\S*)?", re.ASCII)
 """Pattern of an address under any key; a host of one word needs a port unlike `cuda:0`."""

@@ -129,7 +129,7 @@ def results_report(
 
 
 def _experiment(runs: Sequence[Result], whole: bool) -> Section:
-    """Return an experiment's settings, and the seconds of its steps by phase."""
+    """Return the section of an experiment: settings, and seconds of its steps by phase."""
     result, experiment = runs[0], runs[0].experiment
     planned = [PlannedSummary(experiment=experiment)]
     summary = summarize(experiment.scenario.name, experiment.stack.name, planned, runs, rounds=0)
@@ -152,7 +152,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _imported(result: Result) -> Section:
-    """Return an imported run: its origin, its stated settings, and its corrections."""
+    """Return the section of an imported run: origin, stated settings, and corrections."""
     origin = result.provenance.model_dump(mode="json", exclude={"series", "stated"})
     series = {name: len(values) for name, values in result.provenance.series.items()}
     scenario = result.experiment.scenario.model_dump(mode="json")

@@ -116,7 +116,7 @@ _START = threading.Thread.start
 
 
 class _Watching:
-    """Target of this process's one audit hook."""
+    """Current `Traces` to notify, for the only audit hook of this process."""
 
     traces: Traces | None = None
     hooked = False

@@ -20,11 +20,11 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class WaitForTorch:
-    """Finder that loads torch as it would be loaded without it, then starts the observer, once."""
+    """Import finder that starts the observer once, after torch is imported."""
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return torch's own spec with a loader that tells the observer; None for other modules."""
+        """Return torch's spec with a loader that starts the observer; None for other modules."""
         if name != "torch":
             return None
         spec: Any = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -34,7 +34,7 @@ class WaitForTorch:
 
 
 class ThenObserve:
-    """Loader that is torch's own but for what follows the import."""
+    """Loader that wraps torch's own, and starts the observer after the import."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -47,7 +47,7 @@ class ThenObserve:
         return self._own.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        """Import torch, and start the observer. Its own failure leaves the command alone."""
+        """Import torch, and start the observer, whose failure does not affect the command."""
         module.__spec__.loader = module.__loader__ = self._own
         sys.meta_path[:] = [one for one in sys.meta_path if one is not WaitForTorch]
         self._own.exec_module(module)
@@ -58,7 +58,7 @@ class ThenObserve:
 
 
 def _start(torch: Any) -> None:
-    """Import the observer beside this file, whatever other modules have its name."""
+    """Import the observer beside this file, regardless of other modules with its name."""
     path = os.path.join(FOLDER, "watch.py")
     spec: Any = importlib.util.spec_from_file_location("_accel_bench_ab_watch", path)
     watch = importlib.util.module_from_spec(spec)
@@ -68,7 +68,7 @@ def _start(torch: Any) -> None:
 
 
 def _import_hidden() -> None:
-    """Import the `sitecustomize` that this one hides, if there is any."""
+    """Import the `sitecustomize` module that this one hides, if any."""
     rest = [one for one in sys.path if os.path.abspath(one or os.curdir) != FOLDER]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:

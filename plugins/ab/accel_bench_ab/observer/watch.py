@@ -1,9 +1,9 @@
-"""What the observer does in a process that trains: it notes each optimizer step in a mapped file.
+"""Observer of a training process: records each optimizer step in a memory-mapped file.
 
-It is imported by its path into the observed command's own Python, and uses nothing but that
-Python's standard library and torch. It waits for no device and prints nothing. The numbers of a
-step lie in shared memory as soon as the step has ended, so that no signal can take them away.
-`accel_bench_ab.record` reads what is written here.
+It is imported by its path into the observed command's own Python, and uses only the standard
+library and torch. It never synchronizes with the device and prints nothing. Numbers of a step are
+in shared memory as soon as the step has ended, so that they survive any signal.
+`accel_bench_ab.record` reads the files.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ real and supervised tokens, and sequences, -1 for not seen; the loss as a float6
 backward passes; 1 once the step has ended."""
 
 GROWTH = 1024
-"""Steps for which a file grows at once, on the disk too: writing to a page that the disk has no
-room for would kill the process."""
+"""Number of steps by which a file grows, allocated on the disk, since writing to a page without
+disk space would kill the process."""
 
 MOST_STEPS = 100_000
-"""Steps that are noted; later ones are counted alone."""
+"""Maximum number of recorded steps; later ones are only counted."""
 
 SKETCHES = (2, 8)
-"""Steps after which the change of the weights is sketched: they belong to any warm-up."""
+"""Numbers of steps after which weight changes are sketched; any warm-up includes them."""
 
 BUCKETS, ROW = 31, 31 * 131
-"""Sums of a sketch, and elements that share a random sign."""
+"""Number of sums in a sketch, and number of elements that share a random sign."""
 
 MOST_PENDING = 3
-"""Batches that may wait for their backward pass when a step ends: prefetched ones."""
+"""Maximum number of prefetched batches without a backward pass at the end of a step."""
 
 UNSEEN = -1
 
 WATCHES: list[Watch] = []
-"""The watch of this process, once it has imported torch."""
+"""The observer of this process, once torch is imported; at most one."""
 
 
 def start(torch: Any, folder: str) -> None:
-    """Watch the optimizers, losses and batches of this process, and of those forked from it."""
+    """Observe optimizers, losses and batches of this process and those forked from it."""
     watch = Watch(torch, folder)
     WATCHES.append(watch)
     optimizers = sys.modules["torch.optim.optimizer"]
@@ -61,7 +61,7 @@ def start(torch: Any, folder: str) -> None:
 
 
 def untraced(function: Any) -> Any:
-    """Return the function, marked as one that torch's compiler leaves to Python."""
+    """Return the function, marked to be excluded from torch's compiler."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -71,7 +71,7 @@ def untraced(function: Any) -> Any:
 
 
 class Steps:
-    """The mapped file of a process, a row of `FIELDS` numbers for each step."""
+    """Memory-mapped file of a process's steps, with a row of `FIELDS` numbers for each step."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -81,7 +81,7 @@ class Steps:
         self.grow()
 
     def grow(self) -> None:
-        """Make room for more steps. Raises OSError on a full disk."""
+        """Enlarge the file for more steps. Raises OSError on a full disk."""
         more = GROWTH * FIELDS * 8
         os.posix_fallocate(self._file, self.room * FIELDS * 8, more)
         self.room += GROWTH
@@ -90,14 +90,14 @@ class Steps:
 
 
 class Batches:
-    """Counts of the batches of one data loader that have not reached a backward pass yet."""
+    """Token counts of the batches of one data loader that had no backward pass yet."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, int, int, int] | None] = []
 
 
 class Watch:
-    """What one process has been seen to do."""
+    """Observations of one training process."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self.torch, self.folder = torch, folder
@@ -105,7 +105,7 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: a forked process inherits what its parent did, and did none of it."""
+        """Reset all observations, since a forked process inherits those of its parent."""
         self.pid, self.began = os.getpid(), time.monotonic_ns()
         self.steps: Steps | None = None
         self.count = 0
@@ -141,7 +141,7 @@ class Watch:
             self._guarded(self._first_sketch, optimizer)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Note the end of an optimizer's step; steps without a backward pass between are one."""
+        """Record the end of a step, which further steps without a backward pass belong to."""
         now = time.monotonic_ns()
         if self.steps_unseen:
             return
@@ -160,7 +160,7 @@ class Watch:
         self._note(now)
 
     def _another(self, optimizer: Any, now: int) -> None:
-        """Take the step of a further optimizer as part of the same step of the training."""
+        """Count the step of another optimizer as part of the same training step."""
         if id(optimizer) in self.group:
             self._lose("an optimizer took two steps without a backward pass between them")
             return
@@ -171,7 +171,7 @@ class Watch:
             self.steps.whole[(self.count - 1) * FIELDS] = now
 
     def _note(self, now: int) -> None:
-        """Write the row of a step that has ended."""
+        """Write the row of a finished step."""
         steps, number = self.steps, self.count
         self.count = number + 1
         if steps is not None and number < MOST_STEPS:
@@ -235,13 +235,13 @@ class Watch:
             self.pending_losses.append(loss.detach())
 
     def fetched(self, batches: Batches, batch: Any) -> None:
-        """Note that a batch was read; it waits for its backward pass."""
+        """Record a batch that a data loader has returned, until its backward pass."""
         self.loader = batches
         if not self.tokens_unseen and len(batches.waiting) < 4096:
             batches.waiting.append(counts_of(batch, self.torch))
 
     def _keep_loss(self, number: int) -> None:
-        """Copy the sum of a step's losses off the device, without waiting for it."""
+        """Copy the sum of a step's losses from the device, without synchronizing."""
         total = self.pending_losses[0]
         for one in self.pending_losses[1:]:
             total = total + one
@@ -259,7 +259,7 @@ class Watch:
         self._guarded(self.write)
 
     def _guarded(self, work: Any, *args: Any) -> None:
-        """Do something that may fail, which must not hurt the training."""
+        """Call a function whose exceptions must not affect the training."""
         try:
             work(*args)
         except Exception as error:
@@ -278,7 +278,7 @@ class Watch:
                 self.page = memoryview(mmap.mmap(file.fileno(), 32)).cast("Q")
 
     def close(self) -> None:
-        """Write what is known when the process ends."""
+        """Write all observations at the end of the process."""
         if self.closed or os.getpid() != self.pid or not (self.count or self.all_passes):
             return
         for finalizer in self.finalizers:
@@ -295,19 +295,19 @@ class Watch:
             self.steps.real[number * FIELDS + 5] = float(self.pinned[number])  # type: ignore[union-attr]
 
     def write(self) -> None:
-        """Write the facts of the process, in place of those before."""
+        """Write the process's facts, replacing the previous ones."""
         path = f"{self._name}.json"
         with open(f"{path}.part", "w", encoding="utf8") as file:
             json.dump(self.facts(), file)
         os.replace(f"{path}.part", path)
 
     def _read_optimizers(self) -> None:
-        """Read the numbers in force, at the same steps in every run."""
+        """Record the optimizers' settings, after the same steps in every run."""
         alive = [known() for known in self.optimizers]
         self.of_optimizers = optimizer_facts([one for one in alive if one is not None])
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the process beside its steps."""
+        """Return the facts about the process as JSON, except its steps."""
         tokens = self.tokens_unseen
         if not tokens and self.loader is None:
             tokens = "no DataLoader of torch was read"
@@ -336,9 +336,9 @@ class Watch:
     # The change of the weights.
 
     def _first_sketch(self, optimizer: Any) -> None:
-        """Sketch an optimizer's weights now, and once more when it goes: it holds them until then.
+        """Sketch an optimizer's weights now, and again when the optimizer is deleted.
 
-        So no weight lives longer than it would without the observer.
+        Weights thus live no longer than without the observer.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         trained = dict(zip(names_of(parameters, self.torch), parameters, strict=True))
@@ -353,19 +353,19 @@ class Watch:
             self.finalizers.append(last)
 
     def _early_sketch(self) -> None:
-        """Sketch the change of all weights, while their optimizers live."""
+        """Sketch the changes of all weights, if none was deleted."""
         alive = {name: known() for name, known in self.trained.items()}
         if all(one is not None for one in alive.values()):
             self._sketch(alive)
 
     def _last_sketch(self, pid: int, trained: dict[str, Any]) -> None:
-        """Sketch the change of an optimizer's weights before they go with it."""
+        """Sketch the changes of an optimizer's weights before they are deleted with it."""
         if pid == os.getpid() and not self.steps_unseen:
             self._sketch(trained)
             self.write()
 
     def _sketch(self, trained: dict[str, Any]) -> None:
-        """Add the change of some weights since before the first step."""
+        """Store the sketched change of weights since before the first step."""
         updates = self.updates.setdefault(self.count, {})
         for name, one in trained.items():
             change = sketch(name, one, self.torch) - self.before[name]
@@ -379,7 +379,7 @@ class Watch:
 def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     """Return processed, real and supervised tokens, and sequences, of a batch on the host.
 
-    Each `*input_ids` counts with its `*attention_mask`; None for a batch without token ids.
+    Each `*input_ids` is counted with its `*attention_mask`; None for a batch without token ids.
     """
     if isinstance(batch, (tuple, list)):
         found = [one for one in batch if hasattr(one, "keys")]
@@ -409,7 +409,7 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
 
 
 def is_tokens(value: Any, torch: Any) -> bool:
-    """Return whether a value is a tensor of whole numbers on the host, of rows of tokens."""
+    """Return whether a value is a host tensor of integers with two dimensions, as token ids are."""
     known = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() >= 2
     return known and not value.is_floating_point()
 
@@ -420,7 +420,7 @@ def count_nonzero(tensor: Any) -> int:
 
 
 def _watch_backward(torch: Any, watch: Watch) -> None:
-    """Have `torch.autograd.backward`, which `Tensor.backward` calls, tell the watch of it."""
+    """Patch `torch.autograd.backward`, which `Tensor.backward` calls, to notify the observer."""
     own = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -439,7 +439,7 @@ def _watch_backward(torch: Any, watch: Watch) -> None:
 
 
 def _watch_scaler(torch: Any) -> None:
-    """Have a gradient scaler's product remember the loss that it is the multiple of."""
+    """Patch torch's gradient scaler to record the unscaled loss of each scaled one."""
     kind = torch.amp.grad_scaler.GradScaler
     own = kind.scale
 
@@ -454,7 +454,7 @@ def _watch_scaler(torch: Any) -> None:
 
 
 def _watch_loader(torch: Any, watch: Watch) -> None:
-    """Have each iterator of a DataLoader tell the watch of its batches."""
+    """Patch the iterators of DataLoader to notify the observer of their batches."""
     from torch.utils.data import dataloader
 
     kind = dataloader._BaseDataLoaderIter
@@ -473,8 +473,8 @@ def _watch_loader(torch: Any, watch: Watch) -> None:
 
 
 def names_of(parameters: list[Any], torch: Any) -> list[str]:
-    """Return the names of an optimizer's parameters in the smallest module that holds the most of
-    them, else their places."""
+    """Return names of an optimizer's parameters in the smallest module with most of them, else
+    their indices."""
     import gc
 
     wanted = {id(one) for one in parameters}
@@ -515,7 +515,7 @@ def sketch(name: str, tensor: Any, torch: Any) -> Any:
 
 
 def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
-    """Return the classes of the optimizers, and by parameter the numbers that are in force."""
+    """Return the optimizers' classes, and their current settings by parameter."""
     facts: dict[str, Any] = {"optimizer": "+".join(type(one).__name__ for one in optimizers)}
     rates: dict[str, int] = {}
     decays: dict[str, int] = {}
@@ -544,19 +544,19 @@ def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that decides a training, or several of them."""
+    """Return whether a value is a numeric optimizer setting, or a tuple of them."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return all(isinstance(one, float) and not isinstance(one, bool) for one in values)
 
 
 def number_text(value: Any) -> str:
-    """Return numbers with six digits."""
+    """Return numbers as text with six digits."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return ", ".join(f"{float(one):.6g}" for one in values)
 
 
 def device_facts(torch: Any) -> dict[str, Any]:
-    """Return the device in use, and the peaks of its allocator, which are kept on the host."""
+    """Return the device in use, and its allocator's peak bytes, read without synchronizing."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return {"device": "cpu"}
     return {
@@ -568,7 +568,7 @@ def device_facts(torch: Any) -> dict[str, Any]:
 
 
 def compiler_facts() -> dict[str, Any]:
-    """Return the counts of torch's compiler; empty where it was not loaded."""
+    """Return the counters of torch's compiler; empty if it is not loaded."""
     dynamo = sys.modules.get("torch._dynamo")
     counters = getattr(getattr(dynamo, "utils", None), "counters", None)
     if counters is None:
@@ -591,4 +591,4 @@ def peak_resident_bytes() -> int | None:
 
 
 ROW_FORMAT = struct.Struct("=qqqqqdqq")
-"""One row of the file of steps."""
+"""Binary format of a row in the file of steps."""

@@ -184,7 +184,7 @@ def _copied_bytes(func: Any, args: Any, made: list[torch.Tensor]) -> int:
 
 
 def _reordered(source: torch.Tensor) -> int:
-    """Return the bytes of a convolution's input in another layout; 0 for few channels."""
+    """Return the bytes of a convolution's input copied to oneDNN's layout; 0 for few channels."""
     return content_bytes(source) if source.shape[1] > FEW_CHANNELS else 0
 
 

@@ -1,4 +1,4 @@
-"""Fused twins of the modules and functions that micro-benchmarks return."""
+"""Fused equivalents of the modules and functions that micro-benchmarks return."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Gradients(NamedTuple):
 
 
 def multiply_narrow(parts: Sequence[LoraPart], inputs: torch.Tensor) -> list[LoraPart]:
-    """Compute the input's products with A of every adapter; dropout is drawn in order."""
+    """Compute the input's product with each adapter's matrix A, drawing dropout in order."""
     found = list(parts)
     for dtype, places in _undropped(parts).items():
         chosen = [parts[place] for place in places]
@@ -259,7 +259,7 @@ def _add_dense(
 def _add(
     total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float = 1.0
 ) -> torch.Tensor:
-    """Add a product to a tensor in place; another dtype is rounded once."""
+    """Add the product of two matrices, times a factor, to a tensor in place."""
     if left.dtype == total.dtype:
         return total.addmm_(left, right.to(total.dtype), alpha=factor)
     return total.add_(left @ right, alpha=factor)

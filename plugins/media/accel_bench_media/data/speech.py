@@ -22,7 +22,7 @@ SPEAKER = "espeak-ng"
 """Speech synthesizer: program and Debian package."""
 
 ONE_SECOND = 10
-"""Timeout in seconds of the program's version query."""
+"""Timeout in seconds of the speech synthesizer's version query."""
 
 
 class SpeechOptions(Options):

@@ -16,7 +16,7 @@ some 20 for a range of this plugin."""
 
 
 UNEXPLAINED = StepPart()
-"""Part outside of modules and operations."""
+"""Step part of time outside of modules and operations."""
 
 Seconds: TypeAlias = Mapping[StepPart, float]
 """Seconds per unit of work, by part of a step."""

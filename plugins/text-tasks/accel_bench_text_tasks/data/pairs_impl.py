@@ -42,7 +42,7 @@ TRAINING_TEXTS = 2000
 """Number of texts that a tokenizer is trained on, evenly spaced."""
 
 FORMS = ("labels", "stacked")
-"""Forms of batches, by `Task.pairs`."""
+"""Batch layouts of tasks (`Task.pairs`): second texts as labels, or stacked as inputs."""
 
 CACHE_FORM = 2
 """Version of the cached files, part of the cache key."""
