@@ -58,7 +58,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         """Work and stack, resolved as for a run."""
 
         self.notices: tuple[str, ...] = experiment.notices
-        """Sentences on what was added because a plugin needs it, such as an adapter."""
+        """Sentences on required additions of plugins, such as an adapter."""
 
         self.outside: tuple[Outside, ...] = tuple(
             parts_outside(

@@ -43,7 +43,7 @@ ARGUMENTS = {
 
 
 class Asked(NamedTuple):
-    """Experiment of a script, with what the script and its scenario have set."""
+    """Experiment of a script, with the keys that the script and its scenario set."""
 
     planned: Planned
 

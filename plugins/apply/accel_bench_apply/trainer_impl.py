@@ -64,7 +64,7 @@ class AccelerateCallback(TrainerCallback):
             raise ScenarioError("; ".join(wrong))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Check what took effect, after the first step."""
+        """Check the effective configuration, after the first step."""
         self._accelerated().check()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:

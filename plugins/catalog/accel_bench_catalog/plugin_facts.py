@@ -43,7 +43,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _facts_of(entry: DoorEntry, name: str) -> list[dict[str, Any]]:
-    """Return what an entry knows of a plugin. Raises PluginError that names a broken entry."""
+    """Return an entry point's rows of facts on a plugin. Raises PluginError for a broken entry."""
     with entry.blamed():
         return list(entry.load()(name))
 

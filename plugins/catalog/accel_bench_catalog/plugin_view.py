@@ -37,7 +37,7 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def plugin_report(described: Mapping[str, Any]) -> Report:
-    """Return a plugin's description, and tables of its options and of what others know of it."""
+    """Return a plugin's description, its options, and facts by other distributions."""
     listings = [key for key, value in described.items() if _is_table(value) or key == "options"]
     facts = [(key, _fact(key, value)) for key, value in described.items() if key not in listings]
     sections = [Section(tables=[listed(("key", "value"), facts)])]

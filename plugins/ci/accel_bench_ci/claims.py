@@ -148,7 +148,7 @@ class ClaimsReport(Document):
     """Exit code: 0 if all claims hold, 1 if one does not, 5 if one is inconclusive."""
 
     error_rate: float = ERROR_RATE
-    """Maximum probability that a single claim is wrongly found to hold."""
+    """Maximum probability that a wrong claim gets the verdict `holds`."""
 
 
 def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
@@ -257,7 +257,7 @@ def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns
 
 
 def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[Finding, str]:
-    """Compare an interval with the claimed limits."""
+    """Return the verdict on a claim by the interval of its value, with the reason."""
     low, high = claim.limits
     middle = significant(value.median, 4)
     if rounds < MINIMUM_ROUNDS or value.low is None or value.high is None:

@@ -179,8 +179,8 @@ def render_gate(report: GateReport, form: str) -> str:
 
 
 def _columns(report: GateReport) -> list[Column]:
-    """Return the columns, of which the ratio is named after what is compared, and its intervals
-    after their confidence: it grows with the looks."""
+    """Return the columns, named after the compared quantity and the confidence of its intervals,
+    which grows with the looks."""
     times = report.points[0].words.times if report.points else ""
     known = {confidence(point.ratio) for point in report.points if point.ratio}
     unit = f"[{known.pop()} interval]" if len(known) == 1 else "[interval]"

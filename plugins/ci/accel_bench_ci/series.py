@@ -148,8 +148,8 @@ class History(StackRow, Document):
     steps: tuple[HistoryStep, ...]
 
     saturated_since: str = ""
-    """First session since which requests pile up in every one, after sessions without that; empty
-    otherwise."""
+    """First of an unbroken sequence of sessions with piled-up requests, up to the newest; empty
+    without one."""
 
     conclusion: str
     """Conclusion about the history in a sentence."""
@@ -338,8 +338,7 @@ def _conclusion(
 def _saturated(
     experiment: Experiment, points: Sequence[HistoryPoint], since: HistoryPoint | None
 ) -> str:
-    """Return a sentence on the sessions with piled-up requests, and `since` when in every one;
-    empty without any."""
+    """Return a sentence on sessions with piled-up requests, or on all since `since`; else empty."""
     full = sum(one.saturated for one in points)
     if not full:
         return ""
@@ -355,8 +354,8 @@ def _saturated(
 
 
 def _saturated_since(points: Sequence[HistoryPoint]) -> HistoryPoint | None:
-    """Return the first session since which requests pile up in every one; None if not in the
-    newest, or in all. Sessions without a value are ignored."""
+    """Return the first session of an unbroken run of saturated ones up to the newest; None if the
+    newest is not saturated, or all are. Sessions without a value are ignored."""
     known = [one for one in points if one.saturated or one.value]
     kept_up = [place for place, one in enumerate(known) if not one.saturated]
     newest = known[kept_up[-1] + 1 :] if kept_up else []

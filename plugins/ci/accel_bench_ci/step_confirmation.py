@@ -44,7 +44,7 @@ class Confirmation(Document):
     step: HistoryStep
 
     confirmed: bool
-    """True if the new runs are surely worse than the sessions before the step.
+    """True if the new runs are significantly worse than the sessions before the step.
 
     They must also be nearer to the sessions since the step than to those before it.
     """

@@ -115,7 +115,7 @@ class Agents:
     def replace_lost(self, seconds: float) -> None:
         """Wait for replacements of lost agents, if the launcher starts them.
 
-        Raises ConnectionError if they are not all connected after so many seconds.
+        Raises ConnectionError if they are not all connected after `seconds`.
         """
         self.pump(0)
         lost, size = [one for one in self._agents if one.lost], len(self._ranks())
@@ -195,7 +195,7 @@ class Agents:
         return [places[0][0].name for places in self.nodes().values()]
 
     def pump(self, seconds: float) -> None:
-        """Handle the next messages, or return after so many seconds."""
+        """Handle the next messages, or return after `seconds`."""
         now = time.monotonic()
         if not seconds and now - self._pumped < PUMP_SECONDS:
             return

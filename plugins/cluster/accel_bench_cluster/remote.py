@@ -83,7 +83,7 @@ class RemoteProcess:
     pid: int | None = None
 
     def __init__(self, pump: Callable[[float], None], agent: Agent, job: Job, rank: int) -> None:
-        """`pump` handles messages of all agents, for at most so many seconds."""
+        """`pump` handles messages of all agents, for at most the given seconds."""
         self.rank = rank
         self.lost = ""
         self.node: Node | None = None

@@ -55,7 +55,7 @@ class Channel:
         self.socket.sendall(_SIZES.pack(len(header), len(payload)) + header + payload)
 
     def wait(self, seconds: float | None) -> None:
-        """Wait for data, or for so many seconds."""
+        """Wait for data, for at most `seconds`."""
         select.select([self], [], [], seconds)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -69,7 +69,7 @@ class Channel:
                 yield message
 
     def receive_proof(self, seconds: float) -> dict[str, Any]:
-        """Return a message of the authentication, complete within so many seconds.
+        """Return a message of the authentication, complete within `seconds`. Raises OSError.
 
         Raises OSError.
         """
@@ -110,7 +110,7 @@ class Channel:
 
 
 def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECONDS) -> None:
-    """Authenticate an agent within so many seconds, then authenticate to it.
+    """Authenticate an agent within `seconds`, then authenticate to it. Raises OSError.
 
     Raises OSError.
     """

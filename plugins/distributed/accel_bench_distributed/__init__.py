@@ -143,7 +143,7 @@ class Mesh(Plugin[MeshOptions]):
         return sharding.model
 
     def sizes(self, devices: int) -> Sizes:
-        """Return the mesh sizes for so many devices. Raises ScenarioError if impossible."""
+        """Return the mesh sizes for a number of devices. Raises ScenarioError if impossible."""
         sizes = self._fill(devices)
         if isinstance(sizes, str):
             raise ScenarioError(f"mesh: {sizes}")

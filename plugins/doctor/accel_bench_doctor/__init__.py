@@ -1,1 +1,1 @@
-"""Checks of a machine, and of what was stored on it: `doctor` and `results check`."""
+"""Checks of a machine and of stored results: `doctor` and `results check`."""

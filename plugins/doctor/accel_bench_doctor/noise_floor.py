@@ -36,7 +36,7 @@ class NoiseFloor(Frozen):
     """Speed ratio of the identical stacks, with the interval of the verdict."""
 
     minimum_detectable_effect: float | None = None
-    """Smallest relative difference that so many rounds can detect; 0.03 is 3 %."""
+    """Smallest relative difference that this number of rounds can detect; 0.03 is 3 %."""
 
     spread: float | None = None
     """Spread across processes: coefficient of variation of their step times."""

@@ -59,9 +59,9 @@ class Configuration:
 
 
 def configuration(name: str, stack: Stack, scenario: Scenario | None) -> Configuration:
-    """Return a program's configuration of a stack, with the scenario's work unless that is None.
+    """Return a program's configuration of a stack, and of the work of a scenario, if given.
 
-    Without a scenario, it holds what the stack changes. Raises ScenarioError for an unknown
+    Without a scenario, it has only the stack's changes. Raises ScenarioError for an unknown
     program.
     """
     trainer = read_trainer(name)
@@ -157,7 +157,7 @@ def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
 
 
 def _use_part(name: str, trainer: Trainer, use: Use, title: str = "", **own: Any) -> Part:
-    """Return a use of a plugin; its options without a counterpart are comments."""
+    """Return the settings for a plugin's use; options without a counterpart are comments."""
     found = translated(name, use, **own)
     part = Part(title or f"stack: {use.use}", found.settings, list(found.notes))
     if not found.covered and not found.settings and not found.notes:

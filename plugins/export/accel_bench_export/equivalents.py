@@ -1,4 +1,4 @@
-"""Equivalents: a plugin's counterparts in other programs, declared in a file beside its presets.
+"""Counterparts of plugins in other programs, declared in a file beside a plugin's presets.
 
 A distribution whose package the group `accel_bench.samples` names may have a file
 `sample_configurations/equivalents.yaml`. It is read without importing the plugin.
@@ -80,7 +80,7 @@ def programs(names: str) -> list[str]:
 
 @cache
 def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
-    """Return the equivalents in these folders; of equal plugins, those of the first folder."""
+    """Return the equivalents in some folders by plugin, from the first folder that has any."""
     found: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():

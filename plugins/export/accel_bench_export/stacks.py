@@ -1,4 +1,4 @@
-"""Stacks to export: named ones, those of a scenario, and those of stored runs."""
+"""Stacks to export: by name, from a scenario, or from stored runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def stack_alone(text: str) -> Stack:
 
 
 def stack_in_scenario(text: str, scenario: str, changes: Sequence[str]) -> tuple[Stack, Scenario]:
-    """Return a stack on the work of a scenario: one of its own, or another that is added to it.
+    """Return a stack with the work of a scenario: one of its own, or another that is added to it.
 
-    Of a sweep, the first point is taken. Raises ScenarioError.
+    Of a sweep, the work of the first point is used. Raises ScenarioError.
     """
     draft = single_draft(scenario, "export")
     if text not in (draft.get("stacks") or {"baseline": []}):

@@ -33,7 +33,7 @@ class Usage(Frozen):
 
 
 class Trainer(Frozen):
-    """A training program, and its settings for those of a scenario."""
+    """A training program, and rules for its settings from those of a scenario."""
 
     title: str = Field(min_length=1)
     """Name for people, with the version that the table was written for."""

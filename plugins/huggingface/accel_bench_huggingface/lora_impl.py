@@ -113,7 +113,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
-    """Raise ScenarioError for a target without a module, which PEFT accepts beside others."""
+    """Raise ScenarioError for a target that matches no module; PEFT ignores it if others match."""
     if not isinstance(targets, tuple):
         return
     modules = [name for name, _ in model.named_modules()]

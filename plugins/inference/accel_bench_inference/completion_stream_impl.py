@@ -26,7 +26,7 @@ MOST_LINES_OF_A_TOKEN = 8
 """Maximum lines of a stream for each requested token."""
 
 LINES_BESIDE = 1000
-"""Maximum lines of a stream beside its tokens, such as keep-alive comments."""
+"""Maximum lines of a stream in addition to its tokens, such as keep-alive comments."""
 
 LARGEST_ID = 2**63 - 1
 """Largest token id, the largest int64."""
@@ -105,7 +105,7 @@ class _Usage(_StreamPart):
 
 
 class _Timings(_StreamPart):
-    """Token counts of llama.cpp beside OpenAI's fields."""
+    """Token counts that llama.cpp sends in addition to OpenAI's fields."""
 
     cache_n: int | None = Field(None, ge=0, le=LARGEST_ID)
 
@@ -203,7 +203,7 @@ def _take_choice(completion: Completion, choice: _Choice, instant: float) -> Non
 
 
 def _ids_of(choice: _Choice) -> Any:
-    """Return the token ids of a part, as sent by vLLM, or by llama.cpp beside logprobs."""
+    """Return the token ids of a part, as sent by vLLM, or by llama.cpp with logprobs."""
     if choice.token_ids is not None:
         return choice.token_ids
     told = choice.logprobs

@@ -69,7 +69,7 @@ class LadderStep(Frozen):
     """Stack with all items up to this one, compared with the stack without this one."""
 
     left_out: LadderFigure
-    """Stack with all items but this one against that of all items; below 1 is a loss."""
+    """Stack with all items but this one, compared with all items; below 1 is slower."""
 
 
 def ladder_steps(
@@ -115,7 +115,7 @@ def _steps(
 def _figure(
     new: ExperimentRuns | None, old: ExperimentRuns | None, reverse_loss: bool
 ) -> LadderFigure:
-    """Return the comparison of two stacks; the loss is compared with that of fewer items."""
+    """Return the comparison of two stacks; losses are relative to that of the fewer items."""
     stack, against = _name(new), _name(old)
     reason = _obstacle(new, old)
     if reason or new is None or old is None:

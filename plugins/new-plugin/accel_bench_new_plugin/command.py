@@ -57,7 +57,7 @@ PARTNERS = {
 """Hooks that are only useful together."""
 
 NOT_ACTING = frozenset({"check_scenario", "prepare_experiment"})
-"""Hooks without visible effect, which need another hook beside them."""
+"""Hooks without visible effect, which are written only with another hook."""
 
 NOT_CLASS_NAMES = frozenset({*accel_bench.__all__, "Any", "Field", "Iterator", "Path", "Sequence"})
 """Names imported by the module of a written class."""

@@ -165,7 +165,7 @@ class Cell:
         return sum(tensor.nbytes for tensor in moved if tensor.dim())
 
     def figures(self, seconds: float) -> Mapping[str, Any]:
-        """Return the rates of a round of so many seconds, and the fraction of the roofline."""
+        """Return the rates of a round that takes `seconds`, and the fraction of the roofline."""
         one, moved = self.benchmark, self.bytes_moved()
         goes_back = self.compute_type is ComputeType.TRAINING_BACKWARD
         flops = one.backward_flops() if goes_back else one.flops()

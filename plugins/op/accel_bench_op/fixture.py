@@ -242,7 +242,7 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
 
 
 def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
-    """Return the figures stored beside the times."""
+    """Return the figures stored with the times: rates, memory and settings."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,

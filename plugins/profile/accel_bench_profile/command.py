@@ -159,7 +159,7 @@ def _request(options: ProfileOptions) -> PlanRequest:
 
 
 def _other_scenario(against: str | None) -> list[Draft]:
-    """Return the scenario file in `--against`; None if it names a stack."""
+    """Return the scenario of the file in `--against`; empty if it names a stack."""
     if against is None or not (Path(against).suffix in SUFFIXES or Path(against).is_file()):
         return []
     return [single_draft(against, "profile --against")]

@@ -27,11 +27,11 @@ SMALL = 0.002
 """Fraction of A's step below which changes of modules share one row."""
 
 MOST_MODULES = 10
-"""Maximum number of shown modules, beside those with a sure change."""
+"""Maximum number of shown modules without a significant change."""
 
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
-    """Return for each waterfall the answer, the bars by kind, and those of so many modules."""
+    """Return for each waterfall its conclusion, bars by kind, and bars of `top` modules."""
     rows = [line for one in report.waterfalls for line in _lines(one)]
     sections = [_section(one, top) for one in report.waterfalls]
     if report.missing:

@@ -164,8 +164,8 @@ class RayAgents(StartedAgents):
     """The agents of one group of nodes; dead actors are replaced."""
 
     def __init__(self, secret: bytes, seconds: float, first: RayAgents | None) -> None:
-        """`first` are the agents of the group that owns the program, None for that group itself; a
-        lost actor is awaited for so many seconds."""
+        """`first` are the agents of the group that owns the program, None for that group itself;
+        replacements of lost actors are awaited for `seconds`."""
         super().__init__(("", 0), secret, "Ray")
         self._seconds = self._patience = seconds
         self._first = first
@@ -212,7 +212,7 @@ class RayGroups:
     exit_code: int | None = None
 
     def __init__(self, number: int, seconds: float) -> None:
-        """Listen for the agents of so many groups; lost actors are awaited for so many seconds."""
+        """Listen for the agents of `number` groups; replacements are awaited for `seconds`."""
         self._seconds = seconds
         secret = new_secret()
         self._first = RayAgents(secret, seconds, None)
@@ -230,7 +230,7 @@ class RayGroups:
         return min(place.cores for place in self.places)
 
     def start(self, command: Sequence[str], devices: Sequence[int]) -> None:
-        """Start the program, and wait for the agents of so many devices on each node."""
+        """Start the program, and wait for the agents of `devices` ranks on each node."""
         self._first.start(command, "")
         for place in self.places:
             place.gather(len(devices), devices, self._seconds + SLACK_SECONDS)

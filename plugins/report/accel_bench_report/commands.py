@@ -1,4 +1,4 @@
-"""Select what a report shows: the newest commands as a whole, columns of all other runs."""
+"""Selection of the runs of a report: the newest commands in full, others by columns only."""
 
 from __future__ import annotations
 

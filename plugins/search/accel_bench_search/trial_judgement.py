@@ -43,9 +43,9 @@ GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 
 
 def loss_at(run: Result, objective: Objective) -> float | None:
-    """Return the loss of a run at a used budget; None if the run ended earlier.
+    """Return the loss of a run once it has used the objective's budget; None if it ended before.
 
-    It is the loss of the first evaluation from there on, if there are evaluations, else the mean
+    It is the loss of the first evaluation after that, if there are evaluations, else the mean
     training loss of the last 5 steps. A non-finite loss counts as infinite.
     """
     curve = training_curve(run)

@@ -133,7 +133,7 @@ class TuneCheck(Comparison):
     loss to the baseline's."""
 
     reason: str
-    """What was found, in a sentence."""
+    """Result of the check in a sentence."""
 
     session: str
     """Session that ran both winner and baseline."""

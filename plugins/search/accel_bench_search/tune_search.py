@@ -94,7 +94,7 @@ class TuneSearch:
     task: TuneTask
     quiet: bool = False
     force: bool = False
-    """True to run values whose estimated memory surely exceeds the device."""
+    """True to run values whose lower memory estimate exceeds the device."""
 
     _baseline: Result = field(init=False)
     _rate: float | None = None

@@ -60,7 +60,7 @@ DIGITS = 16
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
-    """Write a bundle of all sessions found by ids. Raises BundleError, StoreError."""
+    """Write a bundle of all sessions that contain these ids. Raises BundleError, StoreError."""
     if path.exists():
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
     if not path.absolute().parent.is_dir():
@@ -114,7 +114,7 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
-    """Return all sessions of the runs found by ids, including all looks of `auto` rounds."""
+    """Return all sessions that contain these ids, including all looks of `auto` rounds."""
     ids = list(dict.fromkeys(run.session for one in identifiers for run in store.find(one)))
     known = {session.id: session for session in store.sessions()}
     if lost := [session for session in ids if session not in known]:

@@ -94,8 +94,8 @@ class Reproduction(Document):
     """Name of the scenario."""
 
     verdict: Finding
-    """Verdict on the statement that all of it was reproduced: it does not hold if that of one stack
-    does not, else it is `inconclusive` if one stack is undecided."""
+    """Verdict on the statement that the bundle was reproduced: `does not hold` if one stack was
+    not, else `inconclusive` if one stack is undecided."""
 
     same_device: bool
     """True if both ran on the same device model, as comparing absolute speeds requires."""

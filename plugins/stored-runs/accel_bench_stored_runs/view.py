@@ -207,7 +207,7 @@ def _origin(result: Result) -> dict[str, Any]:
 
 
 def _rank(rank: RankResult) -> dict[str, Any]:
-    """Return the facts of a rank beside its samples, with the memory of each stage."""
+    """Return the facts of a rank without its samples, with the memory of each stage."""
     document = rank.model_dump(mode="json", exclude_defaults=True)
     facts = {key: document[key] for key in RANK_KEYS if key in document}
     if rank.update:
@@ -228,5 +228,5 @@ def _samples(result: Result) -> Iterator[tuple[object, ...]]:
 
 
 def _yaml(value: object) -> str:
-    """Return YAML that people can read, with control characters escaped."""
+    """Return a value as readable YAML, with control characters escaped."""
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()

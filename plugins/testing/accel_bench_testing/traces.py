@@ -66,7 +66,7 @@ class Traces:
 
     children: frozenset[int] = field(default_factory=lambda: frozenset(running_children()))
     processes: tuple[str, ...] = ()
-    """Commands of the processes that `note_processes` has found."""
+    """Command lines of the processes recorded by `note_processes`."""
 
     def left(self) -> Iterator[str]:
         """Stop watching, and yield a sentence for each thing left behind."""

@@ -36,10 +36,10 @@ def build(
 
 
 class OptimizerInBackward(Optimizer):
-    """Optimizer made of one for each parameter, called as soon as its gradient is whole.
+    """Optimizer that updates each parameter in the backward, as soon as its gradient is complete.
 
-    `step` and `zero_grad`, which engines call, have nothing left to do. The state is that of the
-    small optimizers; the constant learning rate is written where schedules look for it.
+    It has an optimizer for each parameter, which holds its state; `step` and `zero_grad`, which
+    engines call, do nothing. The constant learning rate is written where schedules look for it.
     """
 
     def __init__(

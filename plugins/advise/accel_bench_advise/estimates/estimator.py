@@ -219,7 +219,7 @@ def named_batch(name: str, planned: Planned) -> str:
 
 
 def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
-    """Return in a sentence whether `what` fits."""
+    """Return a sentence on whether `what`, a stack with its batch, fits the device."""
     needed = memory.needed_bytes.text(size)
     if memory.fit is None or memory.device_bytes is None:
         return f"{what} needs {needed}; the device's memory is not known"

@@ -88,11 +88,12 @@ class MemoryEstimator(NamedTuple):
         return self.memory(planned, **other).needed_bytes.high
 
     def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
-        """Return the largest micro-batch that surely fits, at the experiment's sequence length."""
+        """Return the largest micro-batch that fits by the upper estimate, at the same sequence
+        length."""
         return self._largest(planned, "micro_batch_size", 1, limit)
 
     def longest(self, planned: Planned) -> Limit | None:
-        """Return the longest sequence length that surely fits, at the experiment's micro-batch.
+        """Return the longest sequence length that fits by the upper estimate, at the same batch.
 
         None for data without `data.sequence_length`, such as images.
         """

@@ -140,7 +140,7 @@ def speed_estimate(
     source: str,
     calibrations: Sequence[Calibration] = (),
 ) -> SpeedEstimate:
-    """Return the speed of steps of so many tokens; `source` names the source of the peaks.
+    """Return the speed of steps of `tokens` tokens; `source` names the source of the peaks.
 
     Calibrations replace the efficiency of the roofline.
     """

@@ -74,7 +74,7 @@ def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
 
 
 def cpu_peaks(cores: int) -> DevicePeaks:
-    """Return the assumed peaks of so many cores."""
+    """Return the assumed peaks of `cores` CPU cores."""
     return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN, GUESS)
 
 
@@ -115,7 +115,7 @@ def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
 
 
 def machine_with(machine: Machine, chosen: NamedHardware, devices: int) -> Machine:
-    """Return this machine with so many devices of the target in place of its own."""
+    """Return this machine with `devices` devices of the chosen kind in place of its own."""
     peaks = chosen.hardware.peak_flops
     capability = next((c for dtype, c in CAPABILITIES if getattr(peaks, dtype)), (6, 0))
     gpus = tuple(

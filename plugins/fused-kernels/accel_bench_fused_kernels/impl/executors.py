@@ -51,7 +51,7 @@ def by_liger(operation: str, fn: Any) -> Callable[..., Any]:
 
 
 def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
-    """Return a twin of a module whose adapted layers are fused."""
+    """Return a copy of a module with shared weights and fused adapted layers."""
     from accel_bench_fused_kernels.impl.lora import fuse_lora
 
     twin = twin_of(fn)
@@ -60,7 +60,7 @@ def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
 
 
 def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
-    """Return a twin of a model with all default parts fused."""
+    """Return a copy of a model with shared weights and all default parts fused."""
     from accel_bench_fused_kernels.impl import FusedModel
     from accel_bench_fused_kernels.plugin import FusedKernels, FusedKernelsOptions
 
@@ -72,7 +72,7 @@ def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def with_liger_model(fn: nn.Module) -> Callable[..., Any]:
-    """Return a twin of a model patched by Liger with its defaults."""
+    """Return a copy of a model with shared weights, patched by Liger with its defaults."""
     from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
     twin = twin_of(fn)
@@ -88,7 +88,7 @@ def twin_of(module: nn.Module) -> nn.Module:
 
 
 class Within(nn.Module):
-    """Twin of a model that replaces functions of Python modules during its calls only.
+    """Copy of a model that replaces functions of Python modules during its calls only.
 
     Permanent replacements would affect all models of the process, such as the float64 reference.
     """
@@ -104,7 +104,7 @@ class Within(nn.Module):
         self._leave()
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
-        """Call the twin with the replacements in place."""
+        """Call the model with the replacements in place."""
         for owner, name, _, ours in self._shared:
             setattr(owner, name, ours)
         try:

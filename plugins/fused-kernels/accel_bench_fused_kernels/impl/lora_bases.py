@@ -25,7 +25,7 @@ class Base:
     """Module with the weights."""
 
     kind = "dense"
-    """Name of the kind in evidence."""
+    """Name of the kind of base layer, for evidence."""
 
     casts_under_autocast = True
     """True if PEFT casts the adapter's input to the adapter's dtype even under autocast."""

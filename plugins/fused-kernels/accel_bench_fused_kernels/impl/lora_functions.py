@@ -169,7 +169,7 @@ def _differentiate_product(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return gradients of gate and up from that of `activated * up`; overwrites both."""
+    """Return gradients of gate and up from the gradient of `activated * up`; overwrites both."""
     if gradient is None:
         return None, None
     gradient = gradient.to(gate.dtype)
@@ -197,7 +197,7 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) 
 def _saved(
     ctx: Any, count: int, needs: Sequence[LoraPart]
 ) -> tuple[list[torch.Tensor], list[LoraPart]]:
-    """Return what `_save` stored: `count` tensors, and the parts.
+    """Return `count` saved tensors, and the parts with saved matrices and draws.
 
     `needs` are the parts with required gradients in place of the matrices.
     """

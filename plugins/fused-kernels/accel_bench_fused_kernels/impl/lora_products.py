@@ -172,7 +172,7 @@ def differentiate(
 def _differentiate_up(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradient of B's operand, and that of B if it is required."""
+    """Return the gradient of the low-rank product, and the gradient of B if it is required."""
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
     narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
     if not part.needs[1]:
@@ -187,7 +187,7 @@ def _differentiate_undropped(
     gradients: Sequence[torch.Tensor],
     total: torch.Tensor | None,
 ) -> list[torch.Tensor | None]:
-    """Return gradients of A of adapters without dropout; add those of the inputs to `total`."""
+    """Return gradients of A of adapters without dropout; add the inputs' gradient to `total`."""
     asked = any([part.needs[0] for part in parts])
     if not parts or (total is None and not asked):
         return [None] * len(parts)
@@ -203,7 +203,7 @@ def _differentiate_undropped(
 def _differentiate_dropped(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """Return the gradient of A of an adapter with dropout; add that of the inputs to `total`."""
+    """Return the gradient of A of an adapter with dropout; add the inputs' to `total`."""
     left, mask = _drop_again(part, inputs)
     found = gradient.T @ left.to(gradient.dtype) if part.needs[0] else None
     del left

@@ -19,7 +19,7 @@ class Drawing:
     """Drawer of white texts on black squares of one size, with given fonts."""
 
     def __init__(self, image_size: int, fonts: list[str]) -> None:
-        """`paths` are of TrueType files; empty paths stand for Pillow's own font."""
+        """`fonts` are paths of TrueType files; an empty path is Pillow's own font."""
         self._size = image_size
         self._fonts = fonts
 

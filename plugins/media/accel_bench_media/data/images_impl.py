@@ -47,7 +47,7 @@ class ImageDataset:
     """Hexadecimal digest of the content."""
 
     names: tuple[str, ...] = ()
-    """Name of what each class shows, such as a letter or word."""
+    """Name of each class's letter or word; empty for patterns without a name."""
 
     vocab_size: int = 0
     """Number of token ids, 0 for images alone."""

@@ -53,7 +53,7 @@ class SpeechCollator:
     """Dtype of the model's weights."""
 
     def waveforms(self, samples: Integers) -> list[Waveform]:
-        """Return waveforms, normalized if the options say so."""
+        """Return waveforms, normalized with the option `normalize_audio`."""
         found = [self.dataset.utterance(index) for index in samples]
         return list(map(normalized, found)) if self.options.normalize_audio else found
 
@@ -175,7 +175,7 @@ def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
 
 
 def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: int) -> Integers:
-    """Return utterances in an order such that those of a step have similar lengths.
+    """Return utterances in an order such that each step's have similar lengths.
 
     Utterances of a few steps are sorted together; the steps are then shuffled.
     """

@@ -176,7 +176,7 @@ def _adds_up(name: str, given: Given) -> bool:
 
 
 def _slices(tensor: torch.Tensor, dim: int, number: int) -> int:
-    """Return the number of elements in so many slices of a dimension."""
+    """Return the number of elements in `number` slices of a dimension."""
     return number * (tensor.numel() // tensor.shape[dim] if tensor.numel() and tensor.dim() else 1)
 
 

@@ -1,4 +1,4 @@
-"""Overhead of recording: subtracted per event, with the rest excluded from the parts."""
+"""Overhead of recording: subtracted per event; the remainder is kept out of step parts."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class HostPlaces:
             self.events[outer] += 1
 
     def _place(self, span: Span, outer: StepPart) -> StepPart:
-        """Return the place of a span within that of the span around it."""
+        """Return the place of a span, given the place of the surrounding span."""
         name = span.name
         if name.startswith(MODULE):
             return self._module(name.removeprefix(MODULE), outer)

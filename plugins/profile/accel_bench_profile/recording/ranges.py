@@ -108,7 +108,7 @@ class Preemption:
         self._marked = self._read()
 
     def check(self, least: int = SHORTEST) -> None:
-        """Record a mark if other work took at least so many nanoseconds since the last one."""
+        """Record a mark if other work took at least `least` nanoseconds since the last mark."""
         if self._marked is None or (waited := self._read()) is None:
             return
         if waited - self._marked >= least:

@@ -52,7 +52,7 @@ class WindowRecorder(ABC):
         """End a step of the given micro-batches."""
 
     def stop(self) -> None:  # noqa: B027 - some install nothing
-        """Remove what `start` installed; called once, even if a step raised."""
+        """Undo the changes of `start`; called once, even if a step raised."""
 
     @abstractmethod
     def result(self) -> Mapping[str, Any]:
@@ -188,7 +188,7 @@ class Profiler(ProfileWindow):
         }
 
     def fail(self, error: Exception) -> None:
-        """Stop, and write what was recorded before a step failed."""
+        """Stop, and write the profile of the steps before a failed one."""
         self.warnings += reasons_of(error, "observe_steps")
         self.stop()
         self.finish()

@@ -81,7 +81,7 @@ def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoi
 
 
 def _reached(group: LearningGroup, steps: int) -> list[list[Reached]]:
-    """Return all curves after so many steps, by seed."""
+    """Return the points of all curves after `steps` steps, by seed."""
     clusters = [[reached_after(curve, steps) for curve in cluster] for cluster in group.clusters]
     return [[one for one in cluster if one is not None] for cluster in clusters]
 

@@ -119,7 +119,7 @@ class MemoryView(NamedTuple):
     row: RowView
     text: str
     parts: Sequence[PartView]
-    """Kinds of memory, except that of the imports."""
+    """Kinds of memory, except memory of imports."""
 
 
 def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:

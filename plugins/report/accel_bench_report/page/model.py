@@ -68,7 +68,7 @@ class RowView:
 
     @property
     def summary(self) -> str:
-        """Changes of the stack against the baseline, in a line."""
+        """Changes that the stack makes to the baseline, in a line."""
         return clipped(self.row.summary.differs, 120)
 
 

@@ -83,7 +83,7 @@ class Layout(NamedTuple):
     """Keys of the columns."""
 
     values: Sequence[str] = ()
-    """Names of figures; by default the usual ones that are known."""
+    """Names of figures; by default those in `USUAL` that any cell has."""
 
     reference: Mapping[str, JsonValue] | None = None
     """Key values of the reference cell of comparisons, other keys being equal; None compares stacks

@@ -83,7 +83,7 @@ class TokenizedSamples(NamedTuple):
     """Sequences of all samples, with counts of truncation."""
 
     sequences: TokenDataset
-    """All sequences; those of a sample are adjacent."""
+    """Sequences of all samples, adjacent for each sample."""
 
     facts: CacheFacts
     cut: int

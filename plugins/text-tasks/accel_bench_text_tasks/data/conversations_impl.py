@@ -137,7 +137,7 @@ class Template:
 
 @contextlib.contextmanager
 def _limited_memory(more: int) -> Iterator[None]:
-    """Limit this process to so many additional bytes within the block, if the system supports it.
+    """Limit this process to `more` additional bytes within the block, if the system supports it.
 
     A template is a program with otherwise unlimited loops and products.
     """

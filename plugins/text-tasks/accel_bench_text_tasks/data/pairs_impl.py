@@ -36,7 +36,7 @@ UNUSED = "<|unused {}|>"
 """Placeholder token for ids that the model's padding and end leave free."""
 
 MOST_SPECIAL = 64
-"""Upper bound of special token ids that are taken from the model."""
+"""Largest token id, exclusive, that may be a model's padding or end."""
 
 TRAINING_TEXTS = 2000
 """Number of texts that a tokenizer is trained on, evenly spaced."""

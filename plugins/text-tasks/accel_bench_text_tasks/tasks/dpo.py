@@ -84,7 +84,7 @@ class DPO(Task[DPOOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Refuse a reference that cannot be held as the options say.
+        """Refuse a reference model that cannot be loaded or divided as in the options.
 
         Raises ScenarioError for one that does not exist.
         """
@@ -116,7 +116,7 @@ class DPO(Task[DPOOptions]):
         return loss
 
     def _division_problems(self, scenario: Scenario) -> Iterator[str]:
-        """Yield reasons why the reference cannot be divided over so many devices."""
+        """Yield reasons why the reference model cannot be divided over the requested devices."""
         size, option = self.options.reference_tensor_parallel_size, "reference_tensor_parallel_size"
         use = self._reference_use(scenario)
         if use is None and not self._copied(scenario):

@@ -38,7 +38,7 @@ class PreferenceLoss:
     """
 
     def __init__(self, run: Run, options: DPOOptions, copied: Any = None) -> None:
-        """Keep the reference, which is `copied` if given.
+        """Store the reference model, which is `copied` if given.
 
         Raises ScenarioError for data without pairs.
         """

@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class Masking:
-    """Masking of samples, by their index in the endless order alone.
+    """Masking of samples, which depends only on the seed and the sample's index in training.
 
     All ranks thus know the labels of a whole step, and all stacks get the same ones.
     """
