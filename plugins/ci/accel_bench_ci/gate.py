@@ -222,7 +222,7 @@ def render_junit(report: GateReport) -> str:
 
 
 def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) -> None:
-    """Add a test case; if it did not pass, with its reason and all figures."""
+    """Add the test case of a sweep point; a failed one has its reason and all figures."""
     stack = StackAtPoint(report.stack, point.sweep, point.tag)
     case = ElementTree.SubElement(
         suite,

@@ -176,7 +176,7 @@ class Family:
         self._known: dict[int, int | None] = dict(self._ranks)
 
     def owner(self, pid: int) -> int | None:
-        """Return the rank that started the process or is the process; None if it is foreign."""
+        """Return the rank that is the process or has started it; None for a foreign process."""
         if pid not in self._known:
             self._known[pid] = self._find(pid)
         return self._known[pid]

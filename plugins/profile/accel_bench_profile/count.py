@@ -175,7 +175,7 @@ def ledger_report(ledger: Ledger) -> Report:
 
 
 def difference_report(found: LedgerDifference) -> Report:
-    """Return the figures that rose, by place, and those that fell."""
+    """Return the figures that rose, by source line, and those that fell."""
     left = len(found.places) - MOST_LINES
     more = (
         (f"and {wording.count(left, 'line')} more: --format json has them all",) if left > 0 else ()

@@ -174,7 +174,7 @@ class TuneReport(Document):
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 if some trial counts."""
+        """Exit code: 0 if any trial satisfies all constraints, else 1."""
         return 0 if self.best else 1
 
 

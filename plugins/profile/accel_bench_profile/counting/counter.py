@@ -64,7 +64,7 @@ class OperationCounter:
         return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
-        """Add figures to the entry of a place, an operation, its kind and its dtype."""
+        """Add figures to the entry of a site, an operation, its kind and its dtype."""
         self._totals.setdefault(key, Counter()).update(figures)
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -149,7 +149,7 @@ def counting_kernels(counter: OperationCounter) -> AbstractContextManager[Any]:
 
 
 def count_compilations(counter: OperationCounter) -> None:
-    """Count graph breaks and recompilations since the process started, with their places."""
+    """Count graph breaks and recompilations since the process started, by source line."""
     from torch._dynamo.utils import get_compilation_metrics, graph_break_reasons
 
     def add(kind: Kind, figure: Figure, reason: str, place: SourceLine) -> None:

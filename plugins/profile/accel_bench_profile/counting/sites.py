@@ -74,7 +74,7 @@ class Sites:
         return self.site(place, "backward" if backward else self.phase)
 
     def site(self, place: SourceLine, phase: Phase) -> Site:
-        """Return a place as a site of the ledger."""
+        """Return a source line in a phase as a site of the ledger."""
         key = (phase, place)
         if key not in self._known:
             self._known[key] = Site(
@@ -126,7 +126,7 @@ class Sites:
         return self._walk(frame.f_back)[0], False
 
     def _of_node(self, caller: SourceLine) -> SourceLine:
-        """Return the place of the forward operation of the current node, else the caller's."""
+        """Return the line of the current autograd node's forward operation, else the caller's."""
         node = torch._C._current_autograd_node()
         if node is None:
             return caller

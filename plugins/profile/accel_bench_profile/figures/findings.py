@@ -83,7 +83,7 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Prof
 
 
 def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
-    """Yield a finding for each place of host reads, over all ranks."""
+    """Yield a finding for each module and phase with host reads, over all ranks."""
     ranks: dict[ModulePhase, list[tuple[RankProfile, HostReads]]] = {}
     for profile in profiles:
         for one in profile.host.reads if profile.host and profile.step_seconds else ():
@@ -156,7 +156,7 @@ def _kernel_finding(profile: RankProfile, who: str) -> ProfileFinding:
 
 
 def place_text(place: ModulePhase) -> str:
-    """Return a place as `forward of model.layers.0.mlp`."""
+    """Return a module and phase as text, such as `forward of model.layers.0.mlp`."""
     if place.module == OUTSIDE:
         return f"the {place.phase} phase" if place.phase else "what follows the optimizer"
     return f"{place.phase} of {place.module}" if place.phase else place.module

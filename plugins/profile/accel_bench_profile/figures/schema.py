@@ -26,7 +26,7 @@ PROFILE_FILE = "profile.json"
 
 
 class ModulePhase(Frozen):
-    """A place in a training step."""
+    """Module and phase of a training step, as the location of an event."""
 
     module: str = OUTSIDE
     """Path of the innermost module, such as `model.layers.0.mlp`."""
@@ -62,7 +62,7 @@ class FusedKernel(CallTime):
 
 
 class Gap(Frozen):
-    """A place at which every recorded step was idle."""
+    """Idle time at one module and phase, in every recorded step."""
 
     place: ModulePhase
 
@@ -74,7 +74,7 @@ class Gap(Frozen):
 
 
 class HostReads(Frozen):
-    """A place at which the host reads a tensor's value, or waits for the device."""
+    """Reads of tensor values by the host, or waits for the device, at one module and phase."""
 
     place: ModulePhase
 
@@ -122,10 +122,10 @@ class HostTime(Frozen):
     does not report them."""
 
     gaps: tuple[Gap, ...] = ()
-    """Longest idle gaps by place: the sum of gaps above a millisecond."""
+    """Longest idle gaps by module and phase, each a sum of gaps above a millisecond."""
 
     reads: tuple[HostReads, ...] = ()
-    """Reads by which the host waits for the device, or would on a GPU, by place."""
+    """Reads for which the host waits for the device, or would on a GPU, by module and phase."""
 
     launches: LaunchGaps | None = None
     """Late launches; null on a CPU, which launches no kernels."""

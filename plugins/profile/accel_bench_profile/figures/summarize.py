@@ -51,7 +51,7 @@ LONG = 1_000_000
 """Nanoseconds from which a single gap is long; Python between two operations takes less."""
 
 MOST_PLACES = 5
-"""Maximum number of stored places of gaps and of reads."""
+"""Maximum number of modules and phases stored for gaps, and for reads."""
 
 
 def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
@@ -240,7 +240,7 @@ def _waits(cycle: Cycle) -> Iterator[Span]:
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
-    """Return the places of long gaps, with their sum in the step with the least."""
+    """Return long gaps by module and phase, with their sum in the step with the least."""
     whole: list[dict[ModulePhase, int]] = []
     less_taken: list[dict[ModulePhase, int]] = []
     for cycle, found in gaps:
@@ -265,7 +265,7 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
 
 
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
-    """Return the places where values are read, or where the host waits for a device.
+    """Return host reads and waits for a device by module and phase.
 
     On a CPU those of the optimizer and of the data are excluded: their step numbers and batches are
     on the host on every device.

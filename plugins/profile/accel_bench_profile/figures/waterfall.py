@@ -157,7 +157,7 @@ class _Pairs:
 
 
 def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
-    """Yield the kinds with time, in display order."""
+    """Yield the changes of kinds that take any time, in display order."""
     for kind in STEP_KINDS:
         change = pairs.change(lambda part: part.kind == kind and not _is_unexplained(part))  # noqa: B023
         if change.a or change.b:
@@ -165,7 +165,7 @@ def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
 
 
 def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
-    """Return the modules with time, the largest change first."""
+    """Return the changes of modules that take any time, the largest first."""
     explained = [part for part in pairs.parts if not _is_unexplained(part)]
     names = {module_group(part.module, whole) for part in explained}
     found = (_module(pairs, name, whole) for name in names)

@@ -60,7 +60,7 @@ class LedgerDifference(Document):
     rose: tuple[TotalChange, ...]
     fell: tuple[TotalChange, ...]
     places: tuple[PlaceChange, ...]
-    """Places of rises: lines with more work than before first, in the order of execution."""
+    """Source lines with rises: lines with more work than before first, in order of execution."""
 
     shifts: tuple[Shift, ...] = ()
     """Rises in modules that falls in others hide in the sum."""

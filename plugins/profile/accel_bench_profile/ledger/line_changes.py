@@ -35,7 +35,7 @@ MOST_SHIFTS = 3
 
 
 class PlaceChange(Frozen):
-    """A source line at which a figure rose whose sum rose too."""
+    """A source line at which a figure rose, of those figures that also rose in total."""
 
     file: str
     lines: tuple[int, ...]
@@ -103,7 +103,7 @@ def signed_amount(figure: Figure, number: int) -> str:
 
 
 def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
-    """Return kinds and dtypes of operations that rose in a module.
+    """Return kinds and dtypes of operations that became more in any module.
 
     The backward pass is excluded: autograd's order decides in which of two modules gradients are
     added.
@@ -138,7 +138,7 @@ def places(
     figures: frozenset[Figure],
     kinds: frozenset[tuple[str, str]],
 ) -> Iterator[PlaceChange]:
-    """Yield the lines at which a figure rose whose sum and module rose too.
+    """Yield the source lines at which a figure rose that also rose in total and in the module.
 
     Lines with more work than before come first: larger tensors, or another dtype, affect all
     following lines. Otherwise lines are in the order of execution.
@@ -187,7 +187,7 @@ def _line(entry: LedgerEntry) -> LineKey:
 
 
 def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
-    """Return the line numbers of each line."""
+    """Return the line numbers at which each source line occurs."""
     found: dict[LineKey, set[int]] = {}
     for entry in ledger.entries:
         found.setdefault(_line(entry), set()).add(entry.site.line)

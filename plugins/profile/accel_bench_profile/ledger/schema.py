@@ -88,7 +88,7 @@ class Site(Frozen):
 
 
 class LedgerEntry(Frozen):
-    """Equal operations at one place."""
+    """Equal operations at one source line, for one module."""
 
     site: Site
 
@@ -138,7 +138,7 @@ EntryKey: TypeAlias = tuple[Site, str, Kind, str]
 
 
 def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
-    """Return the entries of all ranks, with equal operations of a place merged."""
+    """Return the entries of all ranks, with equal operations of a site merged."""
     totals: dict[EntryKey, Counter[Figure]] = {}
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)

@@ -28,7 +28,7 @@ NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 
 class Segment(NamedTuple):
-    """A time interval of one place; `call` distinguishes operations, -1 for none."""
+    """A time interval of one step part; `call` distinguishes operations, -1 for none."""
 
     start: int
     end: int

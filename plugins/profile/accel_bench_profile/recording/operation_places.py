@@ -37,10 +37,10 @@ OF_PHASE = {
 
 
 class HostPlaces:
-    """Places of a cycle's host operations and ranges, by lane, in order of start.
+    """Places (module, kind, direction) of a cycle's host operations, by lane, in order of start.
 
-    `collectives` end on another thread. `events` counts those recorded within each place on the
-    steps' thread, or beside a device, whose idle time all of them lengthen, on any thread.
+    `collectives` end on another thread. `events` counts the events within each place: those of the
+    steps' thread, or with a device those of all threads, since all lengthen its idle time.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
