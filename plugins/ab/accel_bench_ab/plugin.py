@@ -70,17 +70,17 @@ class _Counts(Task[Options]):
 
 
 class Tokens(_Counts):
-    """Training of a command whose optimizer steps and tokens are observed."""
+    """Training of a command whose optimizer steps and tokens are seen."""
 
 
 class Steps(_Counts):
-    """Training of a command whose optimizer steps, but not their tokens, are observed."""
+    """Training of a command whose optimizer steps are seen, and their tokens are not."""
 
     counts: ClassVar[str] = "steps"
 
 
 class Calls(_Counts):
-    """Any command: each run is one call, timed by the wall clock."""
+    """Any command: each run of it is one call, timed by the wall clock."""
 
     counts: ClassVar[str] = "calls"
 

@@ -159,7 +159,7 @@ def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
 
 
 def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
-    """Check a claim against its stored runs."""
+    """Return the verdict on a claim, by its stored runs."""
     names = [name for name in (claim.stack, claim.baseline) if name is not None]
     sides = [_newest(results, name) for name in names]
     unclear = _unclear(names, sides)

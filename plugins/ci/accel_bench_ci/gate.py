@@ -163,7 +163,7 @@ COLUMNS = (
     verdict_column("loss"),
     verdict_column("update"),
 )  # fmt: skip
-"""Columns of the printed table; the outcome is also JUnit's element."""
+"""Columns of the printed table of `gate`."""
 
 
 FLAT = (

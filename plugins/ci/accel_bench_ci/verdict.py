@@ -150,7 +150,7 @@ def judge_gate(
     planned: Sequence[PlannedSummary],
     results: Sequence[Result],
 ) -> GateReport:
-    """Judge every sweep point of a plan that has the two stacks."""
+    """Return the gate's report on every sweep point of a plan that has both stacks."""
     pairs = pairs_of((stack, against), planned, results)
     points = judge_pairs(pairs, floor)
     outcome = worst_outcome(points)
@@ -183,7 +183,7 @@ def pairs_of(
 def judge_pairs(
     pairs: Sequence[Pair], floor: float, looks_before: int = 0
 ) -> tuple[GatePoint, ...]:
-    """Judge each pair; `looks_before` counts earlier looks at other rounds."""
+    """Return the judgement of each pair; `looks_before` counts earlier looks at other rounds."""
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
 

@@ -158,7 +158,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         return {"weights": self.options.bits / 8}
 
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
-        """Return the method that produces the quantized weights, for `model.weights`."""
+        """Return the method that produces the quantized weights, by `model.weights`."""
         if self.options.from_quantized:
             return "checkpoint"
         return self.options.quantize or ("pack" if run_weights == "random" else "calibrate")

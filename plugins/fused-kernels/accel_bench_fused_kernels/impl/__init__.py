@@ -32,7 +32,7 @@ ACTIVATIONS = {
 
 
 class LeftOut(Exception):
-    """Exception for a part with nothing to replace in this model; its message is the reason."""
+    """Exception for a kind of kernel without anything to replace in this model, with the reason."""
 
 
 class FusedModel:

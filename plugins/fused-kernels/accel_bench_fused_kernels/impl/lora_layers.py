@@ -88,7 +88,7 @@ class FusedLayer:
 
 
 def read_layer(name: str, layer: Any) -> FusedLayer | str:
-    """Return PEFT's layer as a member, or a short reason why it cannot be fused."""
+    """Return PEFT's layer as a layer to fuse, or a short reason why it cannot be fused."""
     kind = type(layer).__name__
     if kind not in PLAIN or not type(layer).__module__.startswith("peft.tuners.lora"):
         return f"the adapter is a {kind}"
@@ -97,7 +97,7 @@ def read_layer(name: str, layer: Any) -> FusedLayer | str:
 
 
 def read_frozen(name: str, layer: nn.Module) -> FusedLayer | None:
-    """Return a layer without an adapter as a member; None if it cannot be fused."""
+    """Return a layer without an adapter as a layer to fuse; None if it cannot be fused."""
     found = _member(name, layer, layer, None)
     return found if isinstance(found, FusedLayer) else None
 
@@ -109,7 +109,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> FusedLayer | str:
-    """Return a member if its base is known, frozen and unpatched, else a reason."""
+    """Return a layer to fuse if its base is known, frozen and unpatched, else a reason."""
     if any("forward" in vars(module) for module in layer.modules()):
         return "its forward is replaced already"
     if any(parameter.requires_grad for parameter in base.parameters()):

@@ -128,7 +128,7 @@ class HostPlaces:
 
 
 def kernel_place(kernel: Span, host: HostPlaces) -> StepPart:
-    """Return the place of a kernel: of its operation; a fused kernel's kind is in its name."""
+    """Return the place of a kernel's operation, with the kind in the name of a fused kernel."""
     place = host.launching(kernel)
     if place.kind not in ("idle", "memory-bound"):
         return place

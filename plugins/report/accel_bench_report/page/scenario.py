@@ -53,7 +53,7 @@ class PageRow:
     """Other differences from the baseline."""
 
     waterfall: Waterfall | None = None
-    """Division of the time difference to the baseline; null for the baseline, or without phases."""
+    """Time difference to the baseline by phase; null for the baseline, or without phases."""
 
     memory: MemoryAtPeak | None = None
 
