@@ -24,13 +24,13 @@ TAKEN_FROM_ARGUMENTS = {
 
 
 class AccelerateCallback(TrainerCallback):
-    """Callback that keeps a Trainer to a stack: it refuses arguments that leave a part of it out,
-    and checks what took effect after the first step.
+    """Callback that checks a Trainer against a stack: its arguments, and the effective
+    configuration after the first step.
 
-    It takes an accelerated model, or what `accelerate` takes as `stack` and as options. With a
-    stack, the model that the Trainer is given is accelerated in place, with the Trainer's
-    arguments, and closed at the end of the training; an adapter, a wrapped model and batches of the
-    stack's own need `accelerate` before the Trainer is made.
+    It takes an accelerated model, or the arguments `stack` and options of `accelerate`. With a
+    stack, the Trainer's model is accelerated in place, with the Trainer's arguments, and closed at
+    the end of the training; an adapter, a wrapped model and batches of the stack's own need
+    `accelerate` before the Trainer is made.
     """
 
     def __init__(self, stack: Any, **options: Any) -> None:

@@ -51,8 +51,8 @@ Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
 
 
 class GatePoint(StackComparison):
-    """Comparison of the stack with the reference stack at one sweep point, in all its rounds before
-    those that confirm."""
+    """Comparison of the stack with the reference stack at one sweep point, over all rounds but
+    those that confirm an alarm."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""

@@ -202,8 +202,7 @@ def start_agents(
 ) -> Allocation:
     """Start a launcher's program and wait for its agents; on other nodes, wait for its end.
 
-    `shape` are the nodes, and the devices of each; `names` the launcher's name, and the hint in
-    errors.
+    `names` are the launcher's name, and the hint of `Agents` in errors.
     """
     endpoint = meeting.endpoint
     host, port = endpoint or ("127.0.0.1", 0)

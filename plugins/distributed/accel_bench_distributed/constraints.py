@@ -16,8 +16,8 @@ EXPERTS = ("num_local_experts", "num_experts")
 def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]:
     """Yield reasons why a scenario cannot run on a mesh of these sizes.
 
-    `asked` are dimensions set by the options: a model without anything to divide by one is refused
-    on one device too.
+    `asked` are dimensions set by the options, for which the model must have something to divide, on
+    one device too.
     """
     train, dtype = scenario.train, scenario.model.dtype
     if train.keeps_master_weights and dtype != "float32":

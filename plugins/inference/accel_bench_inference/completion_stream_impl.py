@@ -190,7 +190,7 @@ def _take_event(
 
 
 def _take_choice(completion: Completion, choice: _Choice, instant: float) -> None:
-    """Add the text or tokens of a part, and the reason of the end."""
+    """Add a part's text or tokens, and the reason of the text's end, to the completion."""
     text, ids = choice.text or "", _ids_of(choice)
     if text or ids:
         known = _are_ids(ids)

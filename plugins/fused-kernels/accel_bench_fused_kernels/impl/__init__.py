@@ -44,7 +44,7 @@ class FusedModel:
         options: FusedKernelsOptions,
         libraries: Mapping[str, tuple[Library | None, str]],
     ) -> None:
-        """Take a root model, adapted or not, without changing it before `install`.
+        """Prepare a root model, adapted or not, for `install`; its code is unchanged before.
 
         Raises PluginError for an architecture without rules.
         """

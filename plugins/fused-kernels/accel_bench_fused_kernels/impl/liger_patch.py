@@ -23,7 +23,7 @@ class LigerPatch:
     """Liger's changes to a model: in its modules, its modeling module, and torch."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take a root model, adapted or not. Raises PluginError for an unsupported one."""
+        """Prepare a root model, adapted or not, for `apply`. Raises PluginError if unsupported."""
         known = (m for m in model.modules() if _model_type(m) in MODEL_TYPE_TO_APPLY_LIGER_FN)
         causal = next((m for m in known if type(m).__name__.endswith("ForCausalLM")), None)
         if causal is None:

@@ -1,4 +1,4 @@
-"""Findings of a profile on all ranks, by cost, with the first as the answer."""
+"""Findings of a profile on all ranks, by cost, and the most important one as a sentence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _marks(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
 
 
 def answer_of(findings: Sequence[ProfileFinding]) -> str:
-    """Return the first finding, or a line on the longest kernel without one."""
+    """Return the first finding, or without any a sentence on the longest kernel."""
     if not findings:
         return NOTHING
     first = findings[0]
