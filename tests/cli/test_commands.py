@@ -274,7 +274,7 @@ def test_the_help_of_run_fits_on_two_screens_and_names_every_option() -> None:
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "  --max-runs N         Refuse a plan with more runs.  [default: 1000]\n" in text
-    assert "  --format WORD  How to print: table, json, csv, markdown, html.  [default:" in text
+    assert "  --format WORD    How to print: table, json, csv, markdown, html.  [default:" in text
 
 
 def test_the_help_ends_with_two_lines_that_say_where_the_rest_is() -> None:

@@ -98,7 +98,8 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
     for noun in dict.fromkeys(noun for name in entries for noun in _nouns_of(name)):
         if noun not in entries:
             facts = {"title": UNTITLED, **others.get(noun, {}), **ours.get(noun, {})}
-            found.append(Command(noun, None, str(facts["title"]), str(facts.get("help", ""))))
+            title, line = (str(facts.get(key, "")) for key in ("title", "help"))
+            found.append(Command(noun, None, title, line, facts.get("more") is True))
     order = [*ours]
     found.sort(
         key=lambda one: (order.index(one.name) if one.name in ours else len(order), one.name)

@@ -125,7 +125,7 @@ class PlanOptions(WorkOptions):
     ] = False
     progress: Annotated[
         Literal["text", "json"],
-        typer.Option(help="How to show progress, on stderr.", rich_help_panel=OUTPUT),
+        typer.Option(help="Progress on stderr.", rich_help_panel=OUTPUT),
     ] = "text"
 
 

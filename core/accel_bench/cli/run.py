@@ -53,7 +53,7 @@ class RunCommandOptions(MeasureOptions):
     ] = None
     reference_point: Annotated[
         str | None,
-        typer.Option(metavar="TAG", help="Compare sweep points with this one; else the first."),
+        typer.Option(metavar="TAG", help="Compare sweep points with this; else the first."),
     ] = None
     rounds: Annotated[
         str | None,
