@@ -43,11 +43,11 @@ def take_steps(nursery: Any, tmp_path: Path) -> Take:
     """Return a function that takes steps of a file; it returns the trial, which has ended."""
     from accel_bench_judge.trial_impl import Trial
 
-    def take(file: Path, reference: Path = REFERENCE, **options: Any) -> Trial:
+    def take(file: Path, reference: Path = REFERENCE, steps: int = STEPS, **options: Any) -> Trial:
         trial = Trial(str(reference), str(file), tmp_path / "cache", start=nursery, **options)
         try:
             trial.count()
-            for number in range(STEPS):
+            for number in range(steps):
                 if number == 1:
                     trial.watch()
                 trial.begin()

@@ -14,6 +14,7 @@ from planning.small_machine import plan_in, small_machine
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.plugins.registry import missing_extras
 from accel_bench.scenario.find import read_draft
 
 PlanOf = Callable[..., Plan]
@@ -71,8 +72,8 @@ def test_force_plans_it_and_keeps_the_need(plan_of: PlanOf) -> None:
 def test_a_parameter_costs_its_weight_gradient_and_state(
     plan_of: PlanOf, changes: dict[str, Any], bytes_each: float
 ) -> None:
-    if "stacks.baseline" in changes:
-        pytest.importorskip("accel_bench_bitsandbytes")
+    if "stacks.baseline" in changes and missing_extras(["bitsandbytes"]):
+        pytest.skip("bitsandbytes is not installed")
     plan = plan_of(PlanRequest(force=True), **{"model.id": "llama-2-7b", **changes})
     if plan.planned[0].skipped:
         pytest.skip(plan.nothing)
