@@ -29,6 +29,7 @@ from benchmarks import (
     recommend,
     recommend_bound,
     store,
+    trainers,
     unchanged_commits,
 )
 from benchmarks.entry import QUICK, Counts, Document, Entry, Request, read_document
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Callable[[Request], Entry | Iterable[Entry]]] = {
     "observer": lambda asked: observer.measure_observer(asked.counts),
     "recommend": recommend.measure_recommend,
     "recommend-bound": recommend_bound.measure_bound,
+    "trainers": lambda asked: trainers.measure_trainers(asked.counts),
     "store": lambda asked: store.measure_store(asked.counts),
     "auto-rounds": lambda asked: auto_rounds.measure_auto_rounds(asked.counts),
     "bisect": lambda asked: bisect_histories.measure_bisect(asked.counts),
