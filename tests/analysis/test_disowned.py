@@ -18,7 +18,7 @@ from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.summary import judge_row
 from accel_bench.report.render_terminal import render_terminal
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.run_table import stacks_report
 from accel_bench.result import PhaseSplit, Result, Status
 
 WHY = "token_counts: step 1: 110 processed, 200 real, 99 supervised tokens"

@@ -22,7 +22,7 @@ from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.quantity import QUANTITIES, Quantity, compared_by
 from accel_bench.analysis.summary import collect_raced, judge_row
 from accel_bench.report.formats import render
-from accel_bench.report.views.stack_comparison import stack_columns
+from accel_bench.report.views.run_table import stack_columns
 from accel_bench.result import Metric, Result, Status
 
 JOULES = (2.0, 2.01, 1.99, 2.005, 1.995)

@@ -18,7 +18,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.cli.main import app
 from accel_bench.report.formats import FORMATS
 from accel_bench.report.table import Report, Table
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.run_table import stacks_report
 from accel_bench.result import Metric, Result
 from accel_bench.store.database import open_store
 from accel_bench.store.sessions import SessionRecord

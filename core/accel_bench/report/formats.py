@@ -14,7 +14,7 @@ from accel_bench.report.render_csv import render_csv
 from accel_bench.report.render_markdown import render_markdown
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.report.table import Report
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.run_table import stacks_report
 
 
 def render_json(document: Any) -> str:

@@ -10,7 +10,7 @@ from accel_bench.analysis.wording import (
     significant,
 )
 from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
-from accel_bench.report.views.stack_comparison import WIDTH
+from accel_bench.report.views.run_table import WIDTH
 from accel_bench_judge.document import JudgedStep, JudgeReport
 
 

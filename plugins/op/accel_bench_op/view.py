@@ -18,7 +18,7 @@ from accel_bench.analysis.wording import (
     size,
 )
 from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
-from accel_bench.report.views.stack_comparison import WIDTH
+from accel_bench.report.views.run_table import WIDTH
 from accel_bench.result import Status
 from accel_bench_op.document import (
     ExecutorSupport,

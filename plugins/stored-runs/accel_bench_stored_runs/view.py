@@ -16,7 +16,7 @@ from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, names_of
 from accel_bench.report.table import Report, Section, Table, entry, keyed, listed
-from accel_bench.report.views.stack_comparison import details
+from accel_bench.report.views.run_table import details
 from accel_bench.result import Provenance, RankResult, Result
 from accel_bench.scenario.draft import look_up
 

@@ -20,7 +20,7 @@ from accel_bench.analysis.quantity import compared_by
 from accel_bench.analysis.schema import Summary
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
 from accel_bench.report.formats import render
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.run_table import stacks_report
 from accel_bench.result import Node, Result
 from accel_bench.worker.failure import reasons_of
 

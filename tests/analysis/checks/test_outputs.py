@@ -14,7 +14,7 @@ from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.summary import summarize
-from accel_bench.report.views.stack_comparison import stack_columns, stacks_report
+from accel_bench.report.views.run_table import stack_columns, stacks_report
 from accel_bench.result import Answers, Result
 from accel_bench.scenario.models import Scenario
 from accel_bench.worker.generated import MOST_IDS, stored_answers

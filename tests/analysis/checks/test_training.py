@@ -26,7 +26,7 @@ from accel_bench.analysis.summary import judge_row
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.report.formats import render
 from accel_bench.report.render_terminal import render_terminal
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.run_table import stacks_report
 from accel_bench.report.views.training import verdict_column
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use

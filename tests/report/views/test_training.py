@@ -10,8 +10,8 @@ from analysis_factory import FAST, LORA, STEADY, UPDATE, make_rank, make_result,
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.statistics.verdict import ALIKE, Training
 from accel_bench.analysis.wording import TONES
-from accel_bench.report.views import compare, stack_comparison
-from accel_bench.report.views.stack_comparison import details
+from accel_bench.report.views import compare, run_table
+from accel_bench.report.views.run_table import details
 from accel_bench.report.views.training import verdict_parts
 from accel_bench.result import Result, TensorUpdate
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
 from accel_bench.analysis.statistics.estimators import Interval, positive_interval
 from accel_bench.analysis.wording import group_label, label, rate_unit, too_wide
-from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench.report.views.run_table import speed_unit
 from accel_bench.result import EARLIEST
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.plots import (

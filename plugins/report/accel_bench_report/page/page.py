@@ -23,7 +23,7 @@ from accel_bench.analysis.wording import (
 from accel_bench.documents.files import slug
 from accel_bench.documents.redaction import FOLDER
 from accel_bench.report.table import EMPTY, Column
-from accel_bench.report.views.stack_comparison import (
+from accel_bench.report.views.run_table import (
     comparison_notes,
     doubts,
     extra_tables,

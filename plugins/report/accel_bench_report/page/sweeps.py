@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from accel_bench.analysis.wording import join_names, plain_value
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench.report.views.run_table import speed_unit
 from accel_bench_report.page.plots import Plot, Series, curves
 from accel_bench_report.page.scenario import ScenarioPage
 

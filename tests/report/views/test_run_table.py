@@ -19,7 +19,7 @@ from analysis_factory import (
 
 from accel_bench.report.formats import render
 from accel_bench.report.render_terminal import render_terminal
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.run_table import stacks_report
 from accel_bench.result import Status
 
 LORA, FAST, SLOW = (make_experiment(name) for name in ("lora", "fast", "slow"))
