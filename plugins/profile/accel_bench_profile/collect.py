@@ -143,7 +143,7 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
 def step_scalars(
     steps: Iterable[tuple[int, float, int, int | None]],
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield step numbers with scalars, from number, seconds, elements, and bytes if known."""
+    """Yield TensorBoard's scalars of each step, by tag, from number, seconds, tokens and memory."""
     elapsed = 0.0
     for number, seconds, elements, memory in steps:
         elapsed += seconds

@@ -212,7 +212,7 @@ class RayGroups:
     exit_code: int | None = None
 
     def __init__(self, number: int, seconds: float) -> None:
-        """Listen for the agents of `number` groups; replacements are awaited for `seconds`."""
+        """Listen for the agents of `number` groups of nodes; await replacements for `seconds`."""
         self._seconds = seconds
         secret = new_secret()
         self._first = RayAgents(secret, seconds, None)

@@ -62,7 +62,7 @@ def test_seconds_and_bytes_of_the_update_stand_in_the_details() -> None:
     assert third.endswith("its distance is estimated from sketches, to about 25 %")
 
 
-@pytest.mark.parametrize("table", [compare.FLAT, stack_comparison.FLAT])
+@pytest.mark.parametrize("table", [compare.FLAT, run_table.FLAT])
 def test_spreadsheets_have_every_field_of_a_comparison_of_trainings_once(table: Any) -> None:
     keys = [column.key for column in table]
     assert all(keys.count(field) == 1 for field in TrainingComparison.model_fields)
