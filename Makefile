@@ -96,7 +96,8 @@ quick: $(VENV)/.test
 # What is too long for every change; it needs an index of packages.
 release: $(VENV)/.test $(QUANTIZED)/.done $(TRAINERS)/.done oldest vllm alone
 	$(PIP) -e '.[mlflow,wandb]' datasets gguf trl xllamacpp
-	ACCEL_BENCH_TRAINERS="$(CURDIR)/$(TRAINERS)" $(BIN)/python -m pytest $(PARALLEL) -m release
+	ACCEL_BENCH_TRAINERS="$(CURDIR)/$(TRAINERS)" ACCEL_BENCH_OLDEST="$(CURDIR)/$(OLDEST)" \
+		$(BIN)/python -m pytest $(PARALLEL) -m release
 	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)
 
 oldest: $(OLDEST)/.done

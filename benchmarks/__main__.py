@@ -53,7 +53,7 @@ BENCHMARKS: dict[str, Callable[[Request], Entry | Iterable[Entry]]] = {
     "observer": lambda asked: observer.measure_observer(asked.counts),
     "recommend": recommend.measure_recommend,
     "recommend-bound": recommend_bound.measure_bound,
-    "trainers": lambda asked: trainers.measure_trainers(asked.counts),
+    "trainers": trainers.measure_trainers,
     "store": lambda asked: store.measure_store(asked.counts),
     "auto-rounds": lambda asked: auto_rounds.measure_auto_rounds(asked.counts),
     "bisect": lambda asked: bisect_histories.measure_bisect(asked.counts),

@@ -20,7 +20,7 @@ from accel_bench_ab.launch import command_environment
 from accel_bench_ab.record import observe
 
 from accel_bench.testing import run_program
-from benchmarks.entry import Counts, Entry, this_machine
+from benchmarks.entry import Counts, Entry, Request, this_machine
 
 SCRIPTS = Path(__file__).parents[1] / "plugins" / "ab" / "tests" / "trainers"
 LOOP = Path(__file__).with_name("timed_loop.py")
@@ -44,21 +44,31 @@ STEPS, BATCH, ACCUMULATION = 30, 4, 2
 SLOWER, STEP_SECONDS, SLOW_STEPS = 0.03, 0.1, 20
 """Slow-down that is planted, seconds that each step sleeps beside its work, and steps of a run."""
 
+SLOWER_NAME, OWN_LOG = "trainers-slower-3", "trainers-own-log"
+"""Names of the entries beside those of the trainers."""
 
-def measure_trainers(counts: Counts) -> Iterator[Entry]:
-    """Compare each trainer with itself, then a step with one that is 3 % longer."""
-    quick = counts != Counts()
+
+def measure_trainers(asked: Request) -> Iterator[Entry]:
+    """Compare each trainer with itself, then a step with one that is 3 % longer.
+
+    Goes on after the entries that are measured already.
+    """
+    counts, quick = asked.counts, asked.counts != Counts()
+    if SLOWER_NAME not in asked.known:
+        yield _slower(1 if quick else 5)
+    if OWN_LOG not in asked.known:
+        yield _own_log(counts.rounds)
     sessions = 1 if quick else counts.identical_pairs // 2
-    for name in _trainers():
-        yield _identical(name, sessions, counts.process_rounds)
-    yield _slower(1 if quick else 5)
-    yield _own_log(counts.rounds)
+    for trainer in _trainers():
+        name = f"trainers-identical-{trainer}"
+        if name not in asked.known:
+            yield _identical(name, trainer, sessions, counts.process_rounds)
 
 
-def _identical(name: str, sessions: int, rounds: int) -> Entry:
+def _identical(name: str, trainer: str, sessions: int, rounds: int) -> Entry:
     """Count the sessions that tell one of two equal commands from the other."""
     machine = this_machine()
-    script = str(SCRIPTS / f"{name}.py")
+    script = str(SCRIPTS / f"{trainer}.py")
     alarms, words = [], set[str]()
     for _ in range(sessions):
         with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +78,7 @@ def _identical(name: str, sessions: int, rounds: int) -> Entry:
         alarms.append(float(bool({*said} & {"better", "worse", "different"})))
         words |= {"speed {}, loss {}, update {}".format(*said)}
     return Entry(
-        name=f"trainers-identical-{name}",
+        name=name,
         value=fmean(alarms),
         unit="fraction of sessions that tell two equal commands apart",
         goal=0.01,
@@ -91,7 +101,7 @@ def _slower(sessions: int) -> Entry:
         found.append(float(row["verdict"] == "worse"))
         rounds.append(float(row["rounds"]))
     return Entry(
-        name="trainers-slower-3",
+        name=SLOWER_NAME,
         value=fmean(found),
         unit="fraction of sessions that call a step that is 3 % longer slower",
         goal=0.95,
@@ -124,7 +134,7 @@ def _own_log(rounds: int) -> Entry:
             raise RuntimeError(f"{len(ended)} of {len(own)} steps were seen")
         ratios.append((ended[-1] - ended[0]) / (own[-1] - own[0]))
     return Entry(
-        name="trainers-own-log",
+        name=OWN_LOG,
         value=max(abs(one - 1) for one in ratios),
         unit="largest relative distance of the observed time of all steps from the loop's own",
         goal=0.01,

@@ -427,9 +427,9 @@ def count_labels(labels: Any) -> int:
     numpy = sys.modules.get("numpy")
     if numpy is None or labels.dim() != 2:
         return count_nonzero(labels[..., 1:] != -100)
-    first = labels[:, 0].tolist()
-    learned = int(numpy.count_nonzero(labels.numpy() != -100))
-    return learned - len(first) + int(first.count(-100))
+    array = labels.numpy()
+    first = array[:, 0].tolist()
+    return int(numpy.count_nonzero(array != -100)) - len(first) + int(first.count(-100))
 
 
 def _watch_backward(torch: Any, watch: Watch) -> None:
