@@ -51,41 +51,45 @@ SLOWER_NAME, OWN_LOG = "trainers-slower-3", "trainers-own-log"
 def measure_trainers(asked: Request) -> Iterator[Entry]:
     """Compare each trainer with itself, then a step with one that is 3 % longer.
 
-    Goes on after the entries that are measured already.
+    Sessions of all trainers alternate, and go on after those that are measured already.
     """
     counts, quick = asked.counts, asked.counts != Counts()
     if SLOWER_NAME not in asked.known:
         yield _slower(1 if quick else 5)
     if OWN_LOG not in asked.known:
         yield _own_log(counts.rounds)
-    sessions = 1 if quick else counts.identical_pairs // 2
-    for trainer in _trainers():
-        name = f"trainers-identical-{trainer}"
-        if name not in asked.known:
-            yield _identical(name, trainer, sessions, counts.process_rounds)
+    entries = dict(asked.known)
+    for session in range(1 if quick else counts.identical_pairs // 2):
+        for trainer in _trainers():
+            name = f"trainers-identical-{trainer}"
+            known = entries.get(name)
+            if known is None or len(known.samples["alarms"]) <= session:
+                entries[name] = _identical(name, trainer, known, counts.process_rounds)
+                yield entries[name]
 
 
-def _identical(name: str, trainer: str, sessions: int, rounds: int) -> Entry:
-    """Count the sessions that tell one of two equal commands from the other."""
-    machine = this_machine()
-    script = str(SCRIPTS / f"{trainer}.py")
-    alarms, words = [], set[str]()
-    for _ in range(sessions):
-        with tempfile.TemporaryDirectory() as folder:
-            run = [python(), script, *map(str, (STEPS, BATCH, ACCUMULATION)), "out"]
-            row, _ = compared(folder, [run, run], "--rounds", str(rounds))
-        said = [row["verdict"], row["loss_verdict"], row["update_verdict"]]
-        alarms.append(float(bool({*said} & {"better", "worse", "different"})))
-        words |= {"speed {}, loss {}, update {}".format(*said)}
+def _identical(name: str, trainer: str, known: Entry | None, rounds: int) -> Entry:
+    """Return an entry with one more session, and whether it tells two equal commands apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = str(SCRIPTS / f"{trainer}.py")
+        run = [python(), script, *map(str, (STEPS, BATCH, ACCUMULATION)), "out"]
+        row, _ = compared(folder, [run, run], "--rounds", str(rounds))
+    said = [row["verdict"], row["loss_verdict"], row["update_verdict"]]
+    alarms = [*(known.samples["alarms"] if known else ())]
+    alarms.append(float(bool({*said} & {"better", "worse", "different"})))
+    words = known.notes[1:] if known else ()
     return Entry(
         name=name,
         value=fmean(alarms),
         unit="fraction of sessions that tell two equal commands apart",
         goal=0.01,
         goal_is="at most",
-        notes=(f"{sessions} sessions of {rounds} rounds", *sorted(words)),
+        notes=(
+            f"{len(alarms)} sessions of {rounds} rounds",
+            *sorted({*words, "speed {}, loss {}, update {}".format(*said)}),
+        ),
         samples={"alarms": tuple(alarms)},
-        machine=machine,
+        machine=this_machine(),
     )
 
 

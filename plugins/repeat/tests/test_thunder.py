@@ -21,7 +21,9 @@ name: thunder
 environments:
   thunder: {{python: {environment}}}
 stacks:
-  thunder: {{use: [{{use: torch-compile, backend: thunder}}], set: {{resources.environment: thunder}}}}
+  thunder:
+    use: [{{use: torch-compile, backend: thunder}}]
+    set: {{resources.environment: thunder}}
 measure: {{warmup: 3, steps: 5, rounds: 1}}
 """
 
@@ -37,4 +39,4 @@ def test_thunder_trains_beside_eager_in_its_own_environment(tmp_path: Path) -> N
     eager, thunder = json.loads(done.stdout)["experiments"]
     assert (eager["stack"], thunder["stack"]) == ("eager", "thunder")
     assert thunder["status"] == "ok", thunder["reasons"]
-    assert thunder["loss_verdict"] == eager["loss_verdict"]
+    assert thunder["loss_verdict"] == "equivalent"
