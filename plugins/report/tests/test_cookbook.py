@@ -134,6 +134,25 @@ def test_the_table_is_one_pivot_with_its_throughput_mfu_and_the_true_costs() -> 
         ]
 
 
+def test_flop_rates_scatter_as_the_speed_does() -> None:
+    row, names = LLAMAS[0], ["tokens_per_second", "tflops", "mfu", "mfu_6n"]
+    runs = [
+        run_of(row._replace(million_tokens_per_hour=times * row.million_tokens_per_hour), 7 * 10**9)
+        for times in (1.0, 1.1, 1.3)
+    ]
+    runs = [one.model_copy(update={"round": number}) for number, one in enumerate(runs)]
+    (cell,) = pivot(runs, values=names).cells
+    speed, *others = (cell.figures[name] for name in names)
+    assert speed and speed.low and speed.high
+    for figure in others:
+        assert figure and figure.low and figure.high
+        scale = figure.median / speed.median
+        assert (figure.low, figure.high) == pytest.approx((scale * speed.low, scale * speed.high))
+    assert others[0] and others[0].median == pytest.approx(
+        6 * 7e9 * speed.median / DEVICES / 1e12, rel=1e-6
+    )
+
+
 def test_mfu_over_forward_and_backward_leaves_out_the_rest_of_the_step() -> None:
     """The optimizer took 0.3 of 2 seconds: its share of the window's step is left out."""
     run = run_of(LLAMAS[0], NOMINAL["llama-2-7b"])

@@ -10,7 +10,7 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.breakdown import phases
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
 from accel_bench.analysis.metrics.plugin_metrics import named_metrics
-from accel_bench.analysis.metrics.throughput import RunThroughput, epochs
+from accel_bench.analysis.metrics.throughput import RunThroughput, epochs, run_throughput
 from accel_bench.analysis.metrics.utilization import (
     devices_used,
     mfu_6n,
@@ -24,6 +24,7 @@ from accel_bench.analysis.statistics.estimators import (
     positive_interval,
 )
 from accel_bench.errors import StoreError, did_you_mean
+from accel_bench.result import Result
 from accel_bench_report.tables.expenses import Terms, hourly_usd, usd_per_million_tokens
 
 TIMES_AS_FAST = "times_as_fast"
@@ -89,30 +90,41 @@ def _statistic(name: str) -> Compute:
 
 
 def _used(kind: str, unit: float = 1.0) -> Compute:
-    """Return the function of a FLOP rate of the median run, with causal attention, times `unit`."""
-
-    def read(row: ExperimentRuns) -> float | None:
-        rate = _utilization(row, kind)
-        return None if rate is None else unit * rate
-
-    return _one(read)
+    """Return the function of a FLOP rate, with causal attention, in `unit`s, with an interval."""
+    return _by_speed(lambda run: _utilization(run, kind), unit)
 
 
-def _utilization(row: ExperimentRuns, kind: str) -> float | None:
-    run = row.middle
-    used = utilization(run, peak_flops_of(run)) if run else None
+def _by_speed(read: Callable[[Result], float | None], unit: float = 1.0) -> Compute:
+    """Return the function of a figure proportional to the speed, with an interval over runs.
+
+    Its value per token is that of the median run, since tables keep no other run whole.
+    """
+
+    def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
+        value = read(row.middle) if row.middle else None
+        speed = run_throughput(row.middle) if row.middle else None
+        if not value or not speed:
+            return None
+        per_token = value / unit / speed.tokens_per_second
+        return positive_interval([per_token * one.tokens_per_second for one in row.speeds.values()])
+
+    return compute
+
+
+def _utilization(run: Result, kind: str) -> float | None:
+    used = utilization(run, peak_flops_of(run))
     rate = getattr(used, kind, None)
     return rate.causal if rate else None
 
 
-def _mfu_6n(row: ExperimentRuns) -> float | None:
-    run = row.middle
-    return mfu_6n(run, peak_flops_of(run)) if run else None
+def _mfu_6n(run: Result) -> float | None:
+    return mfu_6n(run, peak_flops_of(run))
 
 
 def _mfu_forward_backward(row: ExperimentRuns) -> float | None:
     """Return MFU over forward and backward time alone, as a fraction of the step by its phases."""
-    mfu, split = _utilization(row, "mfu"), phases(list(row.completed.values()))
+    mfu = _utilization(row.middle, "mfu") if row.middle else None
+    split = phases(list(row.completed.values()))
     passes = split and split.forward and split.backward and split.forward + split.backward
     return mfu * split.step_seconds / passes if mfu and split and passes else None
 
@@ -195,10 +207,10 @@ FIGURES = {
         Figure("step_seconds_standard_deviation", "s", _median(_deviation_of_steps), "lower"),
         Figure(TIMES_AS_FAST, "times", _one(lambda row: None), "higher"),
         _of_run("mfu", _used("mfu")),
-        Figure("mfu_6n", "of peak, 6N", _one(_mfu_6n), "higher"),
+        Figure("mfu_6n", "of peak, 6N", _by_speed(_mfu_6n), "higher"),
         Figure("mfu_forward_backward", "of peak", _one(_mfu_forward_backward), "higher"),
         Figure("hfu", "of peak", _used("hfu"), "higher"),
-        Figure("tflops", "TFLOP/s per device", _used("model_flops_per_second", 1e-12), "higher"),
+        Figure("tflops", "TFLOP/s per device", _used("model_flops_per_second", 1e12), "higher"),
         _of_run(
             "peak_memory_bytes", _one(lambda row: peak_memory(list(row.completed.values()))[0])
         ),
