@@ -91,6 +91,16 @@ def test_less_than_one_percent_is_worth_no_verdict() -> None:
     assert len(token_differences(BASELINE, run((253, 240), (269, 240)))) == 1
 
 
+def test_one_step_of_two_batches_among_many_is_named() -> None:
+    """As of a trainer that skips a step: its gradients are those of the batches before, too."""
+    steps = [(250, 240)] * 400
+    skipped = [*steps[:200], (500, 480), *steps[201:]]
+    assert token_differences(run(*steps), run(*skipped)) == (
+        "a step holds 2 times the baseline's real tokens (500 against 250)",
+        "a step holds 2 times the baseline's supervised tokens (480 against 240)",
+    )
+
+
 def test_steps_that_one_of_them_did_not_take_are_left_out() -> None:
     longer = run((250, 240), (266, 240), (900, 900))
     assert token_differences(BASELINE, longer) == ()

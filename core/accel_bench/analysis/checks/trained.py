@@ -70,11 +70,9 @@ def optimizer_differences(pair: Pair) -> Iterator[str]:
 
 
 def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return a sentence for each token count in which a stack's steps differ from its baseline's.
+    """Return a sentence for each token count that differs over all common steps, or most in one.
 
-    Runs of one round take the same samples in the same steps, whatever their layout. The common
-    steps are compared over all ranks; empty if the stacks declare other data or another global
-    batch.
+    Runs of one round take the same samples in each step, unless other data or batches are declared.
     """
     if _batch(baseline) != _batch(stack):
         return ()
@@ -82,16 +80,18 @@ def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     sentences = []
     for kind, name in TOKEN_KINDS.items():
         before, after = _by_step(baseline, kind), _by_step(stack, kind)
-        steps = sorted(set(before) & set(after))
-        theirs, ours = (sum(counts[step] for step in steps) for counts in (before, after))
-        if steps and abs(ours - theirs) > allowed * theirs:
-            our_mean, their_mean = (f"{total / len(steps):,.6g}" for total in (ours, theirs))
-            sentences.append(
-                f"a step holds {ours / theirs:.3g} times the baseline's {name} tokens "
-                f"({our_mean} against {their_mean})"
-                if theirs
-                else f"a step holds {our_mean} {name} tokens, the baseline's none"
-            )
+        steps = sorted(set(before) & set(after), key=lambda step: abs(after[step] - before[step]))
+        for some in (steps, steps[-1:]):
+            theirs, ours = (sum(counts[step] for step in some) for counts in (before, after))
+            if abs(ours - theirs) > allowed * theirs:
+                means = [f"{total / len(some):,.6g}" for total in (ours, theirs)]
+                sentences.append(
+                    f"a step holds {ours / theirs:.3g} times the baseline's {name} tokens "
+                    f"({' against '.join(means)})"
+                    if theirs
+                    else f"a step holds {means[0]} {name} tokens, the baseline's none"
+                )
+                break
     return tuple(sentences)
 
 
