@@ -69,10 +69,14 @@ class Observed:
     loss_unseen: str = ""
     """Reason for unknown losses of the steps; empty otherwise."""
 
+    update_unseen: str = ""
+    """Reason for an unknown change of the weights, as known to rank 0; empty otherwise."""
+
     @property
     def unseen(self) -> dict[str, str]:
         """Reasons for missing observations, by subject."""
-        known = {"steps": self.steps_unseen, "tokens": self.tokens_unseen, "loss": self.loss_unseen}
+        names = ("steps", "tokens", "loss", "update")
+        known = {name: getattr(self, f"{name}_unseen") for name in names}
         return {what: reason for what, reason in known.items() if reason}
 
 
@@ -117,11 +121,13 @@ def observe(folder: Path) -> Observed:
     steps = [*map(_together, zip(*(one.steps for one in ranks), strict=False))]
     if not tokens and not all(step.counted for step in steps):
         tokens = "some steps were of no batch of tokens from a DataLoader"
-    return Observed(ranks, steps, "", tokens, loss)
+    if loss:  # Those of some passes are not the step's.
+        steps = [step._replace(loss=math.nan) for step in steps]
+    return Observed(ranks, steps, "", tokens, loss, ranks[0].facts.get("update_unseen", ""))
 
 
 def _nothing(reason: str) -> Observed:
-    return Observed([], [], reason, reason, reason)
+    return Observed([], [], *[reason] * 4)
 
 
 def _why_no_steps(processes: Sequence[ProcessRecord]) -> str:

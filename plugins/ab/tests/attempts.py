@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,155 @@ def in_backward() -> None:
         ours.loss(step).backward()
 
 
+def layers() -> Any:
+    """Return three layers with equal names in themselves."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+
+
+def train_layers(model: Any, optimizers: list[Any]) -> None:
+    """Take ten steps of all optimizers, or of none if the backward pass takes them."""
+    inputs = torch.randn(10, 4, 4, generator=torch.Generator().manual_seed(1))
+    for batch in inputs:
+        model(batch).square().mean().backward()
+        for one in optimizers:
+            one.step()
+            one.zero_grad()
+
+
+def one_for_all_layers() -> None:
+    model = layers()
+    train_layers(model, [torch.optim.SGD(model.parameters(), lr=0.1)])
+
+
+def one_for_each_layer() -> None:
+    model = layers()
+    train_layers(model, [torch.optim.SGD(one.parameters(), lr=0.1) for one in model])
+
+
+def one_for_each_weight() -> None:
+    model, held = layers(), []
+    for weight in model.parameters():
+        held.append(torch.optim.SGD([weight], lr=0.1))
+
+        def step(weight: Any, own: Any = held[-1]) -> None:
+            own.step()
+            own.zero_grad()
+
+        weight.register_post_accumulate_grad_hook(step)
+    train_layers(model, [])
+
+
+def group_by_group() -> None:
+    """As DeepSpeed's ZeRO does: a step for each group of parameters."""
+    model = layers()
+    optimizer = torch.optim.SGD([{"params": one.parameters()} for one in model], lr=0.1)
+    for _ in range(STEPS):
+        model(torch.ones(1, 4)).sum().backward()
+        groups = optimizer.param_groups
+        for group in groups:
+            optimizer.param_groups = [group]
+            optimizer.step()
+        optimizer.param_groups = groups
+
+
+class Careful(torch.optim.SGD):
+    """An optimizer around that of its base class."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Take the step of the base class."""
+        return super().step(closure)
+
+
+def step_of_a_base_class() -> None:
+    ours = Ours()  # Now torch has hooks in SGD.step too.
+    ours.optimizer = Careful(ours.model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def loader(count: int, length: int, batch: int = 2) -> Any:
+    """Return a DataLoader of so many rows of token ids."""
+    rows = [{"input_ids": torch.ones(length, dtype=torch.long)} for _ in range(count)]
+    return torch.utils.data.DataLoader(rows, batch)
+
+
+def evaluation_before_the_backward_pass() -> None:
+    ours, other = Ours(), loader(4, 100)
+    for step, _ in enumerate(loader(10, 8)):
+        for _ in other:
+            ours.loss(step)
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def cut_off_evaluation() -> None:
+    ours, other = Ours(), loader(4, 100)
+    for step, _ in enumerate(loader(10, 8)):
+        with torch.no_grad():
+            next(iter(other))
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def two_loaders_a_step() -> None:
+    ours = Ours()
+    for step, _ in enumerate(zip(loader(10, 8), loader(10, 100), strict=True)):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def images() -> None:
+    ours, rows = Ours(), torch.zeros(STEPS, 3, 32, 32, dtype=torch.uint8)
+    for step, _ in enumerate(torch.utils.data.DataLoader(rows, 1)):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def scaled_and_divided() -> None:
+    ours = Ours()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(STEPS):
+        (scaler.scale(ours.loss(step)) / 2).backward()
+        scaler.step(ours.optimizer)
+        scaler.update()
+
+
+def loss_of_two_parts() -> None:
+    ours = Ours()
+    for step in range(STEPS):
+        ours.loss(step).backward()
+        if step == STEPS - 1:
+            torch.autograd.backward([ours.loss(step), ours.loss(step)])
+        ours.optimizer.step()
+
+
+def best_weights_loaded() -> None:
+    ours = Ours()
+    best = {name: one.clone() for name, one in ours.model.state_dict().items()}
+    for step in range(STEPS):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+    ours.model.load_state_dict(best)
+
+
+def two_ranks_without_variables() -> None:
+    rank = int(not os.fork())
+    where = Path(sys.argv[1], "two_ranks_without_variables", "rendezvous").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+    plain()
+    torch.distributed.destroy_process_group()
+    if not rank:
+        os.wait()
+
+
+def no_room() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))
+    plain()
+
+
 def scaled() -> None:
     ours = Ours()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -170,6 +321,20 @@ CASES = [
     without_optimizer,
     closures,
     in_backward,
+    one_for_all_layers,
+    one_for_each_layer,
+    one_for_each_weight,
+    group_by_group,
+    step_of_a_base_class,
+    evaluation_before_the_backward_pass,
+    cut_off_evaluation,
+    two_loaders_a_step,
+    images,
+    scaled_and_divided,
+    loss_of_two_parts,
+    best_weights_loaded,
+    two_ranks_without_variables,
+    no_room,
     scaled,
     in_a_fork,
     killed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -45,6 +46,8 @@ def attempts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
         ("replaced_for_the_class", 5),
         ("closures", 5),
         ("in_backward", 5),
+        ("group_by_group", 5),
+        ("step_of_a_base_class", 5),
         ("scaled", 4),
         ("killed", 5),
     ],
@@ -62,6 +65,7 @@ def test_steps_are_counted(name: str, steps: int, attempts: dict[str, Observed])
         ("replaced_step", "5 backward passes and no step of an optimizer of torch"),
         ("without_optimizer", "5 backward passes and no step of an optimizer of torch"),
         ("in_a_fork", "are not the ranks of one job"),
+        ("no_room", "its record could not be written: File too large"),
     ],
 )
 def test_what_cannot_be_counted_is_not_seen(
@@ -84,6 +88,66 @@ def test_the_update_is_that_of_all_steps(attempts: dict[str, Observed]) -> None:
     assert plain["learning_rates"] == {"0.1": 2}
 
 
+@pytest.mark.parametrize("name", ["one_for_each_layer", "one_for_each_weight"])
+def test_many_optimizers_have_the_update_of_one(name: str, attempts: dict[str, Observed]) -> None:
+    one = attempts["one_for_all_layers"].ranks[0].facts["updates"]
+    many = attempts[name].ranks[0].facts["updates"]
+    assert {*many} == {"1", "2", "8", "10"}
+    assert {*many["8"]} == {f"{n}.{kind}" for n in range(3) for kind in ("weight", "bias")}
+    for step, tensors in one.items():
+        for tensor, found in tensors.items():
+            assert many[step][tensor]["change"] == pytest.approx(found["change"])
+
+
+@pytest.mark.parametrize("name", ["evaluation_before_the_backward_pass", "cut_off_evaluation"])
+def test_batches_of_an_evaluation_are_none_of_the_training(
+    name: str, attempts: dict[str, Observed]
+) -> None:
+    assert attempts[name].unseen == {}
+    assert [step.real for step in attempts[name].steps] == [16] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("two_loaders_a_step", "more batches are read than reach a backward pass"),
+        ("images", "a backward pass was of no batch of tokens from a DataLoader"),
+    ],
+)
+def test_batches_that_are_not_those_of_the_steps_are_not_counted(
+    name: str, reason: str, attempts: dict[str, Observed]
+) -> None:
+    assert attempts[name].unseen == {"tokens": reason}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("scaled_and_divided", "a scaled loss was changed before its backward pass"),
+        ("loss_of_two_parts", "a backward pass was of several tensors"),
+    ],
+)
+def test_no_step_has_a_loss_that_is_a_part_of_it_or_scaled(
+    name: str, reason: str, attempts: dict[str, Observed]
+) -> None:
+    assert attempts[name].unseen["loss"] == reason
+    assert all(math.isnan(step.loss) for step in attempts[name].steps)
+
+
+def test_weights_that_are_loaded_after_the_last_step_are_no_update(
+    attempts: dict[str, Observed],
+) -> None:
+    found = attempts["best_weights_loaded"]
+    assert found.unseen["update"] == "weights were changed after the last step"
+    assert {*found.ranks[0].facts["updates"]} == {"1", "2"}
+
+
+def test_ranks_are_those_of_the_process_group(attempts: dict[str, Observed]) -> None:
+    found = attempts["two_ranks_without_variables"]
+    assert [rank.facts["rank"] for rank in found.ranks] == [0, 1]
+    assert len(found.steps) == 5
+
+
 def test_both_optimizers_have_an_update(attempts: dict[str, Observed]) -> None:
     facts = attempts["two_optimizers"].ranks[0].facts
     assert facts["optimizer"] == "SGD+Adam"
@@ -97,6 +161,13 @@ def test_a_sitecustomize_of_the_user_is_imported_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
     done = run(tmp_path, sys.executable, "-c", HIDDEN, PYTHONPATH=str(tmp_path))
     assert done.stdout.split() == ["mine", "False"], done.stderr
+
+
+def test_modules_of_the_command_may_have_the_observers_names(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "watch.py").write_text("print('mine')")
+    done = run(tmp_path, sys.executable, "-c", "import watch", PYTHONPATH=str(tmp_path / "mine"))
+    assert done.stdout.split() == ["mine"], done.stderr
 
 
 def test_a_process_without_torch_leaves_nothing(tmp_path: Path) -> None:

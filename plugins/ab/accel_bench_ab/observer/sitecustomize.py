@@ -27,7 +27,9 @@ class WaitForTorch:
         """Return torch's spec with a loader that starts the observer; None for other modules."""
         if name != "torch":
             return None
-        spec: Any = importlib.machinery.PathFinder.find_spec(name, path, target)
+        finders = [one for one in sys.meta_path if one is not cls and hasattr(one, "find_spec")]
+        specs: Any = (one.find_spec(name, path, target) for one in finders)
+        spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             spec.loader = ThenObserve(spec.loader)
         return spec
@@ -69,8 +71,7 @@ def _start(torch: Any) -> None:
 
 def _import_hidden() -> None:
     """Import the `sitecustomize` module that this one hides, if any."""
-    rest = [one for one in sys.path if os.path.abspath(one or os.curdir) != FOLDER]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
@@ -78,5 +79,7 @@ def _import_hidden() -> None:
 
 
 if "ACCEL_BENCH_AB" in os.environ:
+    # Modules of the command may have the names of the observer's.
+    sys.path[:] = [one for one in sys.path if os.path.abspath(one or os.curdir) != FOLDER]
     sys.meta_path.insert(0, WaitForTorch)
     _import_hidden()

@@ -40,6 +40,9 @@ BUCKETS, ROW = 31, 31 * 131
 MOST_PENDING = 3
 """Maximum number of prefetched batches without a backward pass at the end of a step."""
 
+MOST_READ = 4096
+"""Maximum number of remembered batches without a backward pass."""
+
 UNSEEN = -1
 
 WATCHES: list[Watch] = []
@@ -54,7 +57,7 @@ def start(torch: Any, folder: str) -> None:
     optimizers.register_optimizer_step_pre_hook(untraced(watch.before_step))
     optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
     _watch_backward(torch, watch)
-    _watch_scaler(torch)
+    _watch_scaler(torch, watch)
     _watch_loader(torch, watch)
     os.register_at_fork(after_in_child=watch.forget)
     atexit.register(watch.close)
@@ -89,11 +92,11 @@ class Steps:
         self.whole, self.real = memoryview(page).cast("q"), memoryview(page).cast("d")
 
 
-class Batches:
-    """Token counts of the batches of one data loader that had no backward pass yet."""
+class Reading:
+    """One iterator of a data loader: whether it has ended, and whether a batch was trained on."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[int, int, int, int] | None] = []
+        self.ended = self.trained = False
 
 
 class Watch:
@@ -101,31 +104,40 @@ class Watch:
 
     def __init__(self, torch: Any, folder: str) -> None:
         self.torch, self.folder = torch, folder
-        self.page: Any = None
         self.forget()
 
     def forget(self) -> None:
         """Reset all observations, since a forked process inherits those of its parent."""
         self.pid, self.began = os.getpid(), time.monotonic_ns()
         self.steps: Steps | None = None
+        self.page: Any = None
         self.count = 0
         self.passes = 0
         self.all_passes = 0
         self.depth = 0
         self.group: set[int] = set()
         self.first_group: set[int] = set()
+        self.parts: set[int] = set()
+        self.entered = False
         self.optimizers: list[Any] = []
         self.loss = math.nan
         self.pending_losses: list[Any] = []
         self.pinned: Any = None
-        self.loader: Batches | None = None
+        self.scaled = False
+        self.reading: Reading | None = None
+        self.waiting: list[tuple[Reading, tuple[int, int, int, int] | None]] = []
         self.tokens = [0, 0, 0, 0]
         self.tokens_unseen = ""
         self.steps_unseen = ""
         self.loss_unseen = ""
+        self.place: tuple[int, int] | None = None
         self.sketched: set[int] = set()
+        self.names: dict[int, str] = {}
         self.before: dict[str, Any] = {}
         self.trained: dict[str, Any] = {}
+        self.sketch_is_due = False
+        self.probe: Any = None
+        self.version = 0
         self.finalizers: list[Any] = []
         self.of_optimizers: dict[str, Any] = optimizer_facts([])
         self.updates: dict[int, Any] = {}
@@ -136,34 +148,49 @@ class Watch:
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Sketch the weights before the first step of each optimizer."""
+        self.entered = True
         if id(optimizer) not in self.sketched:
             self.sketched.add(id(optimizer))
             self._guarded(self._first_sketch, optimizer)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Record the end of a step, which further steps without a backward pass belong to."""
+        """Record the end of a step; a failure ends the record, and never the training."""
         now = time.monotonic_ns()
-        if self.steps_unseen:
-            return
+        try:
+            if not self.steps_unseen:
+                self._end_step(optimizer, now)
+        except Exception as error:
+            self._lose(f"the observer failed: {error!r}")
+
+    def _end_step(self, optimizer: Any, now: int) -> None:
+        """Record the end of a step, which further steps without a backward pass belong to."""
+        entered, self.entered = self.entered, False
+        if self.probe is not None and (weight := self.probe()) is not None:
+            self.version = weight._version
+        first = id(optimizer.param_groups[0])
         if self.passes == 0 and self.count:
-            self._another(optimizer, now)
+            self._another(optimizer, first, entered, now)
             return
         if self.count and self.group != self.first_group:
             self._lose("optimizers take turns, so that a step of the training has no end")
             return
-        self.group = {id(optimizer)}
+        self.group, self.parts = {id(optimizer)}, {first}
         if not self.count:
             self.first_group = self.group
-            self._guarded(self._open)
+            self._open_or_lose()
         if all(one() is not optimizer for one in self.optimizers):
             self.optimizers.append(weakref.ref(optimizer))
         self._note(now)
 
-    def _another(self, optimizer: Any, now: int) -> None:
-        """Count the step of another optimizer as part of the same training step."""
-        if id(optimizer) in self.group:
+    def _another(self, optimizer: Any, first: int, entered: bool, now: int) -> None:
+        """Count a further optimizer, or its next group of parameters, as part of the same step.
+
+        A step that ends without having been `entered` is that of a class around the last one.
+        """
+        if entered and first in self.parts:
             self._lose("an optimizer took two steps without a backward pass between them")
             return
+        self.parts.add(first)
         self.group.add(id(optimizer))
         if all(one() is not optimizer for one in self.optimizers):
             self.optimizers.append(weakref.ref(optimizer))
@@ -182,25 +209,25 @@ class Watch:
                     return
             row, whole = number * FIELDS, steps.whole
             whole[row] = now
-            tokens = self.tokens
-            loader = self.loader
-            if loader is None or self.tokens_unseen:
+            if self.reading is None or self.tokens_unseen:
                 whole[row + 1] = whole[row + 2] = whole[row + 3] = whole[row + 4] = UNSEEN
             else:
-                whole[row + 1], whole[row + 2], whole[row + 3], whole[row + 4] = tokens
-                if len(loader.waiting) > MOST_PENDING:
-                    self.tokens_unseen = "more batches are read than reach a backward pass"
+                whole[row + 1], whole[row + 2], whole[row + 3], whole[row + 4] = self.tokens
+                if len(self.waiting) > MOST_PENDING:
+                    self._drop_untrained()
+                    if len(self.waiting) > MOST_PENDING:
+                        self.tokens_unseen = "more batches are read than reach a backward pass"
             steps.real[row + 5] = self.loss
             whole[row + 6] = self.passes
             whole[row + 7] = 1
             if self.pending_losses:
                 self._guarded(self._keep_loss, number)
-        tokens[:] = 0, 0, 0, 0
-        self.passes, self.loss = 0, math.nan
+        self.tokens[:] = 0, 0, 0, 0
+        self.passes, self.loss, self.scaled = 0, math.nan, False
         if self.page is not None:
             self.page[0] = self.count
         if number < 8 and (number == 0 or self.count in SKETCHES):
-            self._guarded(self._early_sketch)
+            self.sketch_is_due = True
             self._guarded(self._read_optimizers)
             self._guarded(self.write)
 
@@ -208,37 +235,60 @@ class Watch:
         """Count a backward pass, with its loss and its batch."""
         self.passes += 1
         self.all_passes += 1
-        loader = self.loader
-        if loader is not None and not self.tokens_unseen:
-            counts = loader.waiting.pop(0) if loader.waiting else None
-            if counts is None:
-                self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
-            else:
-                tokens = self.tokens
-                tokens[0] += counts[0]
-                tokens[1] += counts[1]
-                tokens[2] += counts[2]
-                tokens[3] += counts[3]
+        if self.sketch_is_due:  # Now all optimizers of the step before have taken it.
+            self.sketch_is_due = False
+            self._guarded(self._early_sketch)
+            self._guarded(self.write)
+        if self.reading is not None and not self.tokens_unseen:
+            self._count_tokens()
         loss: Any = tensors
         if not isinstance(loss, self.torch.Tensor):
             if len(loss) != 1:
                 self.loss_unseen = "a backward pass was of several tensors"
                 return
             loss = loss[0]
-        loss = getattr(loss, "_accel_bench_unscaled", loss)
+        scaled, loss = loss, getattr(loss, "_accel_bench_unscaled", loss)
         if loss.numel() != 1:
             self.loss_unseen = "a backward pass was of no scalar"
+        elif self.scaled and loss is scaled:
+            self.loss_unseen = "a scaled loss was changed before its backward pass"
         elif loss.is_cpu:
             value = loss.item()
             self.loss = value if self.passes == 1 else self.loss + value
         else:
             self.pending_losses.append(loss.detach())
 
-    def fetched(self, batches: Batches, batch: Any) -> None:
-        """Record a batch that a data loader has returned, until its backward pass."""
-        self.loader = batches
-        if not self.tokens_unseen and len(batches.waiting) < 4096:
-            batches.waiting.append(counts_of(batch, self.torch))
+    def _count_tokens(self) -> None:
+        """Add the tokens of the batch that was read first to those of the step."""
+        reading, counts = self.waiting.pop(0) if self.waiting else (self.reading, None)
+        if counts is None:
+            self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
+            return
+        reading.trained = True  # type: ignore[union-attr]
+        tokens = self.tokens
+        tokens[0] += counts[0]
+        tokens[1] += counts[1]
+        tokens[2] += counts[2]
+        tokens[3] += counts[3]
+
+    def read(self, reading: Reading) -> None:
+        """Record the data loader that is about to return a batch."""
+        if reading is not self.reading:
+            self._drop_untrained()
+            self.reading = reading
+
+    def fetched(self, reading: Reading, batch: Any) -> None:
+        """Record a batch that a data loader has returned, until its backward pass.
+
+        A batch that is read without gradients is one of an evaluation.
+        """
+        if self.tokens_unseen or len(self.waiting) >= MOST_READ or not self.torch.is_grad_enabled():
+            return
+        self.waiting.append((reading, counts_of(batch, self.torch)))
+
+    def _drop_untrained(self) -> None:
+        """Forget the batches of an evaluation: its loader has ended without a backward pass."""
+        self.waiting[:] = [one for one in self.waiting if one[0].trained or not one[0].ended]
 
     def _keep_loss(self, number: int) -> None:
         """Copy the sum of a step's losses from the device, without synchronizing."""
@@ -273,9 +323,25 @@ class Watch:
         if self.steps is None:
             self.steps = Steps(f"{self._name}.steps")
         page = os.environ.get("ACCEL_BENCH_AB_PAGE", "")
-        if self.page is None and page and os.environ.get("RANK", "0") == "0":
+        if self.page is None and os.path.exists(page) and not self._rank_and_world()[0]:
             with open(page, "r+b") as file:
                 self.page = memoryview(mmap.mmap(file.fileno(), 32)).cast("Q")
+
+    def _open_or_lose(self) -> None:
+        try:
+            self._open()
+        except OSError as error:
+            self._lose(f"its record could not be written: {error.strerror}")
+
+    def _rank_and_world(self) -> tuple[int, int]:
+        """Return rank and world size, as known at the first step: a process group may be gone
+        later."""
+        distributed = self.torch.distributed
+        if self.place is None and distributed.is_available() and distributed.is_initialized():
+            self.place = distributed.get_rank(), distributed.get_world_size()
+        variables = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+        rank, world = (int(one) if one and one.isdigit() else None for one in variables)
+        return self.place or (rank or 0, world or 1)
 
     def close(self) -> None:
         """Write all observations at the end of the process."""
@@ -309,13 +375,13 @@ class Watch:
     def facts(self) -> dict[str, Any]:
         """Return the facts about the process as JSON, except its steps."""
         tokens = self.tokens_unseen
-        if not tokens and self.loader is None:
+        if not tokens and self.reading is None:
             tokens = "no DataLoader of torch was read"
         return {
             "pid": self.pid,
             "began": self.began,
-            "rank": int(os.environ.get("RANK", "0") or 0),
-            "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
+            "rank": self._rank_and_world()[0],
+            "world_size": self._rank_and_world()[1],
             "python": sys.version.split()[0],
             "torch": str(self.torch.__version__),
             "steps": self.count,
@@ -341,16 +407,34 @@ class Watch:
         Weights thus live no longer than without the observer.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        trained = dict(zip(names_of(parameters, self.torch), parameters, strict=True))
-        if int(os.environ.get("RANK", "0") or 0):
+        trained = self._named(parameters)
+        if self._rank_and_world()[0]:
             self.update_unseen = "another rank keeps it"
         elif any(hasattr(one, "full_tensor") for one in parameters):
             self.update_unseen = "the weights lie on several ranks"
         else:
+            if self.probe is None and parameters:
+                self.probe = weakref.ref(parameters[0])
             self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
             self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
-            last = weakref.finalize(optimizer, self._guarded, self._last_sketch, self.pid, trained)
-            self.finalizers.append(last)
+            dtypes = {name: one.dtype for name, one in trained.items()}
+            last = self._guarded, self._last_sketch, self.pid, trained, dtypes
+            self.finalizers.append(weakref.finalize(optimizer, *last))
+
+    def _named(self, parameters: list[Any]) -> dict[str, Any]:
+        """Return parameters by names of their own, those of their module if they are in one."""
+        if any(id(one) not in self.names for one in parameters):
+            modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
+            self.names = {**names_in(modules, optimizers), **self.names}
+            if any(map(scales_losses, modules)):
+                self.loss_unseen = "DeepSpeed multiplies it by a factor of its own, for float16"
+        named: dict[str, Any] = {}
+        for one in parameters:
+            name = self.names.get(id(one), "")
+            if not name or name in self.before or name in named:
+                name = f"parameter {len(self.before) + len(named)}"
+            named[name] = one
+        return named
 
     def _early_sketch(self) -> None:
         """Sketch the changes of all weights, if none was deleted."""
@@ -358,11 +442,18 @@ class Watch:
         if all(one is not None for one in alive.values()):
             self._sketch(alive)
 
-    def _last_sketch(self, pid: int, trained: dict[str, Any]) -> None:
-        """Sketch the changes of an optimizer's weights before they are deleted with it."""
-        if pid == os.getpid() and not self.steps_unseen:
+    def _last_sketch(self, pid: int, trained: dict[str, Any], dtypes: dict[str, Any]) -> None:
+        """Sketch the changes of an optimizer's weights before they are deleted with it, unless they
+        were changed since the last step, as by loading the best checkpoint."""
+        if pid != os.getpid() or self.steps_unseen:
+            return
+        weight = self.probe()
+        same = weight is None or weight._version == self.version
+        if same and all(one.dtype == dtypes[name] for name, one in trained.items()):
             self._sketch(trained)
-            self.write()
+        else:
+            self.update_unseen = "weights were changed after the last step"
+        self.write()
 
     def _sketch(self, trained: dict[str, Any]) -> None:
         """Store the sketched change of weights since before the first step."""
@@ -383,12 +474,10 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     """
     if isinstance(batch, (tuple, list)):
         found = [one for one in batch if hasattr(one, "keys")]
-        if not found and batch and is_tokens(batch[0], torch):
-            size = batch[0].numel()
-            return size, size, size, batch[0].shape[0]
-        batch = found[0] if len(found) == 1 else None
+        batch = found[0] if len(found) == 1 else batch[0] if batch and not found else None
     if batch is None or not hasattr(batch, "keys"):
-        return (batch.numel(),) * 3 + (batch.shape[0],) if is_tokens(batch, torch) else None
+        rows = is_tokens(batch, torch) and batch.dim() == 2
+        return (batch.numel(),) * 3 + (batch.shape[0],) if rows else None
     processed = real = sequences = 0
     supervised = None
     for key in batch.keys():
@@ -408,9 +497,9 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
 
 
 def is_tokens(value: Any, torch: Any) -> bool:
-    """Return whether a value is a tensor of whole numbers on the host, of rows of tokens."""
+    """Return whether a value is a tensor of token ids on the host; bytes are those of images."""
     known = isinstance(value, torch.Tensor) and value.is_cpu and value.dim() >= 2
-    return known and not value.is_floating_point()
+    return known and value.dtype in (torch.int64, torch.int32)
 
 
 def count_nonzero(tensor: Any) -> int:
@@ -451,7 +540,7 @@ def _watch_backward(torch: Any, watch: Watch) -> None:
     torch.autograd.backward = backward
 
 
-def _watch_scaler(torch: Any) -> None:
+def _watch_scaler(torch: Any, watch: Watch) -> None:
     """Patch torch's gradient scaler to record the unscaled loss of each scaled one."""
     kind = torch.amp.grad_scaler.GradScaler
     own = kind.scale
@@ -460,6 +549,7 @@ def _watch_scaler(torch: Any) -> None:
         scaled = own(self, outputs)
         if isinstance(scaled, torch.Tensor) and scaled is not outputs:
             scaled._accel_bench_unscaled = outputs.detach()
+            watch.scaled = True
         return scaled
 
     scale.__wrapped__, scale.__doc__ = own, own.__doc__  # type: ignore[attr-defined]
@@ -474,31 +564,51 @@ def _watch_loader(torch: Any, watch: Watch) -> None:
     own = kind.__next__
 
     def fetch(self: Any) -> Any:
-        batches = self.__dict__.get("_accel_bench_batches")
-        if batches is None:
-            batches = self._accel_bench_batches = Batches()
-        watch.loader = batches
-        batch = own(self)
-        watch._guarded(watch.fetched, batches, batch)
+        reading = self.__dict__.get("_accel_bench_reading")
+        if reading is None:
+            reading = self._accel_bench_reading = Reading()
+        watch.read(reading)
+        try:
+            batch = own(self)
+        except StopIteration:
+            reading.ended = True
+            raise
+        watch._guarded(watch.fetched, reading, batch)
         return batch
 
     kind.__next__ = kind.next = fetch
 
 
-def names_of(parameters: list[Any], torch: Any) -> list[str]:
-    """Return names of an optimizer's parameters in the smallest module with most of them, else
-    their indices."""
+def live(*kinds: type) -> list[list[Any]]:
+    """Return all objects of each class."""
     import gc
 
-    wanted = {id(one) for one in parameters}
-    best: tuple[int, int] = (0, 0)
-    names: dict[int, str] = {}
-    for module in [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]:
+    found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+    return [[one for one in found if issubclass(type(one), kind)] for kind in kinds]
+
+
+def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
+    """Return names of the optimizers' weights by id, in the smallest module with most of them.
+
+    All optimizers are asked at once: one for each weight names it as one for all weights does.
+    """
+    groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
+    wanted = {id(weight) for group in groups for weight in group["params"]}
+    tables = []
+    for module in modules:
         found = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
-        rank = (len(found), -sum(1 for _ in module.modules()))
-        if found and rank > best:
-            best, names = rank, found
-    return [names.get(id(one), f"parameter {place}") for place, one in enumerate(parameters)]
+        tables.append((-len(found), sum(1 for _ in module.modules()), found))
+    names: dict[int, str] = {}
+    for _, _, found in sorted(tables, key=lambda table: table[:2]):
+        for weight, name in found.items():
+            names.setdefault(weight, name)
+    return names
+
+
+def scales_losses(module: Any) -> bool:
+    """Return whether a module is an engine of DeepSpeed that scales the loss itself."""
+    is_engine = type(module).__module__.startswith("deepspeed.")
+    return is_engine and hasattr(module, "fp16_enabled") and bool(module.fp16_enabled())
 
 
 def sketch(name: str, tensor: Any, torch: Any) -> Any:
@@ -537,7 +647,9 @@ def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             tensors = len(group["params"])
-            for key, value in group.items():
+            for key, setting in group.items():
+                on_host = getattr(setting, "is_cpu", False) and setting.numel() == 1
+                value = setting.item() if on_host else setting
                 if key == "params" or not isinstance(value, (int, float, tuple, list)):
                     continue
                 known = {"lr": rates, "weight_decay": decays}.get(key)
