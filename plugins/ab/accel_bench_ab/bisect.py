@@ -28,7 +28,9 @@ from accel_bench_ab.bisect_rounds import BisectRounds
 from accel_bench_ab.bisect_search import Bisection
 from accel_bench_ab.bisect_subject import CommandSubject, ScenarioSubject, Subject, is_scenario
 from accel_bench_ab.command import AbOptions, settings_of
+from accel_bench_ab.plugin import digests_of
 from accel_bench_ab.session import counted_by, see
+from accel_bench_ab.variants import two_sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +119,12 @@ def bisect(options: BisectOptions) -> int:
 
 def read_history(options: BisectOptions) -> History:
     """Return the history between the good and the bad end. Raises ScenarioError."""
-    good, dots, bad = options.ends.partition("..")
-    if not (good and dots and bad) or bad.startswith("."):
-        raise ScenarioError(f"{options.ends}: expected GOOD..BAD: two commits, or two lock files")
+    try:
+        good, bad = two_sides(options.ends, "", paths=True)
+    except ScenarioError as error:
+        raise ScenarioError(
+            f"{options.ends}: expected GOOD..BAD: two commits, or two lock files"
+        ) from error
     files = [Path(end).is_file() for end in (good, bad)]
     if all(files):
         if options.build:
@@ -135,9 +140,11 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
     """Return the subject with what can be counted at both ends, after a look at each."""
     known = history.versions
     ready = {known[one].name: history.prepare(one, True) for one in (0, len(known) - 1)}
-    by = counted_by(see(subject.plan(ready, 1), subject.invoked))
-    print_aside(f"counted in {'runs by wall time' if by == 'wall' else by}, as seen at both ends")
-    return replace(subject, settings=replace(subject.settings, by=by))
+    looking = replace(subject, settings=replace(subject.settings, steps=0))
+    settings = counted_by(see(looking.plan(ready, 1), subject.invoked), subject.settings)
+    unit = "runs by wall time" if settings.by == "wall" else settings.by
+    print_aside(f"counted in {unit}, as seen at both ends")
+    return replace(subject, settings=settings)
 
 
 def _subject(options: BisectOptions, history: History, invoked: Invocation) -> Subject:
@@ -150,7 +157,10 @@ def _subject(options: BisectOptions, history: History, invoked: Invocation) -> S
         names = ("by", "steps", "metric", "higher", "no_observe", "compare")
         given = {name: getattr(options, name) for name in names}
         settings = settings_of(AbOptions(commands=[*words], **given))
-        subject = CommandSubject(words, settings, plan_request(options, {}), invoked)
+        # In work trees, the commit decides on the files.
+        in_place = isinstance(history, PackageHistory)
+        files = repr(digests_of(words, Path()) if in_place else "")
+        subject = CommandSubject(words, settings, plan_request(options, {}), invoked, files)
         looks = options.by == "auto" and not (options.no_observe or options.dry_run)
         return _counted(subject, history) if looks else subject
     with redirect_stdout(sys.stderr):

@@ -19,12 +19,33 @@ NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 """Options of git that disable a repository's hooks."""
 
 
+def check_out(root: Path, tree: Path, commit: str) -> None:
+    """Check a commit of a repository out into a new work tree. Raises ScenarioError."""
+    remove_tree(root, tree)
+    git(root, *NO_HOOKS, "worktree", "add", "--force", "--detach", str(tree), commit)
+
+
+def remove_tree(root: Path, tree: Path) -> None:
+    """Remove a work tree, if there is one. Raises ScenarioError."""
+    shutil.rmtree(tree, ignore_errors=True)
+    git(root, "worktree", "prune")
+
+
+def commit_of(root: Path, name: str) -> str:
+    """Return the full hash of a commit. Raises ScenarioError."""
+    try:
+        text = git(root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        return text.splitlines()[-1]  # Before it git may warn of an ambiguous name.
+    except ScenarioError as error:
+        raise ScenarioError(f"{root} has no commit {name!r}") from error
+
+
 class CommitHistory:
     """Commits from a good one to a bad one, along the first parents of the bad one."""
 
     def __init__(self, good: str, bad: str, build: Sequence[str], folder: Path) -> None:
         """Read the commits of the repository of a folder. Raises ScenarioError."""
-        self._root = Path(_git(folder, "rev-parse", "--show-toplevel"))
+        self._root = Path(git(folder, "rev-parse", "--show-toplevel"))
         self._below = folder.resolve().relative_to(self._root)
         self._build = tuple(build)
         self._ids = self._read(good, bad)
@@ -34,12 +55,14 @@ class CommitHistory:
         self._trees = cache_folder() / "bisect" / key
 
     def _read(self, good: str, bad: str) -> list[str]:
-        ends = [self._commit_of(end) for end in (good, bad)]
-        between = _git(
+        ends = [commit_of(self._root, end) for end in (good, bad)]
+        if ends[0] == ends[1]:
+            raise ScenarioError(f"{good}..{bad}: both are the same commit")
+        between = git(
             self._root, "rev-list", "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}"
         ).split()
         try:
-            _git(self._root, "merge-base", "--is-ancestor", *ends)
+            git(self._root, "merge-base", "--is-ancestor", *ends)
         except ScenarioError:
             between = []
         if not between:
@@ -47,18 +70,15 @@ class CommitHistory:
                 f"{good}..{bad}: the good commit must be an ancestor of the bad one; "
                 f"`git merge-base {good} {bad}` prints one that is"
             )
+        if (parent := git(self._root, "rev-parse", f"{between[0]}^1")) != ends[0]:
+            raise ScenarioError(
+                f"{good}..{bad}: {good} came in by a merge, and commits beside it lack it; take "
+                f"{parent[:DIGITS]}, the last one before that on the line of first parents"
+            )
         return [ends[0], *between]
 
-    def _commit_of(self, name: str) -> str:
-        try:
-            return _git(
-                self._root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"
-            )
-        except ScenarioError as error:
-            raise ScenarioError(f"{self._root} has no commit {name!r}") from error
-
     def _version(self, commit: str) -> Version:
-        title = _git(self._root, "show", "--no-patch", "--format=%s", commit)
+        title = git(self._root, "show", "--no-patch", "--format=%s", commit)
         return Version(commit[:DIGITS], title)
 
     def prepare(self, version: int, environment: bool) -> Prepared:
@@ -70,9 +90,7 @@ class CommitHistory:
         tree, complete = self._trees / commit, self._trees / f"{commit}.complete"
         with locked(self._trees / f"{commit}.lock"):
             if not (complete.exists() and tree.is_dir()):
-                self._remove(tree)
-                _git(self._root, *NO_HOOKS, "worktree", "add", "--force", "--detach", str(tree),
-                     commit)  # fmt: skip
+                check_out(self._root, tree, commit)
                 folder = tree / self._below
                 if not folder.is_dir():
                     raise VersionError(f"the commit has no folder {self._below}")
@@ -85,15 +103,11 @@ class CommitHistory:
     def close(self) -> None:
         """Remove the work trees."""
         for commit in self._ids:
-            self._remove(self._trees / commit)
+            remove_tree(self._root, self._trees / commit)
             (self._trees / f"{commit}.complete").unlink(missing_ok=True)
 
-    def _remove(self, tree: Path) -> None:
-        shutil.rmtree(tree, ignore_errors=True)
-        _git(self._root, "worktree", "prune")
 
-
-def _git(folder: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command, without its last line end. Raises ScenarioError."""
     try:
         return run_program(["git", *arguments], folder).rstrip("\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,10 @@ found = [one for one in metadata.distributions() if one.metadata and one.metadat
 print(json.dumps([[one.metadata["Name"], one.version, list(one.requires or ())] for one in found]))
 """
 """Python program that prints name, version and requirements of each installed distribution."""
+
+NO_PIN = "it pins no version"
+OTHER_FORM = "set pip's options by its variables (PIP_INDEX_URL); `uv export` writes uv.lock so"
+"""Reasons why a line of a lock file is refused, the second one for an option or TOML."""
 
 Lock = Mapping[str, Requirement]
 """Pinned requirements by canonical name."""
@@ -69,7 +74,7 @@ class PackageHistory:
         if not environment:
             return Prepared(requirements=requirements)
         try:
-            return Prepared(python=self._build(requirements), requirements=requirements)
+            return Prepared(python=build_lock(requirements, self._index), requirements=requirements)
         except ScenarioError as error:
             raise VersionError(str(error)) from error
 
@@ -88,18 +93,22 @@ class PackageHistory:
         locks = {name: self._new if name in changed else self._old for name in names}
         return {name: lock[name] for name, lock in locks.items() if name in lock}
 
-    def _build(self, requirements: Sequence[str]) -> Path:
-        """Return the interpreter of an environment with only these packages."""
-        settings = PythonEnvironment(requirements=tuple(requirements), index=self._index)
-        entry = find_entry("accel_bench.environments", "builder of environments", "packages")
-        with entry.blamed():
-            python: Path = entry.load()(settings, ())
-        return python
-
     def _installed(self, lock: Lock) -> dict[str, Package]:
-        python = self._build([*map(str, lock.values())])
+        python = build_lock(map(str, lock.values()), self._index)
         text = run_program([str(python), "-c", READ_NEEDS], python.parent)
         return dict(_packages(json.loads(text)))
+
+
+def build_lock(requirements: Iterable[str], index: str = "") -> Path:
+    """Return the interpreter of an environment with only these packages, built once.
+
+    Raises ScenarioError if pip refuses them.
+    """
+    settings = PythonEnvironment(requirements=tuple(requirements), index=index)
+    entry = find_entry("accel_bench.environments", "builder of environments", "packages")
+    with entry.blamed():
+        python: Path = entry.load()(settings, ())
+    return python
 
 
 def read_lock(path: Path) -> dict[str, Requirement]:
@@ -113,14 +122,16 @@ def read_lock(path: Path) -> dict[str, Requirement]:
         written = line.partition(" #")[0].partition("--hash")[0].strip()
         if not written or written.startswith("#"):
             continue
+        reason = NO_PIN
         try:
             requirement = Requirement(written)
         except InvalidRequirement as error:
             requirement, reason = None, str(error).partition("\n")[0]
+            if written.startswith(("-", "[")) or " = " in written:
+                reason = OTHER_FORM
         if requirement is None or not _is_pinned(requirement):
-            why = "it pins no version" if requirement else reason
             raise ScenarioError(
-                f"{path}: entry {number}: {written!r}: {why}; a lock file has NAME==VERSION on "
+                f"{path}: entry {number}: {written!r}: {reason}; a lock file has NAME==VERSION on "
                 "each line, as `pip freeze` and `pip-compile` write it"
             )
         if requirement.marker is None or requirement.marker.evaluate():
@@ -211,6 +222,13 @@ def _met(need: Requirement, packages: Packages) -> bool:
 def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
     """Yield installed distributions, with their requirements apart from extras."""
     for name, version, needs in rows:
-        parsed = [Requirement(need) for need in needs]
-        held = [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
-        yield canonicalize_name(name), Package(version, tuple(held))
+        yield canonicalize_name(name), Package(version, tuple(_held(needs)))
+
+
+def _held(needs: Iterable[str]) -> Iterator[Requirement]:
+    """Yield requirements that hold here; old packages may have some that nobody can read."""
+    for need in needs:
+        with suppress(InvalidRequirement):
+            one = Requirement(need)
+            if one.marker is None or one.marker.evaluate({"extra": ""}):
+                yield one

@@ -44,6 +44,9 @@ class CommandSubject:
     request: PlanRequest
     invoked: Invocation
 
+    files: str = ""
+    """Digests of the files that the command names, if they are the same at each version."""
+
     @property
     def needs_environment(self) -> bool:
         """True: the command may be a program of the environment."""
@@ -51,8 +54,8 @@ class CommandSubject:
 
     @property
     def identity(self) -> list[str]:
-        """Command and its settings."""
-        return [*self.command, repr(self.settings)]
+        """Command, its settings and its files."""
+        return [*self.command, repr(self.settings), self.files]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
         """Return the plan of the command in each version's folder and environment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
+from accel_bench.analysis.quantity import QUANTITIES
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import join_names
 from accel_bench.cli.options import CompareOption, MeasureOptions, Names, parse_seconds, takes
@@ -20,6 +22,7 @@ from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.report.formats import render
 from accel_bench.runner.benchmark import WITHIN
+from accel_bench_ab.figures import OWN_METRICS
 from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
 from accel_bench_ab.session import counted_by, plan_commands, see
 from accel_bench_ab.variants import compared_commands
@@ -35,7 +38,7 @@ class AbOptions(MeasureOptions):
     ]
     vary: Annotated[
         Names,
-        typer.Option(metavar="NAME=A,B", help="Run each command with each value for its {NAME}."),
+        typer.Option(metavar="NAME=A,B", help="Run commands with each value for their {NAME}."),
     ] = None
     ref: Annotated[
         str | None,
@@ -91,6 +94,11 @@ def ab(options: AbOptions) -> int:
     request = plan_request(options, {"measure.rounds": parse_rounds(options.rounds)})
     within = WITHIN if options.within is None else parse_seconds(options.within, "--within")
     invoked = Invocation(options, within=within)
+    if options.save is not None and options.ref is not None:
+        raise ScenarioError(
+            "--save cannot name the work trees of --ref, which go with the session; make lasting "
+            "ones by `git worktree add`, and give their commands"
+        )
     with compared_commands(
         options.commands, options.vary or (), options.ref, options.env
     ) as commands:
@@ -117,12 +125,20 @@ def _compare(
 
 def settings_of(options: AbOptions) -> CommandSettings:
     """Return the settings that the command line gives. Raises ScenarioError."""
-    figures = {}
+    figures: dict[str, str] = {}
     for text in options.metric or ():
         name, equals, where = text.partition("=")
         if not (equals and name.isidentifier() and where):
             raise ScenarioError(f"--metric {text}: expected NAME=REGEX or NAME=json:PATH")
+        if name in {*figures, *QUANTITIES, *OWN_METRICS}:
+            raise ScenarioError(f"--metric {text}: {name} has another meaning already; rename it")
+        try:
+            re.compile(where)
+        except re.error as error:
+            raise ScenarioError(f"--metric {text}: no regular expression: {error}") from error
         figures[name] = where
+    if options.steps and (options.by == "wall" or options.no_observe):
+        raise ScenarioError("--steps counts steps that are seen: leave --by wall and --no-observe")
     for name in options.higher or ():
         if name not in figures:
             raise ScenarioError(f"--higher {name} is no --metric{did_you_mean(name, figures)}")
@@ -146,15 +162,10 @@ def _counted(
     """Return the settings with what can be counted of all commands, after a look at each."""
     if options.by != "auto" or options.no_observe or options.dry_run:
         return settings
-    plan = plan_commands(commands, settings, invoked, request)
+    plan = plan_commands(commands, replace(settings, steps=0), invoked, request)
     print_aside(f"a look at the first steps of {join_names([one.name for one in commands])}")
     seen = see(plan, invoked)
-    by = counted_by(seen)
     for one, found in zip(plan.runnable, seen, strict=True):
         for what, reason in found["unseen"].items():
             print_aside(plain(f"{one.experiment.stack.name}: {what} not seen: {reason}"))
-    if by == "wall" and options.steps:
-        raise ScenarioError(
-            "--steps ends a command by the steps that are seen, and none are seen of all commands"
-        )
-    return replace(settings, by=by)
+    return counted_by(seen, settings)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from accel_bench.result import Metric
@@ -15,17 +16,53 @@ from accel_bench_ab.plugin import ENGINE, CommandOptions
 JSON = "json:"
 """Prefix of a path into a JSON document."""
 
+OWN_METRICS = frozenset(
+    {
+        *("wall_seconds", "run_peak_rss_bytes", "peak_rss_bytes"),
+        *("peak_memory_bytes", "peak_reserved_bytes"),
+    }
+)
+"""Names of the metrics that every command has."""
+
 MOST_OUTPUT_BYTES = 1 << 26
 """Maximum bytes at the end of the output that are searched."""
 
 
-def read_figures(options: CommandOptions, output: Path) -> Iterator[Metric]:
-    """Yield a metric for each figure, with a reason instead of a value if it is missing."""
+def figure_files(options: CommandOptions) -> dict[str, object]:
+    """Return the state of each file with figures, by its name; None for a missing one."""
+    names = filter(None, map(_file_of, options.figures.values()))
+    return {name: _state(Path(options.folder or ".") / name) for name in names}
+
+
+def _file_of(where: str) -> str:
+    """Return the name of the file with a figure; empty for the command's output."""
+    return where.removeprefix(JSON).rpartition("#")[0] if where.startswith(JSON) else ""
+
+
+def _state(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read_figures(
+    options: CommandOptions, output: Path, before: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[Metric]:
+    """Yield a metric for each figure, with a reason instead of a value if it is missing.
+
+    Files that are as they were `before` the command have no figures of it.
+    """
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - MOST_OUTPUT_BYTES))
         text = file.read().decode("utf8", "replace")
     for name, where in options.figures.items():
-        value, reason = find_figure(where, text, Path(options.folder or "."))
+        folder = Path(options.folder or ".")
+        value, reason = find_figure(where, text, folder)
+        file = _file_of(where)
+        if value is not None and file and before.get(file) == _state(folder / file):
+            value, reason = None, f"{file} was not written by this run"
         better: Any = "higher" if name in options.higher else "lower"
         yield Metric(
             name=name,

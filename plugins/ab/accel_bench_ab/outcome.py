@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ EARLY_STEPS = 8
 OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|out of memory")
 """Pattern of an out-of-memory error in a command's last output."""
 
+KILLED = "the process was killed before it could say its peak"
+"""Reason for the missing peaks of an allocator."""
+
 LAST_BYTES = 1 << 16
 """Maximum bytes at the end of the output that are searched for it."""
 
@@ -58,6 +61,9 @@ class Finished:
     killed_for_memory: bool
     output: Path
     observed: Observed
+
+    files_before: Mapping[str, object] = field(default_factory=dict)
+    """States of the files with figures before the command started."""
 
     def seen(self) -> dict[str, Any]:
         """Return JSON of the observed steps, from which the compared quantity is chosen."""
@@ -104,7 +110,8 @@ def _failures(finished: Finished) -> Iterator[str]:
     if finished.ended_by or finished.code == 0:
         return
     if finished.code < 0:
-        yield f"the command was ended by {signal.Signals(-finished.code).name}"
+        known = {one.value: one.name for one in signal.Signals}
+        yield f"the command was ended by {known.get(-finished.code, f'signal {-finished.code}')}"
     else:
         yield f"the command ended with exit code {finished.code}"
 
@@ -157,16 +164,20 @@ def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
     if not finished.ended_by:
         yield _metric("wall_seconds", finished.ended - finished.started, "seconds")
     first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
-    resident = first.get("peak_rss_bytes") or finished.peak_bytes
+    whole = bool(first.get("ended", True))
+    resident = first.get("peak_rss_bytes") if whole else None
+    resident = resident or max(first.get("peak_rss_bytes") or 0, finished.peak_bytes)
     yield _metric("run_peak_rss_bytes", resident, "bytes", figure="run_peak_rss", kind="rss")
     yield _metric("peak_rss_bytes", resident, "bytes", figure="peak_rss", kind="rss")
     if "peak_allocated_bytes" in first:
         for name, kind in (("allocated", "memory"), ("reserved", "reserved")):
-            value, figure = first[f"peak_{name}_bytes"], f"peak_{kind}"
-            yield _metric(f"{figure}_bytes", value, "bytes", figure=figure, kind="allocated")
+            value = first[f"peak_{name}_bytes"] if whole else None
+            more = {"figure": f"peak_{kind}", "kind": "allocated"}
+            reason = "" if whole else KILLED
+            yield _metric(f"peak_{kind}_bytes", value, "bytes", reason=reason, **more)
     else:
         yield _metric("peak_memory_bytes", resident, "bytes", figure="peak_memory", kind="rss")
-    yield from read_figures(options, finished.output)
+    yield from read_figures(options, finished.output, finished.files_before)
 
 
 def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
@@ -175,7 +186,11 @@ def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
 
 
 def effective_of(observed: Observed) -> EffectiveConfiguration:
-    """Return the effective configuration of the steps, as observed in the first rank."""
+    """Return the effective configuration of the steps, as observed in the first rank.
+
+    World size, threads and device are the commands' own, and may differ between compared ones: they
+    are evidence.
+    """
     if not observed.ranks:
         return EffectiveConfiguration()
     facts = observed.ranks[0].facts
@@ -188,9 +203,6 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
         torch=facts["torch"],
         trained_dtypes=trained,
         optimizer=facts["optimizer"] or None,
-        world_size=facts["world_size"],
-        device=facts.get("device_name"),
-        threads=facts["threads"],
         compilation=None
         if compiled is None
         else Compilation(graphs=compiled, graph_breaks=facts["graph_breaks"]),
@@ -242,4 +254,7 @@ def _evidence(options: CommandOptions, finished: Finished, window: Window | None
         steps = len(window.samples) if window else 0
         parts.append(f"ended by {finished.ended_by} after {count(steps, 'measured step')}")
     summary = {"summary": "; ".join(parts)} if parts else {}
-    return {**summary, "command": [*options.command], "unseen": finished.observed.unseen}
+    first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
+    own = {key: first[key] for key in ("world_size", "threads", "device_name") if key in first}
+    unseen_by_subject = finished.observed.unseen
+    return {**summary, **own, "command": [*options.command], "unseen": unseen_by_subject}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +63,22 @@ class CommandOptions(Options):
     """False to run the command without the observer, by its wall time and its own figures."""
 
 
+def digests_of(words: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return SHA-256 digests of a command's files: words, those in `--option=FILE`, and the module
+    behind `-m`."""
+    names = [*words, *(word.partition("=")[2] for word in words)]
+    for option, module in pairwise(words):
+        if option == "-m":
+            place = module.replace(".", "/")
+            names += [f"{place}.py", f"{place}/__main__.py"]
+    paths = {name: folder / name for name in names if name}
+    return {
+        name: sha256(path.read_bytes()).hexdigest()
+        for name, path in paths.items()
+        if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES
+    }
+
+
 class _Counts(Task[Options]):
     """Base class of the tasks of a command; the observer counts the elements of a step."""
 
@@ -107,13 +124,7 @@ class Command(Plugin[CommandOptions]):
 
     def fingerprint(self, experiment: Experiment) -> Any:
         """Return digests of the files named in the command, such as its script."""
-        folder = Path(self.options.folder or ".")
-        found = {}
-        for word in self.options.command:
-            path = folder / word
-            if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
-                found[word] = sha256(path.read_bytes()).hexdigest()
-        return found or None
+        return digests_of(self.options.command, Path(self.options.folder or ".")) or None
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
@@ -123,6 +134,8 @@ class Command(Plugin[CommandOptions]):
             yield "engine.command is empty: give a program and its arguments"
         elif program_of(options.command[0], options.folder, options.programs) is None:
             yield f"no program {options.command[0]!r} is on PATH, nor in the working folder"
+        if options.steps and (experiment.scenario.counts == "calls" or not options.observe):
+            yield "engine.steps ends a command by the steps that are seen, and none are counted"
         if options.folder and not Path(options.folder).is_dir():
             yield f"engine.folder {options.folder!r} is no folder"
 

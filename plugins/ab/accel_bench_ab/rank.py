@@ -24,11 +24,12 @@ from accel_bench.machine.cgroup import read_memory_group
 from accel_bench.machine.parent import die_with_parent
 from accel_bench.result import Failure, RankResult, Status
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench_ab.figures import figure_files
 from accel_bench_ab.launch import command_environment, program_of
 from accel_bench_ab.outcome import Finished, result_of
 from accel_bench_ab.plugin import CommandOptions
 from accel_bench_ab.record import observe, read_processes
-from accel_bench_ab.window import warmup_of
+from accel_bench_ab.window import steps_to_leave_out
 
 LOOK_STEPS = 3
 """Number of steps after which such a job ends."""
@@ -85,6 +86,7 @@ class Running:
     def run(self) -> RankResult:
         """Run the command to its end, and return its result."""
         self.records.mkdir(mode=0o700, exist_ok=True)
+        before = figure_files(self.options)
         group = read_memory_group()
         started = time.monotonic()
         self._start()
@@ -100,6 +102,7 @@ class Running:
             killed_for_memory=bool(group and after and after.kills > group.kills),
             output=self.job.log_path(0),
             observed=observe(self.records),
+            files_before=before,
         )
         if self.job.purpose != MEASURE:
             answer = json.dumps(finished.seen())
@@ -155,19 +158,34 @@ class Running:
         if warmup is None:
             found = [one for one in read_processes(self.records) if one.steps]
             began = int(found[0].facts["began"]) / 1e9 if found else 0.0
-            warmup = warmup_of(found[0].steps, began) if found else None
+            warmup = steps_to_leave_out(found[0].steps, began) if found else None
         return warmup is not None and done >= warmup + self.options.steps
 
     def end(self) -> None:
         """End the command and its process group, by signals of increasing force."""
+        if self.process is None or self._ended(0.0):
+            return
         for number in POLITELY:
-            if self.process is None or self.process.poll() is not None:
-                break
             self.ended_by = number
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-            if self._ended(PATIENCE_SECONDS):
+            if self._group_ended(PATIENCE_SECONDS):
                 break
+
+    def _group_ended(self, seconds: float) -> bool:
+        """Return whether all processes of the command's group end within the given seconds: a
+        launcher may end before those that it has started."""
+        assert self.process is not None
+        until = time.monotonic() + seconds
+        if not self._ended(seconds):
+            return False
+        with suppress(ProcessLookupError):
+            while True:
+                os.killpg(self.process.pid, 0)
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(POLL_SECONDS)
+        return True
 
 
 def look(rank: object) -> None:

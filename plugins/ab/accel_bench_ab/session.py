@@ -6,13 +6,15 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 from accel_bench.cli.request import Invocation
+from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.runner.purpose import ask_ranks
 from accel_bench.scenario.find import find_drafts
-from accel_bench_ab.scenario import By, CommandSettings, NamedCommand, commands_scenario
+from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
 
 LOOK = "look-at-command"
 """Purpose of a job that starts a command to see what can be seen of it."""
@@ -42,9 +44,16 @@ def see(plan: Plan, invoked: Invocation) -> list[dict[str, Any]]:
     return found
 
 
-def counted_by(seen: Sequence[Mapping[str, Any]]) -> By:
-    """Return what runs of commands can be counted in, by what was seen of all of them."""
+def counted_by(seen: Sequence[Mapping[str, Any]], settings: CommandSettings) -> CommandSettings:
+    """Return the settings with the unit in which runs of all commands can be counted.
+
+    Raises ScenarioError if they are to end after steps that are not seen.
+    """
     unseen = {what for one in seen for what in one["unseen"]}
-    if "steps" in unseen:
-        return "wall"
-    return "steps" if "tokens" in unseen else "tokens"
+    if "steps" not in unseen:
+        return replace(settings, by="steps" if "tokens" in unseen else "tokens")
+    if settings.steps:
+        raise ScenarioError(
+            "--steps ends a command by the steps that are seen, and none are seen of all commands"
+        )
+    return replace(settings, by="wall")

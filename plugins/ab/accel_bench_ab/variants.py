@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from accel_bench.cli.output import print_aside
+from accel_bench.documents.canonical import digest
 from accel_bench.documents.escaping import plain
+from accel_bench.documents.files import locked
 from accel_bench.errors import ScenarioError
-from accel_bench.planning.activation import ENVIRONMENTS
-from accel_bench.plugins.doors import find_entry
-from accel_bench.scenario.settings import PythonEnvironment
+from accel_bench.machine.caches import cache_folder
+from accel_bench_ab.bisect_commits import check_out, commit_of, git, remove_tree
+from accel_bench_ab.bisect_packages import build_lock, read_lock
 from accel_bench_ab.scenario import NamedCommand
 
 BETWEEN = ".."
@@ -52,14 +51,14 @@ def compared_commands(
         commands = list(_varied(commands, text))
     with ExitStack() as stack:
         if refs is not None:
-            both = [stack.enter_context(_work_tree(ref)) for ref in two_sides(refs, "--ref")]
+            both = stack.enter_context(_work_trees(refs))
             commands = [
                 replace(one, name=f"{one.name}-{name}", folder=folder, revision=revision)
                 for one in commands
                 for name, folder, revision in both
             ]
         if environments is not None:
-            found = [_environment(side) for side in two_sides(environments, "--env")]
+            found = [_environment(side) for side in two_sides(environments, "--env", paths=True)]
             commands = [
                 replace(one, name=f"{one.name}-{name}", programs=programs)
                 for one in commands
@@ -83,16 +82,23 @@ def _named(commands: Sequence[NamedCommand], alone: bool) -> Iterator[NamedComma
 
 
 def _varied(commands: Sequence[NamedCommand], text: str) -> Iterator[NamedCommand]:
-    """Yield each command with each value of `NAME=A,B`. Raises ScenarioError for unused values."""
+    """Yield each command that holds `{NAME}` with each value of `NAME=A,B`, and the others once.
+
+    Raises ScenarioError for unused values.
+    """
     name, equals, values = text.partition("=")
     if not equals or not name or not all(values.split(",")):
         raise ScenarioError(f"--vary {text}: expected NAME=VALUE,VALUE such as lr=1e-4,2e-4")
     place = f"{{{name}}}"
     if not any(place in word for one in commands for word in one.command):
         raise ScenarioError(f"--vary {text}: no command holds {place}")
-    for one, value in itertools.product(commands, values.split(",")):
-        words = [word.replace(place, value) for word in one.command]
-        yield replace(one, name=f"{one.name}-{name}.{plain_word(value)}", command=words)
+    for one in commands:
+        if not any(place in word for word in one.command):
+            yield one
+            continue
+        for value in values.split(","):
+            words = [word.replace(place, value) for word in one.command]
+            yield replace(one, name=f"{one.name}-{name}.{plain_word(value)}", command=words)
 
 
 def plain_word(text: str) -> str:
@@ -100,64 +106,54 @@ def plain_word(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "-", text)
 
 
-def two_sides(text: str, option: str) -> tuple[str, str]:
-    """Return what stands before and after `..`. Raises ScenarioError for anything else."""
-    before, dots, after = text.partition(BETWEEN)
-    if not (before and dots and after) or after.startswith("."):
+def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
+    """Return what stands before and after `..`, which may also be a part of `paths` that exist.
+
+    Raises ScenarioError for anything else.
+    """
+    places = [found.start() for found in re.finditer(r"(?=\.\.)", text)]
+    pairs = [(text[:place], text[place + len(BETWEEN) :]) for place in places]
+    there = [pair for pair in pairs if paths and all(map(os.path.exists, pair))]
+    before, after = [*there, *pairs, ("", "")][0]
+    if not (before and after) or (after.startswith(".") and not there):
         raise ScenarioError(f"{option} {text}: expected OLD..NEW")
     return before, after
 
 
-def git(*arguments: str, folder: str | None = None) -> str:
-    """Return what git prints. Raises ScenarioError with its last line."""
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ScenarioError(f"git {' '.join(arguments[:2])}: {last}")
-    return done.stdout.strip()
-
-
 @contextmanager
-def _work_tree(ref: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, working folder and commit of a revision, checked out beside the repository."""
-    revision = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
-    below = git("rev-parse", "--show-prefix")
-    with tempfile.TemporaryDirectory(prefix="accel-bench-ref-") as folder:
-        tree = os.path.join(folder, "tree")
-        git("worktree", "add", "--detach", tree, revision)
-        try:
-            yield plain_word(ref).strip("-."), os.path.join(tree, below), revision
-        finally:
-            git("worktree", "remove", "--force", tree)
+def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
+    """Yield name, working folder and commit of both revisions, checked out for the block.
+
+    Their place follows from the commit, since it is part of an experiment's identity. Another
+    session with the same one waits.
+    """
+    root = Path(git(Path.cwd(), "rev-parse", "--show-toplevel"))
+    below = git(Path.cwd(), "rev-parse", "--show-prefix")
+    commits = {ref: commit_of(root, ref) for ref in two_sides(refs, "--ref")}
+    trees = {one: cache_folder() / "ab" / digest(str(root), 24) / one for one in commits.values()}
+    if git(root, "status", "--porcelain", "--untracked-files=no"):
+        print_aside("your changes that are not committed are in neither revision")
+    with ExitStack() as stack:
+        for commit, tree in sorted(trees.items()):
+            stack.enter_context(locked(tree.with_suffix(".lock")))
+            stack.callback(remove_tree, root, tree)
+            check_out(root, tree, commit)
+        yield [
+            (plain_word(ref).strip("-."), os.path.join(trees[commits[ref]], below), commits[ref])
+            for ref in two_sides(refs, "--ref")
+        ]
 
 
 def _environment(side: str) -> tuple[str, str]:
-    """Return name and folder of programs of an environment: its folder, or one made of a file of
-    pinned requirements. Raises ScenarioError."""
+    """Return name and folder of programs of an environment: its folder, or one made of a lock file.
+
+    Raises ScenarioError.
+    """
     path = Path(side)
     name = plain_word(path.stem if path.is_file() else path.name).strip("-.")
     if path.is_dir():
         if not (path / "bin" / "python").exists():
             raise ScenarioError(f"--env {side} is no environment: it has no bin/python")
         return name, str((path / "bin").absolute())
-    settings = PythonEnvironment(requirements=requirements_of(path))
-    entry = find_entry(ENVIRONMENTS, "finder of environments", "python")
-    with entry.blamed():
-        found = entry.load()(name, settings, (), lambda line: print_aside(plain(line)))
-    return name, str(Path(found.command[0]).parent)
-
-
-def requirements_of(path: Path) -> tuple[str, ...]:
-    """Return the pinned requirements in a file as pip writes it. Raises ScenarioError."""
-    try:
-        text = path.read_text(encoding="utf8")
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"--env {path} could not be read: {error}") from error
-    lines = re.sub(r"\\\n", " ", text).splitlines()
-    bare = (re.split(r"\s#|\s--hash", line)[0].strip() for line in lines)
-    found = tuple(line for line in bare if line and not line.startswith(("#", "-")))
-    if not found or any(re.search(r"^\[|^\w+ = ", line) for line in found):
-        raise ScenarioError(f"--env {path} is no list of requirements, as `pip freeze` writes it")
-    return found
+    print_aside(plain(f"environment {name}: as pinned in {path}"))
+    return name, str(build_lock(map(str, read_lock(path).values())).parent)

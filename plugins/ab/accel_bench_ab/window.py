@@ -41,6 +41,11 @@ def warmup_of(steps: Sequence[Step], began: float) -> int | None:
     return None
 
 
+def steps_to_leave_out(steps: Sequence[Step], began: float) -> int:
+    """Return the number of warm-up steps, by the steps so far; 30 without a steady pace."""
+    return settled_after(paces(steps, step_seconds(steps, began)), warmup_of(steps, began))
+
+
 def settled_after(pace: Sequence[float], plateau: int | None) -> int:
     """Return the number of steps, from `plateau` to 30, after which the pace equals that of later
     steps."""
@@ -64,15 +69,16 @@ def window_of(
 ) -> Window | None:
     """Return the window after the warm-up of at most `most` steps (0: all), if any.
 
-    At most half of the steps are warm-up. Unless tokens are `counted`, each step counts as one
-    element.
+    At most half of the steps are warm-up, unless `most` follow it. Unless tokens are `counted`,
+    each step counts as one element.
     """
     if len(steps) < LEAST_STEPS:
         return None
     seconds = step_seconds(steps, began)
     if warmup is None:
-        warmup = settled_after(paces(steps, seconds), warmup_of(steps, began))
-    first = max(1, min(warmup, len(steps) // 2))
+        warmup = steps_to_leave_out(steps, began)
+    latest = max(len(steps) // 2, len(steps) - most if most else 0)
+    first = max(1, min(warmup, latest))
     last = min(len(steps), MAXIMUM_SAMPLES, first + most if most else len(steps))
     samples = [sample_of(i, seconds[i], steps[i], counted) for i in range(last)]
     return Window(

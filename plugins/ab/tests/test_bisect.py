@@ -127,6 +127,20 @@ def test_a_good_commit_that_is_no_ancestor_is_refused(repository: Path) -> None:
         CommitHistory(second, first, (), repository)
 
 
+def test_a_good_commit_beside_the_line_is_refused_with_one_on_it(repository: Path) -> None:
+    first = commit(repository, "Begin")
+    git(repository, "checkout", "-q", "-b", "side")
+    good = commit(repository, "Good", aside="1")
+    git(repository, "checkout", "-q", "main")
+    before = commit(repository, "Change")
+    git(repository, "merge", "-q", "--no-ff", "-m", "Merge the side", "side")
+    with pytest.raises(ScenarioError, match=f"came in by a merge.* take {first}"):
+        CommitHistory(good, "main", (), repository)
+    assert len(CommitHistory(before, "main", (), repository).versions) == 2
+    with pytest.raises(ScenarioError, match="both are the same commit"):
+        CommitHistory(good, good, (), repository)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

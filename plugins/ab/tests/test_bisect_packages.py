@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from accel_bench_ab.bisect_packages import Package, order_changes, read_lock
+from accel_bench_ab.bisect_packages import Package, _packages, order_changes, read_lock
 from cli.program import call, write_nulls
 from packaging.requirements import Requirement
 
@@ -58,6 +58,11 @@ def test_a_lock_file_has_pins_hashes_comments_and_markers(tmp_path: Path) -> Non
     )
     found = {name: str(one) for name, one in read_lock(path).items()}
     assert found == {"num-py": "Num_Py==2.1", "torch": "torch==2.9.0"}
+
+
+def test_requirements_that_nobody_can_read_are_left_out() -> None:
+    rows = [["Old", "1", ["numpy (>=1.0", "base>=1", 'extra; extra == "x"']]]
+    assert dict(_packages(rows)) == {"old": package("1", "base>=1")}
 
 
 @pytest.mark.parametrize("line", ["torch>=2", "torch", "-r other.txt", "torch==2.*"])

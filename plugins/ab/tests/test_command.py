@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from accel_bench_ab.figures import find_figure
-from accel_bench_ab.variants import compared_commands, requirements_of, split_commands
+from accel_bench_ab.plugin import digests_of
+from accel_bench_ab.variants import compared_commands, split_commands, two_sides
 from cli.program import call
 
 from accel_bench.errors import ScenarioError
@@ -45,12 +45,7 @@ def test_a_command_is_run_with_each_value() -> None:
         ]
     varied = ["lr=1,2", "size=a/b,c"]
     assert names("x", "{lr}", "{size}", varied=varied)[:2] == ["lr.1-size.a-b", "lr.1-size.c"]
-    assert names("{lr}", "--", "y", varied=["lr=1,2"]) == [
-        "A-lr.1",
-        "A-lr.2",
-        "B-lr.1",
-        "B-lr.2",
-    ]
+    assert names("{lr}", "--", "y", varied=["lr=1,2"]) == ["A-lr.1", "A-lr.2", "B"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,9 @@ def test_values_that_change_nothing_are_refused(varied: str, reason: str) -> Non
         names("x", varied=[varied])
 
 
-def test_revisions_are_work_trees_that_go(tmp_path: Path, monkeypatch: Any) -> None:
+def test_revisions_are_work_trees_that_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def git(*words: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         done = subprocess.run(
@@ -76,15 +73,28 @@ def test_revisions_are_work_trees_that_go(tmp_path: Path, monkeypatch: Any) -> N
         (tmp_path / "below" / "a.txt").write_text(str(number))
         git("add", "-A")
         git("commit", "-qm", str(number))
+    hook = tmp_path / ".git" / "hooks" / "post-checkout"
+    hook.write_text("#!/bin/sh\ntouch hooked\n")
+    hook.chmod(0o755)
+    monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path / "below")
-    with compared_commands(["cat", "a.txt"], [], "HEAD~1..main", None) as found:
-        assert [one.name for one in found] == ["HEAD-1", "main"]
-        texts = [Path(one.folder, "a.txt").read_text() for one in found]
-        assert texts == ["1", "2"]
-        assert found[1].revision == git("rev-parse", "main").strip()
-    assert not Path(found[0].folder).exists()
+    folders = []
+    for _ in range(2):
+        with compared_commands(["cat", "a.txt"], [], "HEAD~1..main", None) as found:
+            assert [one.name for one in found] == ["HEAD-1", "main"]
+            texts = [Path(one.folder, "a.txt").read_text() for one in found]
+            assert texts == ["1", "2"]
+            assert found[1].revision == git("rev-parse", "main").strip()
+            assert not [*Path(found[0].folder).parent.glob("hooked")]
+            folders.append([one.folder for one in found])
+        assert not Path(found[0].folder).exists()
+    assert folders[0] == folders[1], "they are part of an experiment's identity"
     assert len(git("worktree", "list").splitlines()) == 1
-    with pytest.raises(ScenarioError, match="rev-parse"):
+    assert names("x", refs="main..main") == ["1-main", "2-main"]
+    (tmp_path / "below" / "a.txt").write_text("3")
+    with compared_commands(["x"], [], "main..main", None):
+        assert "not committed are in neither revision" in capsys.readouterr().err
+    with pytest.raises(ScenarioError, match="has no commit 'nowhere'"):
         names("x", refs="main..nowhere")
 
 
@@ -98,14 +108,25 @@ def test_environments_are_folders_or_lists_of_requirements(tmp_path: Path) -> No
             ("old", f"{tmp_path}/old/bin"),
             ("new", f"{tmp_path}/new/bin"),
         ]
-    lock = tmp_path / "a.lock"
-    lock.write_text(
-        "# made by pip\n--no-binary :all:\na==1 \\\n    --hash=sha256:1\nb==2  # via a\n"
-    )
-    assert requirements_of(lock) == ("a==1", "b==2")
-    lock.write_text('version = 1\n[[package]]\nname = "a"\n')
-    with pytest.raises(ScenarioError, match="no list of requirements"):
-        requirements_of(lock)
+
+
+@pytest.mark.parametrize(
+    "line", ["--no-binary :all:", "--index-url https://example.org", "version = 1", "[[package]]"]
+)
+def test_lock_files_that_say_more_than_pins_are_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "new.lock").write_text(f"a==1\n{line}\n")
+    with pytest.raises(ScenarioError, match=r"entry 2: .*PIP_INDEX_URL.*`uv export`"):
+        names("python", environments=f"{tmp_path}/new.lock..{tmp_path}/new.lock")
+
+
+def test_two_paths_may_lead_upwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    for name in ("old", "new"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path / "here")
+    assert two_sides("../old..../new", "--env", paths=True) == ("../old", "../new")
+    with pytest.raises(ScenarioError, match="expected OLD"):
+        two_sides("../old..../new", "--ref")
 
 
 PRINTS = "import sys; print('p50=' + sys.argv[1]); print('{\"speed\": 3}')"
@@ -132,6 +153,60 @@ def test_a_saved_scenario_is_one_that_runs(tmp_path: Path) -> None:
     done = call("run", "ab.yaml", "--rounds", "1", folder=tmp_path)
     assert done.code == 0, done.err
     assert "calls/s" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--metric", "p50=([0-9"], "no regular expression"),
+        (["--metric", "wall_seconds=x"], "has another meaning already"),
+        (["--metric", "p50=x", "--metric", "p50=y"], "has another meaning already"),
+        (["--steps", "5", "--by", "wall"], "--steps counts steps that are seen"),
+        (["--steps", "5", "--no-observe"], "--steps counts steps that are seen"),
+        (["--ref", "main..other", "--save", "ab.yaml"], "which go with the session"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_a_run(
+    words: list[str], reason: str, tmp_path: Path
+) -> None:
+    done = call("ab", *words, "--", "true", "--", "true", folder=tmp_path)
+    assert done.code == 2
+    assert reason in " ".join(done.err.split())
+    assert not (tmp_path / "ab.yaml").exists() or not (tmp_path / "ab.yaml").read_text()
+
+
+def test_the_files_of_a_command_are_part_of_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    for name in ("train.py", "a.yaml", "pack/run.py", "pack/__main__.py"):
+        (tmp_path / name).write_text(name)
+    words = ["python", "-m", "pack.run", "--config=a.yaml", "train.py", "--lr=1"]
+    assert {*digests_of(words, tmp_path)} == {"pack/run.py", "a.yaml", "train.py"}
+    assert {*digests_of(["python", "-m", "pack"], tmp_path)} == {"pack/__main__.py"}
+    before = digests_of(words, tmp_path)
+    (tmp_path / "a.yaml").write_text("lr: 2")
+    assert digests_of(words, tmp_path) != before
+
+
+def test_a_file_of_an_earlier_run_has_no_figure_of_this_one(tmp_path: Path) -> None:
+    writes = "import sys; len(sys.argv) > 1 and open('out.json', 'w').write('{\"p50\": 3}')"
+    (tmp_path / "out.json").write_text('{"p50": 2}')
+    words = [
+        "--by",
+        "wall",
+        "--rounds",
+        "1",
+        "--metric",
+        "p50=json:out.json#p50",
+        "--format",
+        "json",
+    ]
+    commands = ["--", sys.executable, "-c", writes, "yes", "--", sys.executable, "-c", writes]
+    done = call("ab", *words, *commands, folder=tmp_path)
+    found = [
+        {one["name"]: (one["value"], one["reason"]) for one in row["metrics"]}["p50"]
+        for row in json.loads(done.out)["experiments"]
+    ]
+    assert found == [(3.0, ""), (None, "out.json was not written by this run")]
 
 
 @pytest.mark.parametrize(

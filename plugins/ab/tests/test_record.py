@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_ab.record import ROW, Observed, Step, observe, read_steps
-from accel_bench_ab.window import settled_after, step_seconds, warmup_of, window_of
+from accel_bench_ab.outcome import KILLED, Finished, _failures, _metrics
+from accel_bench_ab.plugin import CommandOptions
+from accel_bench_ab.rank import Running
+from accel_bench_ab.record import ROW, Observed, ProcessRecord, Step, observe, read_steps
+from accel_bench_ab.window import (
+    settled_after,
+    step_seconds,
+    steps_to_leave_out,
+    warmup_of,
+    window_of,
+)
 
 FACTS = {"began": 0, "rank": 0, "world_size": 1, "backward_passes": 3} | dict.fromkeys(
     ("steps_unseen", "tokens_unseen", "loss_unseen"), ""
@@ -106,6 +118,64 @@ def test_a_window_ends_after_the_steps_that_were_asked() -> None:
     assert window is not None
     assert (len(window.warmup), len(window.samples)) == (12, 20)
     assert {one.real_tokens for one in window.samples} == {1}
+
+
+def test_few_measured_steps_are_not_taken_from_the_warmup() -> None:
+    steps = steps_of([9.0] + [1.0] * 14)
+    assert steps_to_leave_out(steps, 0.0) == 10
+    window = window_of(steps, 0.0, None, 5, counted=True)
+    assert window is not None
+    assert (len(window.warmup), len(window.samples)) == (10, 5)
+
+
+def test_the_warmup_that_is_waited_for_is_that_of_the_window() -> None:
+    """The pace is steady after 10 steps and three times as fast after 17."""
+    steps = steps_of([3.0] * 14 + [1.0] * 30)
+    window = window_of(steps, 0.0, None, 20, counted=True)
+    assert window is not None
+    assert len(window.warmup) == steps_to_leave_out(steps, 0.0) == 17
+
+
+def finished(code: int = 0, **facts: Any) -> Finished:
+    """A command with the facts of one rank."""
+    ranks = [ProcessRecord({**FACTS, **facts})]
+    return Finished(code, "", 0.0, 1.0, 300, False, Path("/dev/null"), Observed(ranks))
+
+
+@pytest.mark.parametrize(("ended", "peak"), [(True, 200), (False, 300)])
+def test_a_killed_process_has_the_kernels_peak_of_memory(ended: bool, peak: int) -> None:
+    found = {
+        m.name: m for m in _metrics(CommandOptions(), finished(peak_rss_bytes=200, ended=ended))
+    }
+    assert found["peak_memory_bytes"].value == peak
+
+
+def test_a_killed_process_has_no_peak_of_its_allocator() -> None:
+    """What it wrote last is that of an early step."""
+    facts = {"peak_allocated_bytes": 5, "peak_reserved_bytes": 6, "peak_rss_bytes": 200}
+    for ended, value in ((True, 5), (False, None)):
+        known = {m.name: m for m in _metrics(CommandOptions(), finished(ended=ended, **facts))}
+        assert known["peak_memory_bytes"].value == value
+    assert known["peak_memory_bytes"].reason == KILLED
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(-9, "SIGKILL"), (-40, "signal 40"), (3, "exit code 3")]
+)
+def test_every_way_to_end_has_words(code: int, words: str) -> None:
+    assert next(_failures(finished(code))).endswith(words)
+
+
+def test_a_group_ends_after_its_leader() -> None:
+    """As torchrun and shells end before what they have started."""
+    running = Running.__new__(Running)
+    words = ["sh", "-c", "sleep 600 & exit 0"]
+    running.process = subprocess.Popen(words, start_new_session=True)
+    assert not running._group_ended(0.0) or not running._ended(60.0)
+    assert running._ended(60.0)
+    assert not running._group_ended(0.0)
+    os.killpg(running.process.pid, signal.SIGKILL)
+    assert running._group_ended(60.0)
 
 
 def test_nothing_is_unseen_of_a_whole_record() -> None:
