@@ -470,7 +470,8 @@ class Watch:
 def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     """Return processed, real and supervised tokens, and sequences, of a batch on the host.
 
-    Each `*input_ids` is counted with its `*attention_mask`; None for a batch without token ids.
+    Each `*input_ids` is counted with its `*attention_mask`, and `tokens`, as torchtune names them;
+    None for a batch without token ids.
     """
     if isinstance(batch, (tuple, list)):
         found = [one for one in batch if hasattr(one, "keys")]
@@ -481,7 +482,8 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     processed = real = sequences = 0
     supervised = None
     for key in batch.keys():
-        if not str(key).endswith("input_ids") or not is_tokens(ids := batch[key], torch):
+        named = str(key).endswith("input_ids") or key == "tokens"
+        if not named or not is_tokens(ids := batch[key], torch):
             continue
         mask = batch.get(str(key)[: -len("input_ids")] + "attention_mask")
         processed += ids.numel()

@@ -40,6 +40,18 @@ def make_samples(count: int) -> list[dict[str, Any]]:
     return samples
 
 
+class TuneTokenizer:
+    """What torchtune's recipe asks of a tokenizer."""
+
+    pad_id = 0
+
+
+def tune_samples(tokenizer: TuneTokenizer) -> list[dict[str, list[int]]]:
+    """Return samples as torchtune's recipe collates them, without padding."""
+    samples = [(one["input_ids"], int(one["attention_mask"].sum())) for one in make_samples(48)]
+    return [{"tokens": ids[:n].tolist(), "labels": ids[:n].tolist()} for ids, n in samples]
+
+
 def make_tokenizer() -> Any:
     """Return a tokenizer of words w3 to w127."""
     from tokenizers import Tokenizer
