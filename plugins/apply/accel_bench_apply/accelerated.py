@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from accel_bench.engine import Batch, Loss
 from accel_bench.errors import AccelBenchError, InvalidRunError, ScenarioError
-from accel_bench.job import Job
-from accel_bench.machine.caches import cache_folder
-from accel_bench.machine.info import Device
-from accel_bench.modeling.checkpointing import disable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
 from accel_bench.plugins.active import task_of
 from accel_bench.plugins.constraints import refuse_architecture
@@ -25,10 +21,13 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.worker.answers import require
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.measurement import build_model, close, make_run
+from accel_bench.worker.measurement import build_model, close
 from accel_bench.worker.record import RankRecord, collect_evidence
+from accel_bench.worker.verify.recomputation import read_checkpointing
+from accel_bench_apply.given import recomputes, remembered, set_attention
 from accel_bench_apply.outside import Outside, parts_outside
 from accel_bench_apply.request import Asked, World
+from accel_bench_apply.runs import one_micro_batch, run_of_script, with_checkpointing
 
 if TYPE_CHECKING:
     from accel_bench.effective import EffectiveConfiguration
@@ -48,7 +47,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         folder: Path,
         given: Any,
         trust_remote_code: bool,
-        on_close: Callable[[AcceleratedModel], object],
+        closing: Callable[[AcceleratedModel], AbstractContextManager[object]],
     ) -> None:
         experiment, self._active = asked.planned.experiment, asked.planned.active
         stack = experiment.stack
@@ -58,8 +57,9 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self.experiment: Experiment = experiment
         """Work and stack, resolved as for a run."""
 
-        self.notices: tuple[str, ...] = experiment.notices
-        """Sentences on required additions of plugins, such as an adapter."""
+        self.notices: tuple[str, ...] = (*experiment.notices, *asked.notices)
+        """Sentences on required additions of plugins, such as an adapter, and on settings of the
+        scenario that the model does not have."""
 
         self.outside: tuple[Outside, ...] = tuple(
             parts_outside(
@@ -74,13 +74,18 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self.built_optimizer: Any = None
         """The newest result of `optimizer()`."""
 
-        self._on_close = on_close
+        self.recomputes = False
+        """True if the stack recomputes activations in the backward pass."""
+
+        self._closing = closing
         # Also for a script that ends without `close`.
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._heartbeat = Heartbeat(folder / "heartbeat")
-        self._run = _make_run(experiment, world, folder, trust_remote_code, given)
+        self._run = run_of_script(experiment, world, folder, trust_remote_code, given)
         self._probe: Any = None
         self._checked: EffectiveConfiguration | None = None
+        # Checkpointing that the model, or its Trainer, has beside the stack is no difference.
+        self._recomputes_anyway = asked.recomputes or (given is not None and recomputes(given))
         try:
             self._build(given, asked.names_data)
         except BaseException:
@@ -159,26 +164,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         A plugin of the stack that builds batches makes it, or else the scenario's data plugin.
         """
         run = self._alive()
-        scenario = run.scenario
-        train = {"micro_batch_size": len(features), "gradient_accumulation": 1}
-        train["global_batch_size"] = len(features)
-        update = {
-            "train": scenario.train.model_copy(update=train),
-            "data": scenario.data.model_copy(update={"held_out": 0}),
-            "resources": scenario.resources.model_copy(
-                update={"devices": 1, "nodes": 1, "data_parallel": 1, "device": "cpu"}
-            ),
-        }
-        one = self.experiment.model_copy(update={"scenario": scenario.model_copy(update=update)})
-        alone = replace(
-            run,
-            experiment=one,
-            device=Device("cpu", 0),  # Memory is pinned by the data loader, if at all.
-            rank=0,
-            world_size=1,
-            dataset=self._dataset(features),
-            evidence_callbacks=[],
-        )
+        alone = one_micro_batch(run, self._dataset(features), len(features))
         batch: Batch = next(require(self._active, "build_batches", alone))
         return dict(batch.inputs)
 
@@ -186,19 +172,20 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         """Read back what took effect, after the first optimizer step, as a run does.
 
         Differences from the scenario are warnings. Raises InvalidRunError if what trains is not
-        what the stack says: a trained module without a gradient, a model on another device.
+        what the stack says: a trained module without a gradient, a model on another device; and
+        before the first step. A step that a gradient scaler skips is none.
         """
         from accel_bench.worker.verify.effective import differences, read_effective
 
         run = self._alive()
         if self._checked:
             return self._checked
-        self._probe.remove()
         self._probe.check()
+        self._probe.remove()
         # The script's own one, if it takes none from here.
         run.optimizer = next(iter(self._probe.optimizers.values()), run.optimizer)
         found = read_effective(run, self._probe)
-        degraded, invalid = differences(run, found)
+        degraded, invalid = differences(self._as_asked(found), found)
         if invalid:
             raise InvalidRunError(invalid)
         for plugin in self._active.plugins:
@@ -208,6 +195,12 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
             warnings.warn(f"stack {self.stack!r}: {text}", stacklevel=2)
         self._checked = found
         return found
+
+    @property
+    def stepped(self) -> bool:
+        """True once an optimizer has taken a step, which `check` reads."""
+        self._alive()
+        return self._probe.flow is not None
 
     def trainer_callback(self) -> Any:
         """Return a callback for Trainer and its subclasses, such as TRL's, which refuses arguments
@@ -222,10 +215,9 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         Adapters, quantized weights and trained values stay. A second call does nothing. Raises the
         first error of a plugin, when all others are closed.
         """
-        if self.closed:
-            return
-        self._on_close(self)
-        if error := self._undo():
+        with self._closing(self):
+            error = None if self.closed else self._undo()
+        if error:
             raise error
 
     def __exit__(self, *_: object) -> None:
@@ -260,6 +252,10 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
             raise ScenarioError(f"{error}; {way_out}") from error
         from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
+        self.recomputes = (
+            run.scenario.train.gradient_checkpointing
+            or read_checkpointing(run.unwrapped_model).policy is not None
+        )
         self._probe = FirstStepProbe(run)
         run.on_close(self._probe.remove)
 
@@ -276,15 +272,17 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
             torch.set_float32_matmul_precision(asked)
 
     def _prepare_given(self, model: Any) -> None:
-        """Prepare a given model like a loaded one: train mode, and no key-value cache."""
+        """Prepare a given model like a loaded one: train mode, the scenario's attention, and no
+        key-value cache."""
+        self._run.on_close(remembered(model))
         model.train()
+        if undo := set_attention(model, self._run.scenario.model.attention):
+            self._run.on_close(undo)
         config: Any = getattr(model, "config", None)
         for part in (config, text_config(config)):
             if getattr(part, "use_cache", None):
                 self._run.on_close(functools.partial(setattr, part, "use_cache", True))
                 part.use_cache = False
-        if self._run.scenario.train.gradient_checkpointing:
-            self._run.on_close(lambda: disable_gradient_checkpointing(model))
 
     def _dataset(self, samples: Iterable[Features]) -> Any:
         """Return samples as a dataset for the data and stack plugins."""
@@ -292,7 +290,21 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
 
         config = text_config(getattr(self._run.unwrapped_model, "config", None))
         vocab_size = getattr(config, "vocab_size", 2**31)
-        return dataset_of(samples, vocab_size, self._run.scenario.data.sequence_length)
+        longest = self._run.scenario.data.sequence_length
+        made = dataset_of(samples, vocab_size, longest)
+        if made.sequence_length > longest and self.answered("build_batches"):
+            raise ScenarioError(
+                f"a sample has {made.sequence_length} tokens, and the stack {self.stack!r} was made "
+                f"for {longest} at most: cut the samples, or give accelerate "
+                f"overrides={{'data.sequence_length': {made.sequence_length}}}"
+            )
+        return made
+
+    def _as_asked(self, found: EffectiveConfiguration) -> Run:
+        """Return the run; with the checkpointing in force, if the script has asked for it."""
+        if self._recomputes_anyway and not self.recomputes:
+            return with_checkpointing(self._run, found.gradient_checkpointing)
+        return self._run
 
     def _undo(self) -> BaseException | None:
         """Close all plugins, and remove the folder; return the first error."""
@@ -300,21 +312,3 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         error = close(self._active, self._run, self._heartbeat)
         self._remove_folder()
         return error
-
-
-def _make_run(
-    experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, given: Any
-) -> Run:
-    """Return the object that hooks share, on the device of the model that is given."""
-    job = Job(
-        run_id="apply",
-        experiment=experiment,
-        folder=str(folder),
-        cache_folder=str(cache_folder()),
-        trust_remote_code=trust_remote_code,
-    )
-    run = make_run(job, world.rank, world.local_rank)
-    if given is not None:
-        place = next(given.parameters()).device
-        run.device = Device(place.type, place.index or 0)
-    return run

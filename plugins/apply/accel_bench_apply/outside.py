@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,9 @@ KNOWN = {
     "train.learning_rate": "`.optimizer()` begins with it",
     "optimizer": "`.optimizer()` returns it",
     "data.sequence_length": "cut or pad the samples to it",
+    "data.packing": "join the samples, and cut them into rows of data.sequence_length",
+    "environment": "set it before torch is imported",
+    "resources.threads": "call torch.set_num_threads",
 }
 """Instructions for applying a setting in a script, by key."""
 
@@ -54,10 +58,11 @@ class Outside:
     """Instruction for the script."""
 
     value: Any = None
-    """Value of the key; None for a part of a plugin."""
+    """Value of the key; None also for a part of a plugin."""
 
     def __str__(self) -> str:
-        value = "" if self.value is None else f" = {self.value}"
+        said = "null" if self.value is None else self.value
+        value = f" = {said}" if "." in self.name else ""
         return f"{self.name}{value} ({self.by}): {self.way}"
 
 
@@ -89,12 +94,32 @@ def parts_outside(
         plugin = active.answers(hook)
         if plugin is not None and plugin.slot is None:
             yield Outside(name, plugin.name, way)
-    done = (*DONE, *OF_A_RUN, *(() if scenario.train.autocast_dtype else ("train.precision",)))
-    for key in dict.fromkeys([*settings, *written]):
-        if not _is_below(key, done) and _value(scenario, key) is not None:
-            by = "the stack" if key in settings else "the scenario"
-            yield Outside(key, by, _way(key), _value(scenario, key))
+    yield from _settings(scenario, settings, written)
     yield from _ranks(active, scenario)
+
+
+def _settings(
+    scenario: Scenario, by_stack: Collection[str], written: Collection[str]
+) -> Iterator[Outside]:
+    """Yield the keys that a script must follow: all of the stack, and those of the scenario that
+    ask for something."""
+    for key in dict.fromkeys([*by_stack, *written]):
+        value, by = _value(scenario, key), "the scenario"
+        if key in by_stack:
+            by = "the stack"
+        elif value is None or (key == "train.precision" and value == "as-is"):
+            continue
+        if not _is_done(key, value, scenario):
+            yield Outside(key, by, _way(key, value), value)
+
+
+def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
+    """Return whether a key needs nothing of the script."""
+    section, _, name = key.partition(".")
+    if section == "environment":
+        return os.environ.get(name) == value
+    by_plugin = key == "train.precision" and scenario.train.keeps_master_weights
+    return by_plugin or _is_below(key, (*DONE, *OF_A_RUN))
 
 
 def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
@@ -104,7 +129,9 @@ def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
         yield Outside("parallel", "the scenario", way)
 
 
-def _way(key: str) -> str:
+def _way(key: str, value: Any) -> str:
+    if value is None:
+        return "leave it out"
     found = (way for known, way in KNOWN.items() if _is_below(key, (known,)))
     return next(found, "set it in the script")
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accel_bench.catalog.models import CONFIG_FILE
 from accel_bench.documents.presets import find_presets, how_to_get
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.machine.devices import device_types, of_torch_type
 from accel_bench.machine.info import read_machine
+from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.planning.plan import Planned, PlanRequest
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, missing_extra
@@ -22,7 +20,8 @@ from accel_bench.runner.purpose import plan_stack
 from accel_bench.scenario.draft import Draft, dotted
 from accel_bench.scenario.find import ScenarioSource, find_drafts, to_plain
 from accel_bench.scenario.settings import Resources
-from accel_bench.scenario.uses import NO_PLUGIN, Use, slot_defaults
+from accel_bench.scenario.uses import NO_PLUGIN, Use
+from accel_bench_apply import given
 
 STACK = "script"
 """Name of a stack given as a list of plugins."""
@@ -32,6 +31,9 @@ NOWHERE = {"name": STACK, "stacks": {"baseline": []}}
 
 PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 """Values of `train.precision` by Trainer's arguments for half precision."""
+
+BESIDE_TRAINING = ("data.sequence_length", "data.packing", "resources.threads")
+"""Keys of a scenario, beside those of training, that a script has to follow itself."""
 
 ARGUMENTS = {
     "per_device_train_batch_size": "train.micro_batch_size",
@@ -52,6 +54,12 @@ class Asked(NamedTuple):
 
     names_data: bool
     """True if the scenario names its data."""
+
+    notices: tuple[str, ...] = ()
+    """Sentences on settings of the scenario that the model does not have."""
+
+    recomputes: bool = False
+    """True if a Trainer recomputes activations, by its arguments."""
 
 
 class World(NamedTuple):
@@ -86,10 +94,13 @@ def ask(  # noqa: PLR0913 - what a script says
     folder: Path,
     world: World,
     trust_remote_code: bool,
+    device: str | None = None,
+    dtype: str | None = None,
 ) -> Asked:
     """Return the experiment of a script, planned with all checks of a run but that for memory.
 
-    `folder` is for the configuration of a given module. Raises ScenarioError or PluginError.
+    `folder` is for the configuration of a given module; `device` and `dtype` are where it will be
+    moved. Raises ScenarioError or PluginError.
     """
     (draft, *others) = find_drafts([NOWHERE if scenario is None else scenario])
     if others:
@@ -97,11 +108,12 @@ def ask(  # noqa: PLR0913 - what a script says
     name = _add_stack(draft, stack)
     changes = to_plain(overrides, "overrides")
     draft = draft.with_values((key, value, f"overrides {key!r}") for key, value in changes.items())
-    training = ((key, draft.get(key) or {}) for key in ("train", "optimizer"))
-    written = tuple(key for key, _ in dotted(dict(training)) if key != "optimizer.use")
     # What the scenario says and Trainer's arguments do not, a part outside says, and the callback.
     decided = {key: value for key, value in of_trainer(arguments) if draft.get(key) is None}
-    fixed = {**decided, **_of_model(model, draft, folder), **_of_world(draft, world), "metrics": []}
+    named = _of_model(model)
+    module = given.read_module(model, draft, folder, device, dtype) if named is None else {}
+    fixed = {**decided, **(named or module), **_of_world(draft, world), "metrics": []}
+    fixed["train.matmul_precision"] = _matmul_precision(draft)
     request = PlanRequest(
         overrides=tuple(fixed.items()),
         trust_remote_code=trust_remote_code,
@@ -120,7 +132,33 @@ def ask(  # noqa: PLR0913 - what a script says
             f"{error}. This script is one process: `torchrun` starts several, and each calls "
             "torch.distributed.init_process_group before accelerate"
         ) from error
-    return Asked(planned, written, draft.get("data") is not None)
+    notices: list[str] = []
+    if module:
+        given.refuse_settings(planned.experiment.stack.settings, module["model"])
+        notices = given.deviations(draft, module["model"])
+    return Asked(
+        planned,
+        _written(draft),
+        draft.get("data") is not None,
+        tuple(notices),
+        any(getattr(arguments, f"{word}_checkpointing", False) for word in CHECKPOINTING_WORDS),
+    )
+
+
+def _written(draft: Draft) -> tuple[str, ...]:
+    """Return the dotted keys of the scenario that concern a script's training."""
+    sections = ("train", "optimizer", "environment")
+    own = dict(dotted({key: draft.get(key) or {} for key in sections}))
+    beside = [key for key in BESIDE_TRAINING if draft.get(key) is not None]
+    return (*(key for key in own if key != "optimizer.use"), *beside)
+
+
+def _matmul_precision(draft: Draft) -> str:
+    """Return the precision of float32 matmuls by the scenario, else that of this process."""
+    import torch
+
+    said: str = draft.get("train.matmul_precision") or torch.get_float32_matmul_precision()
+    return said
 
 
 def _add_stack(draft: Draft, stack: Any) -> str | None:
@@ -131,7 +169,7 @@ def _add_stack(draft: Draft, stack: Any) -> str | None:
     stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
     if stack is None or (isinstance(stack, str) and stack in stacks):
         return stack
-    name, entry = (stack, _named(stack, stacks)) if isinstance(stack, str) else _written(stack)
+    name, entry = (stack, _named(stack, stacks)) if isinstance(stack, str) else _spelt_out(stack)
     draft.set("stacks", {**stacks, name: entry}, "the stack")
     return name
 
@@ -151,7 +189,7 @@ def _named(stack: str, others: Mapping[str, Any]) -> Any:
     raise PluginError(f"no stack or plugin is called {stack!r}{how_to_get('stacks', stack, names)}")
 
 
-def _written(stack: Any) -> tuple[str, Any]:
+def _spelt_out(stack: Any) -> tuple[str, Any]:
     """Return the name of a stack given as list or mapping, and its entry as in a scenario."""
     if isinstance(stack, Mapping):
         entry = to_plain(stack, "the stack")
@@ -175,9 +213,15 @@ def _joins_ranks(uses: Iterable[Use]) -> bool:
 
 
 def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Yield settings that follow from Trainer's arguments, for the checks of plugins."""
+    """Yield settings that follow from Trainer's arguments, for the checks of plugins.
+
+    Raises ScenarioError for other arguments.
+    """
     if arguments is None:
         return
+    if not hasattr(arguments, "per_device_train_batch_size"):
+        kind = type(arguments).__name__
+        raise ScenarioError(f"arguments are TrainingArguments of transformers, and no {kind}")
     for name, key in ARGUMENTS.items():
         yield key, getattr(arguments, name)
     yield "train.max_grad_norm", arguments.max_grad_norm or None
@@ -185,62 +229,15 @@ def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
     yield "train.precision", next(halves, "as-is")
 
 
-def _of_model(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
-    """Return the settings of a model given by name, or as a module."""
+def _of_model(model: Any) -> dict[str, Any] | None:
+    """Return the settings of a model given by name or as a mapping; None for a module."""
     if model is None:
         return {}
     if isinstance(model, str | os.PathLike):
         return {"model.id": os.fspath(model), "model.weights": "pretrained"}
     if isinstance(model, Mapping):
         return {f"model.{key}": value for key, value in to_plain(model, "model").items()}
-    return _of_module(model, draft, folder)
-
-
-def _of_module(model: Any, draft: Draft, folder: Path) -> dict[str, Any]:
-    """Return the settings of a given module, whose configuration is written into a folder."""
-    import torch
-
-    if not isinstance(model, torch.nn.Module):
-        raise ScenarioError(
-            "model is a torch.nn.Module, a local directory or hub id, a mapping as in a scenario, "
-            f"or None for the scenario's, and no {type(model).__name__}"
-        )
-    if hasattr(model, "peft_config"):
-        raise ScenarioError(
-            "the model has an adapter already, and a stack adds it at its own place: give the base "
-            "model, and overrides={'adapter.use': 'lora'}"
-        )
-    parameter = next(model.parameters(), None)
-    if parameter is None or parameter.is_meta:
-        raise ScenarioError(f"the model {type(model).__name__} has no weights to train")
-    config: Any = getattr(model, "config", None)
-    written = config.to_dict() if hasattr(config, "to_dict") else {}
-    written["architectures"] = [type(model).__name__]
-    (folder / CONFIG_FILE).write_text(json.dumps(written, default=str), encoding="utf8")
-    precision = draft.get("train.matmul_precision") or torch.get_float32_matmul_precision()
-    device = of_torch_type(parameter.device.type, draft.get("resources.device") or "")
-    return {
-        "model": {
-            "use": slot_defaults().slots["model"],
-            "id": str(folder),
-            "weights": "random",
-            "dtype": str(parameter.dtype).removeprefix("torch."),
-            "attention": getattr(config, "_attn_implementation", None) or "sdpa",
-        },
-        "train.matmul_precision": precision,
-        "resources.device": next(n for n, one in device_types().items() if one is device),
-    }
-
-
-def move(model: Any, device: str | None, dtype: str | None) -> None:
-    """Move a given module to a device, and convert it to a dtype."""
-    import torch
-
-    if device is not None:
-        kind = device_types().get(device)
-        model.to(kind.torch_type if kind else device)
-    if dtype is not None:
-        model.to(getattr(torch, dtype))
+    return None
 
 
 def _of_world(draft: Draft, world: World) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from accel_bench.scenario.find import ScenarioSource
 if TYPE_CHECKING:
     from accel_bench_apply.accelerated import AcceleratedModel
 
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.RLock()
 _open: list[AcceleratedModel] = []
 """The unclosed accelerated model of this process; at most one."""
 
@@ -60,7 +61,8 @@ def accelerate(  # noqa: PLR0913 - what a script says
     closed: plugins change functions of the whole process.
     """
     from accel_bench_apply.accelerated import AcceleratedModel
-    from accel_bench_apply.request import ask, move, read_world
+    from accel_bench_apply.given import checked_dtype, move, torch_device
+    from accel_bench_apply.request import ask, read_world
 
     with _one_at_a_time:
         refuse_second()
@@ -69,8 +71,9 @@ def accelerate(  # noqa: PLR0913 - what a script says
             world = read_world()
             changes = dict(overrides or {})
             is_module = hasattr(model, "named_parameters")
+            dtype = checked_dtype(dtype)
             if is_module:
-                move(model, device, dtype)
+                torch_device(device or "cpu")
             else:
                 changes |= {"resources.device": device} if device else {}
                 changes |= {"model.dtype": dtype} if dtype else {}
@@ -83,9 +86,13 @@ def accelerate(  # noqa: PLR0913 - what a script says
                 folder=folder,
                 world=world,
                 trust_remote_code=trust_remote_code,
+                device=device,
+                dtype=dtype,
             )
             given = model if is_module else None
-            made = AcceleratedModel(asked, world, folder, given, trust_remote_code, _open.remove)
+            if is_module:
+                move(model, device, dtype)  # A call that is refused leaves the model as it was.
+            made = AcceleratedModel(asked, world, folder, given, trust_remote_code, _closing)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -95,11 +102,21 @@ def accelerate(  # noqa: PLR0913 - what a script says
         return made
 
 
+@contextmanager
+def _closing(made: AcceleratedModel) -> Iterator[None]:
+    """Undo a model's changes within the block, before another one can be accelerated."""
+    with _one_at_a_time:
+        yield
+        if made in _open:
+            _open.remove(made)
+
+
 def refuse_second() -> None:
     """Raise AccelBenchError if a model of this process is already accelerated."""
     if _open:
         raise AccelBenchError(
             f"the stack {_open[0].stack!r} is active in this process (pid {os.getpid()}), and "
             "plugins change functions of the whole process, which a second stack would change "
-            "again; close() it first, or accelerate the other model in a process of its own"
+            "again; close() it first (a callback's is its `accelerated`), or accelerate the other "
+            "model in a process of its own"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +16,16 @@ from accel_bench_apply.script import accelerate
 
 TAKEN_FROM_ARGUMENTS = {
     "train.micro_batch_size": "per_device_train_batch_size",
+    "train.global_batch_size": "batch size times accumulation times processes",
     "train.gradient_accumulation": "gradient_accumulation_steps",
     "train.max_grad_norm": "max_grad_norm",
     "train.precision": "bf16, fp16",
     "train.learning_rate": "learning_rate",
 }
 """Scenario keys that arguments of Trainer set, with the arguments' names."""
+
+PATIENCE = 50
+"""Number of steps after which one without an optimizer's is no longer a gradient scaler's."""
 
 
 class AccelerateCallback(TrainerCallback):
@@ -64,8 +69,15 @@ class AccelerateCallback(TrainerCallback):
             raise ScenarioError("; ".join(wrong))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Check the effective configuration, after the first step."""
-        self._accelerated().check()
+        """Check the effective configuration, after the first step that an optimizer takes."""
+        made = self._accelerated()
+        if not made.stepped and state.global_step < PATIENCE:
+            return  # A gradient scaler skips steps until its scale fits.
+        try:
+            made.check()
+        except BaseException:
+            self._end()
+            raise
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Close the accelerated model, if the callback has made it."""
@@ -86,15 +98,13 @@ class AccelerateCallback(TrainerCallback):
 
 def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Iterator[str]:
     """Yield deviations of a Trainer from the stack."""
-    said = dict(of_trainer(args))
-    for part in made.outside:
-        argument = TAKEN_FROM_ARGUMENTS.get(part.name)
-        if argument and said[part.name] != part.value:
-            yield (
-                f"{part.name} is {part.value} by {part.by}, and Trainer's {argument} makes it "
-                f"{said[part.name]}"
-            )
+    yield from _otherwise(made, args)
     names = {part.name.partition(".")[0] for part in made.outside}
+    if "loss" in names:
+        yield (
+            "the stack computes its loss itself, and Trainer would take the model's: train in a "
+            "loop of your own, with accelerated.loss"
+        )
     if "optimizer" in names and not _is_built(made, objects.get("optimizer")):
         yield (
             "the stack has an optimizer of its own: give optimizers=(accelerated.optimizer(), None)"
@@ -108,6 +118,25 @@ def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Ite
     yield from _twice(made, args)
 
 
+def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
+    """Yield settings of the stack that Trainer's arguments set otherwise; warn of those that no
+    argument shows."""
+    said = dict(of_trainer(args))
+    samples = said["train.micro_batch_size"] * said["train.gradient_accumulation"]
+    said["train.global_batch_size"] = samples * args.world_size
+    said["data.sequence_length"] = getattr(args, "max_length", None)
+    for part in made.outside:
+        argument = TAKEN_FROM_ARGUMENTS.get(part.name)
+        if argument and said[part.name] != part.value:
+            yield (
+                f"{part.name} is {part.value} by {part.by}, and Trainer's {argument} makes it "
+                f"{said[part.name]}"
+            )
+        elif argument is None and part.by == "the stack" and not part.name.startswith("optimizer."):
+            if said.get(part.name) != part.value:
+                warnings.warn(f"Trainer's arguments do not show {part}", stacklevel=2)
+
+
 def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
     """Return whether a Trainer's optimizer, wrapped by accelerate, is the stack's."""
     inner = getattr(optimizer, "optimizer", optimizer)
@@ -116,10 +145,9 @@ def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
 
 def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
     """Yield settings that both the stack and the Trainer's arguments would apply."""
-    checkpoints = made.effective.gradient_checkpointing
     for acts, names in (
         (made.answered("compile_model"), ("torch_compile",)),
-        (checkpoints, tuple(f"{word}_checkpointing" for word in CHECKPOINTING_WORDS)),
+        (made.recomputes, tuple(f"{word}_checkpointing" for word in CHECKPOINTING_WORDS)),
     ):
         said = next((name for name in names if getattr(args, name, False)), "")
         if acts and said:

@@ -106,6 +106,8 @@ def test_settings_of_a_scenario_are_named_too_and_others_are_not() -> None:
         assert [part.name for part in one.outside] == [
             "train.micro_batch_size",
             "train.learning_rate",
+            "data.sequence_length",
+            "resources.threads",
         ]
         assert {part.by for part in one.outside} == {"the scenario"}
     with accel_bench.accelerate(small_llama(), ["activation-checkpointing"]) as one:

@@ -11,7 +11,7 @@ from accel_bench_apply import AccelerateCallback
 from transformers import Trainer, TrainingArguments
 
 import accel_bench
-from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.errors import AccelBenchError, InvalidRunError, PluginError, ScenarioError
 
 from .scripts import small_llama
 
@@ -139,3 +139,86 @@ def test_a_callback_that_is_added_too_late_says_so(arguments: Any) -> None:
     trainer.add_callback(AccelerateCallback("activation-checkpointing"))
     with pytest.raises(ScenarioError, match="not by `add_callback`"):
         trainer.train()
+
+
+EAGER_GRAPHS = [{"use": "torch-compile", "backend": "aot_eager"}]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_checkpointing_of_trainer_is_its_own(losses: Any, arguments: Any) -> None:
+    plain = losses(small_llama(), arguments())
+    callback = AccelerateCallback(EAGER_GRAPHS)
+    found = losses(small_llama(), arguments(activation_checkpointing=True), callbacks=[callback])
+    assert found == pytest.approx(plain, rel=CLOSE)
+    assert callback.accelerated.closed
+
+
+def test_checkpointing_of_trainer_that_replaces_the_stacks_is_refused(
+    losses: Any, arguments: Any
+) -> None:
+    callback = AccelerateCallback("activation-checkpointing-selective")
+    with pytest.raises(ScenarioError, match="would do it again; set it to False"):
+        losses(small_llama(), arguments(activation_checkpointing=True), callbacks=[callback])
+
+
+def test_steps_that_a_gradient_scaler_skips_are_waited_for(arguments: Any) -> None:
+    callback = AccelerateCallback("activation-checkpointing")
+    given = {"train_dataset": SAMPLES, "data_collator": padded, "callbacks": [callback]}
+    trainer = Trainer(small_llama(), arguments(max_steps=3), **given)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-100)
+    trainer.accelerator.scaler = scaler
+    trainer.train()
+    assert callback.accelerated.closed
+    assert scaler.get_scale() < 2.0**127  # a step was skipped
+
+
+class WithoutGradient(Trainer):
+    """Trainer whose loss leaves out the second block's MLP."""
+
+    def compute_loss(self, model: Any, inputs: Any, **others: Any) -> Any:
+        mlp = model.model.layers[1].mlp
+        forward = type(mlp).forward
+        mlp.forward = lambda hidden: forward(mlp, hidden).detach()
+        return super().compute_loss(model, inputs, **others)
+
+
+class Evaluated(Trainer):
+    """Trainer that trains in evaluation mode."""
+
+    def compute_loss(self, model: Any, inputs: Any, **others: Any) -> Any:
+        return super().compute_loss(model.eval(), inputs, **others)
+
+
+def test_a_training_that_its_check_ends_leaves_no_stack_open(arguments: Any) -> None:
+    callback = AccelerateCallback("activation-checkpointing")
+    given = {"train_dataset": SAMPLES, "data_collator": padded, "callbacks": [callback]}
+    with pytest.raises(InvalidRunError, match="the model is not in training mode"):
+        Evaluated(small_llama(), arguments(), **given).train()
+    assert callback.accelerated.closed
+
+
+def test_a_stack_that_a_failed_training_leaves_open_is_closed_by_its_callback(
+    arguments: Any,
+) -> None:
+    callback = AccelerateCallback("activation-checkpointing")
+    given = {"train_dataset": SAMPLES, "data_collator": padded, "callbacks": [callback]}
+    with pytest.raises(InvalidRunError, match="the gradient is cut"):
+        WithoutGradient(small_llama(), arguments(), **given).train()
+    with pytest.raises(AccelBenchError, match="a callback's is its `accelerated`"):
+        accel_bench.accelerate(small_llama())
+    callback.accelerated.close()
+    accel_bench.accelerate(small_llama()).close()
+
+
+def test_a_setting_that_no_argument_shows_is_a_warning(losses: Any, arguments: Any) -> None:
+    callback = AccelerateCallback({"set": {"data.sequence_length": 64}})
+    with pytest.warns(UserWarning, match="do not show data.sequence_length = 64"):
+        losses(small_llama(), arguments(), callbacks=[callback])
+
+
+def test_clipping_that_a_stack_takes_back_is_refused_with_trainers(
+    losses: Any, arguments: Any
+) -> None:
+    callback = AccelerateCallback({"set": {"train.max_grad_norm": None}})
+    with pytest.raises(ScenarioError, match="max_grad_norm is None by the stack, .* makes it 1.0"):
+        losses(small_llama(), arguments(), callbacks=[callback])

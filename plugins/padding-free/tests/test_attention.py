@@ -230,6 +230,8 @@ def test_flash_attention_is_told_where_sequences_begin_and_how_long_they_can_be(
     assert told["cu_seq_lens_q"] is told["cu_seq_lens_k"] is starts
     assert (told["max_length_q"], told["max_length_k"], told["scaling"]) == (32, 32, 0.5)
     assert counted == ["flash_attn_varlen_func"]
+    attend(None, 1, 2, 3, poison, cu_seq_lens_q=starts, max_length_q=40)  # another collator's batch
+    assert (told["max_length_q"], told["max_length_k"]) == (40, 40)
     attend(None, 1, 2, 3, poison)
     assert told["attention_mask"] is poison
 

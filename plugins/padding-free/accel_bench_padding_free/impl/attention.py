@@ -97,7 +97,7 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
         refuse_unknown(others)
         if heads[0].is_cuda:
             count("varlen_attn")
-            return _on_gpu(heads, starts, longest, others), None
+            return _on_gpu(heads, starts, longest_of(others, longest), others), None
         count("one by one")
         return one_by_one(heads, starts, others), None
 
@@ -109,15 +109,24 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
 
     def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
         count("flash_attn_varlen_func")
+        most = longest_of(others, longest)
         told = {
             "cu_seq_lens_q": starts,
             "cu_seq_lens_k": starts,
-            "max_length_q": longest,
-            "max_length_k": longest,
+            "max_length_q": most,
+            "max_length_k": most,
         }
         return original(module, *heads, None, **{**others, **told})
 
     return for_rows(original, attend)
+
+
+def longest_of(others: dict[str, Any], longest: int) -> int:
+    """Return the most tokens of a sequence: more than the scenario's, if the batch says so.
+
+    Kernels compute no query beyond it. Other collators pass it as `max_length_q`.
+    """
+    return max(longest, int(others.get("max_length_q") or 0))
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:

@@ -1,0 +1,185 @@
+"""Module that a script gives: what the plan is told of it, and its state, put back at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from accel_bench.catalog.models import CONFIG_FILE
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.machine.devices import device_types, of_torch_type
+from accel_bench.modeling.contract import has_attention
+from accel_bench.modeling.module_calls import is_compiled
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import DType, slot_defaults
+from accel_bench.worker.verify.wrapping import strategy_of
+
+STATE = ("training", "gradient_checkpointing", "_gradient_checkpointing_func")
+"""Attributes of a module that are put back when its stack is closed."""
+
+
+def read_module(
+    model: Any, draft: Draft, folder: Path, device: str | None, dtype: str | None
+) -> dict[str, Any]:
+    """Return the settings of a given module, whose configuration is written into a folder.
+
+    `device` and `dtype` are where the module will be moved. Raises ScenarioError for a module that
+    cannot be accelerated.
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise ScenarioError(
+            "model is a torch.nn.Module, a local directory or hub id, a mapping as in a scenario, "
+            f"or None for the scenario's, and no {type(model).__name__}"
+        )
+    _refuse_changed(model)
+    parameter = next(model.parameters(), None)
+    if parameter is None or any(one.is_meta for one in model.parameters()):
+        raise ScenarioError(f"the model {type(model).__name__} has no weights to train")
+    config: Any = getattr(model, "config", None)
+    written = config.to_dict() if hasattr(config, "to_dict") else {}
+    written["architectures"] = [type(model).__name__]
+    (folder / CONFIG_FILE).write_text(json.dumps(written, default=str), encoding="utf8")
+    own = getattr(config, "_attn_implementation", None) or "sdpa"
+    kind = of_torch_type(
+        torch_device(device or parameter.device).type,
+        device or draft.get("resources.device") or "",
+    )
+    return {
+        "model": {
+            "use": slot_defaults().slots["model"],
+            "id": str(folder),
+            "weights": "random",
+            "dtype": dtype or str(parameter.dtype).removeprefix("torch."),
+            "attention": draft.get("model.attention") or own,
+        },
+        "resources.device": next(n for n, one in device_types().items() if one is kind),
+    }
+
+
+def _refuse_changed(model: Any) -> None:
+    """Raise ScenarioError for an adapted, a wrapped or a compiled module."""
+    if hasattr(model, "peft_config"):
+        raise ScenarioError(
+            "the model has an adapter already, and a stack adds it at its own place: give the base "
+            "model, and overrides={'adapter.use': 'lora'}"
+        )
+    name, strategy = type(model).__name__, strategy_of(model)
+    if strategy is not None:
+        raise ScenarioError(
+            f"the model is wrapped already ({strategy}): give accelerate the model itself, and "
+            "wrap `.model` of what it returns"
+        )
+    if any(map(is_compiled, model.modules())):
+        raise ScenarioError(
+            f"the model {name} is compiled already, and what plugins change in it would not be "
+            "seen: give it before it is compiled, in a stack with torch-compile"
+        )
+
+
+def refuse_settings(settings: Mapping[str, Any], module: Mapping[str, Any]) -> None:
+    """Raise ScenarioError for a stack that sets what a module was made with.
+
+    `settings` are the stack's, by dotted key; `module` is what `read_module` said of the model.
+    The attention of a module can be changed, and is no reason.
+    """
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        if section != "model" or key == "model.attention" or module.get(name) == value:
+            continue
+        way = f"give dtype={value!r}" if key == "model.dtype" else "give its directory or hub id"
+        raise ScenarioError(
+            f"the stack sets {key} to {value!r}, and the model is a module that is made already: "
+            f"{way}"
+        )
+
+
+def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
+    """Return sentences on settings of the scenario that a given module does not have."""
+    asked = draft.get("model.dtype")
+    if asked in (None, module["dtype"]):
+        return []
+    return [
+        f"the scenario says model.dtype {asked}, and the model that is given is in "
+        f"{module['dtype']}; dtype={asked!r} converts it"
+    ]
+
+
+def checked_dtype(dtype: Any) -> str | None:
+    """Return the name of a dtype. Raises ScenarioError for one that no model is trained in."""
+    if dtype is None:
+        return None
+    name, known = str(dtype).removeprefix("torch."), get_args(DType)
+    if name not in known:
+        raise ScenarioError(f"no model is trained in dtype {name!r}{did_you_mean(name, known)}")
+    return name
+
+
+def torch_device(device: Any) -> Any:
+    """Return torch's device of a device type's name, or of torch's own. Raises ScenarioError."""
+    import torch
+
+    known = device_types()
+    kind = known.get(str(device))
+    try:
+        return torch.device(kind.torch_type if kind else device)
+    except (RuntimeError, TypeError):
+        problem = f"there is no device {device!r}{did_you_mean(str(device), known)}"
+        raise ScenarioError(problem) from None
+
+
+def move(model: Any, device: str | None, dtype: str | None) -> None:
+    """Move a given module to a device, and convert it to a dtype."""
+    import torch
+
+    if device is not None:
+        model.to(torch_device(device))
+    if dtype is not None:
+        model.to(getattr(torch, dtype))
+
+
+def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
+    """Give a module the attention that is asked for; return a function that undoes it.
+
+    None if it has that attention, or no attention at all. Raises ScenarioError for a module whose
+    attention cannot be changed.
+    """
+    config = getattr(model, "config", None)
+    before = getattr(config, "_attn_implementation", None)
+    if config is None or before is None or before == asked or not has_attention(config):
+        return None
+    try:
+        model.set_attn_implementation(asked)
+        problem = "" if config._attn_implementation == asked else "it keeps its own"
+    except (AttributeError, ImportError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        raise ScenarioError(
+            f"model.attention is {asked}, and the {type(model).__name__} that is given has "
+            f"{before}: {problem}"
+        )
+    return lambda: model.set_attn_implementation(before)
+
+
+def recomputes(model: Any) -> bool:
+    """Return whether a module recomputes activations of its blocks in the backward pass."""
+    return any(getattr(one, "gradient_checkpointing", False) is True for one in model.modules())
+
+
+def remembered(model: Any) -> Callable[[], None]:
+    """Return a function that puts back the modes and the checkpointing of all modules."""
+    before = [
+        (vars(one), {name: vars(one)[name] for name in STATE if name in vars(one)})
+        for one in model.modules()
+    ]
+
+    def put_back() -> None:
+        for attributes, values in before:
+            for name in STATE:
+                attributes.pop(name, None)
+            attributes.update(values)
+
+    return put_back
