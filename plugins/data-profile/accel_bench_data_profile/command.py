@@ -11,6 +11,12 @@ import typer
 
 from accel_bench.cli.options import Names, takes
 
+MESSAGES = ("messages", "conversations")
+"""Usual names of a conversation's field."""
+
+CONTEXTS = ("input", "context")
+"""Usual names of a field that is a part of the prompt, beside those of `PROMPTS`."""
+
 PROMPTS = ("prompt", "instruction", "question")
 """Usual names of a prompt's field."""
 
@@ -42,9 +48,10 @@ def profile(options: ProfileOptions) -> None:
     """Write the lengths of a data set's samples as counts, which hold no text.
 
     Rows with messages, or with prompt and answer, are read as instructions, others as text; `--set
-    data.use=...`, and the options of that plugin, say otherwise.
+    data.use=...`, and the options of that plugin, say otherwise. What was read is printed.
     """
     from accel_bench.analysis.wording import count
+    from accel_bench.cli.output import print_aside
     from accel_bench.documents.escaping import printable
     from accel_bench.documents.files import write_atomically
     from accel_bench.errors import ScenarioError
@@ -52,22 +59,30 @@ def profile(options: ProfileOptions) -> None:
 
     if options.output.exists():
         raise ScenarioError(f"{options.output} is already there; nothing is overwritten")
-    found = histogram_of(_lengths(options))
+    if not options.output.absolute().parent.is_dir():
+        raise ScenarioError(f"{options.output.parent} is no folder; make it first")
+    lengths, read = _lengths(options)
+    found = histogram_of(lengths)
     write_atomically(options.output, [text_of(found)])
     mean = f"{count(found.samples, 'sample')}, mean {found.tokens / found.samples:,.1f} tokens"
     use = f"data: {{use: length-profile, path: {options.output}}}"
+    print_aside(printable(f"read as {read}"))
     typer.echo(printable(f"written: {options.output}: {mean}; {use}"))
 
 
-def _lengths(options: ProfileOptions) -> list[int]:
-    """Return the lengths, by a process that reads the data. Raises ScenarioError, WorkerError."""
+def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
+    """Return the lengths, by a process that reads the data, and how it read them.
+
+    Raises ScenarioError, WorkerError.
+    """
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.machine.info import read_machine
     from accel_bench.planning.request import PlanRequest
     from accel_bench.runner.purpose import ask_ranks, plan_stack
 
+    guessed = _guessed(options.file)
     data = {
-        **_guessed(options.file),
+        **guessed,
         "source": "path",
         "path": str(options.file),
         "tokenizer": options.tokenizer,
@@ -81,27 +96,24 @@ def _lengths(options: ProfileOptions) -> list[int]:
     request = PlanRequest(overrides=overrides, build_environments=False, force=True)
     planned = plan_stack(draft, machine, request, "baseline")
     (answer, *_) = ask_ranks("lengths", planned, machine, one_process=True)
-    found: list[int] = json.loads(answer)
-    return found
+    used = planned.experiment.scenario.data
+    fields = {key: used.options[key] for key in guessed if key in used.options}
+    said = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    return json.loads(answer), f"{used.use}{', ' * bool(said)}{said}"
 
 
 def _guessed(file: Path) -> dict[str, Any]:
     """Return the plugin that reads a file, and the names of its fields, by its first row."""
-    keys: set[str] = set()
-    if file.suffix == ".jsonl" and file.is_file():
-        with file.open(encoding="utf8", errors="replace") as lines:
-            try:
-                row = json.loads(lines.readline(2**20))
-                keys = set(row) if isinstance(row, dict) else set()
-            except ValueError:
-                keys = set()
-    messages = next((key for key in ("messages", "conversations") if key in keys), None)
+    from accel_bench_data_profile.fields import first_fields
+
+    found = first_fields(file)
+    messages, answer, prompt, context = (
+        next((name for name in names if name in found), "")
+        for names in (MESSAGES, ANSWERS, PROMPTS, CONTEXTS)
+    )
     if messages:
         return {"use": "instructions", "messages": messages}
-    answer = next(
-        (key for key in ("answer", "completion", "output", "response") if key in keys), ""
-    )
-    prompt = next((key for key in ("prompt", "instruction", "question") if key in keys), "")
     if answer and prompt:
-        return {"use": "instructions", "prompt": prompt, "answer": answer}
+        fields: Any = [prompt, context] if context else prompt
+        return {"use": "instructions", "prompt": fields, "answer": answer}
     return {"use": "text"}

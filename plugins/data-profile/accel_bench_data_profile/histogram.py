@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -70,6 +71,13 @@ def shortest_of_bin(length: int) -> int:
     return step + (length - step) // width * width
 
 
+def longest_of_bin(shortest: int) -> int:
+    """Return the greatest length of the bin that begins with a length."""
+    return (
+        shortest if shortest < EXACT else shortest + (1 << shortest.bit_length() - 1) // PARTS - 1
+    )
+
+
 def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
     """Return the histogram of lengths in tokens. Raises ScenarioError without samples."""
     samples, tokens = Counter[int](), Counter[int]()
@@ -117,13 +125,24 @@ def read_histogram(path: Path) -> LengthHistogram:
             for row in document["bins"]
         ]
         found = LengthHistogram.model_validate_json(json.dumps({"bins": bins}))
-        if any(not one.shortest * one.samples <= one.tokens for one in found.bins):
-            raise ValueError("a bin has fewer tokens than its samples need")
+        _check(found, document)
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, ValidationError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError, ValidationError) as error:
         problem = str(error).splitlines()[0]
         raise ScenarioError(
             f"{path} is no profile of `accel-bench data profile`: {problem}"
         ) from None
     return found
+
+
+def _check(found: LengthHistogram, document: dict[str, Any]) -> None:
+    """Raise ValueError for counts that contradict one another."""
+    starts = [one.shortest for one in found.bins]
+    if starts != sorted({shortest_of_bin(one) for one in starts}):
+        raise ValueError("its bins are others")
+    for one in found.bins:
+        if not one.shortest <= one.tokens / one.samples <= longest_of_bin(one.shortest):
+            raise ValueError("a bin has other tokens than its samples can have")
+    if (document["samples"], document["tokens"]) != (found.samples, found.tokens):
+        raise ValueError("its totals are others than those of its bins")

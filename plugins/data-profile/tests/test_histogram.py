@@ -12,6 +12,7 @@ from accel_bench_data_profile.histogram import (
     EXACT,
     PARTS,
     histogram_of,
+    longest_of_bin,
     read_histogram,
     shortest_of_bin,
     text_of,
@@ -33,6 +34,8 @@ def test_samples_and_tokens_are_exact_and_a_length_is_within_its_bin(lengths: li
         shortest = shortest_of_bin(length)
         assert shortest <= length <= max(shortest, math.ceil(shortest * (1 + 1 / PARTS)))
         assert length >= EXACT or shortest == length
+        assert shortest <= length <= longest_of_bin(shortest)
+        assert shortest_of_bin(longest_of_bin(shortest) + 1) == longest_of_bin(shortest) + 1
 
 
 @given(LENGTHS)
@@ -59,6 +62,12 @@ def test_a_file_of_a_million_samples_has_about_two_kilobytes(tmp_path: Path) -> 
     assert text_of(read_histogram(path)) == text
 
 
+def with_totals(samples: int, tokens: int, *bins: list[int]) -> str:
+    """The text of a file with these counts."""
+    counts = {"samples": samples, "tokens": tokens, "bins": bins}
+    return json.dumps({"schema_version": 1, "unit": "tokens", **counts})
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -68,6 +77,11 @@ def test_a_file_of_a_million_samples_has_about_two_kilobytes(tmp_path: Path) -> 
         '{"schema_version": 1, "unit": "tokens", "bins": []}',
         '{"schema_version": 1, "unit": "tokens", "bins": [[10, 5, 3]]}',
         '{"schema_version": 1, "unit": "tokens", "bins": [[10, -5, 50]]}',
+        with_totals(2, 20, [10, 1, 10]),
+        with_totals(5, 5000, [10, 5, 5000]),
+        with_totals(1, 17, [17, 1, 17]),
+        with_totals(2, 13, [9, 1, 9], [4, 1, 4]),
+        "[" * 60_000,
         '{"schema_version": 1, "unit": "tokens", "bins": [[10, 99999999999999, 9e99]]}',
         json.dumps({"bins": [[1, 1, 1]] * 20_000}),
     ],

@@ -63,6 +63,8 @@ def test_another_profile_is_another_experiment(profiled: tuple[Path, str]) -> No
     other = json.loads((folder / "lengths.json").read_text())
     other["bins"][0][1] += 1
     other["bins"][0][2] += other["bins"][0][0]
+    other["samples"] += 1
+    other["tokens"] += other["bins"][0][0]
     (folder / "other.json").write_text(json.dumps(other))
     plans = [
         json.loads(call("run", "quickstart", "--only", "baseline", "--dry-run", "--format", "json",
@@ -71,6 +73,24 @@ def test_another_profile_is_another_experiment(profiled: tuple[Path, str]) -> No
     ]  # fmt: skip
     ids = {str(plan).partition("experiment_id")[2][:20] for plan in plans}
     assert len(ids) == 2
+
+
+def test_what_was_read_is_said_and_an_output_without_a_folder_is_refused(
+    profiled: tuple[Path, str],
+) -> None:
+    folder, printed = profiled
+    assert "read as instructions, messages: messages" in printed
+    command = ("data", "profile", "chats.jsonl", "--tokenizer", "train", "-o", "gone/lengths.json")
+    done = call(*command, folder=folder)
+    assert done.code == 2 and "gone is no folder" in done.err
+
+
+def test_an_empty_data_set_has_no_profile(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    command = ("data", "profile", "empty.jsonl", "--tokenizer", "train", "-o", "lengths.json")
+    done = call(*command, folder=tmp_path)
+    assert done.code and done.err.startswith("error: ") and "Traceback" not in done.err
+    assert not (tmp_path / "lengths.json").exists()
 
 
 def test_a_file_is_not_overwritten(profiled: tuple[Path, str]) -> None:

@@ -1,0 +1,63 @@
+"""Names of the fields of a data set's first row, without the rest of the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+from accel_bench.errors import ScenarioError
+
+LONGEST_LINE = 64 * 2**20
+"""Largest first line that is read, in bytes."""
+
+SUFFIXES = (".jsonl", ".parquet", ".arrow")
+"""Suffixes of files with rows; `datasets` saves Arrow streams."""
+
+
+def first_fields(path: Path) -> Collection[str]:
+    """Return the names of the first row's fields, of a file or of a folder's first file.
+
+    Empty for a file without rows that have fields. Raises ScenarioError for an unreadable table.
+    """
+    file = _first_file(path) if path.is_dir() else path
+    if file is None or file.suffix not in SUFFIXES or not file.is_file():
+        return ()
+    return _fields_of_line(file) if file.suffix == ".jsonl" else _fields_of_table(file)
+
+
+def _first_file(folder: Path) -> Path | None:
+    """Return the first file with rows below a folder, of the split `train` if there are splits."""
+    root = folder / "train" if (folder / "dataset_dict.json").is_file() else folder
+    files = (one for suffix in SUFFIXES for one in root.rglob(f"*{suffix}"))
+    shown = (
+        one for one in files if not any(part[0] == "." for part in one.relative_to(root).parts)
+    )
+    return min(shown, default=None)
+
+
+def _fields_of_line(file: Path) -> Collection[str]:
+    with file.open(encoding="utf-8-sig", errors="replace") as lines:
+        line = "\n"
+        while line and not line.strip():
+            line = lines.readline(LONGEST_LINE)
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return ()
+    return row.keys() if isinstance(row, dict) else ()
+
+
+def _fields_of_table(file: Path) -> Collection[str]:
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    try:
+        with pyarrow.OSFile(str(file)) as source:
+            if file.suffix == ".parquet":
+                names: list[str] = parquet.read_schema(source).names
+            else:
+                names = ipc.open_stream(source).schema.names
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ScenarioError(f"{file}: not a readable table: {error}") from error
+    return names
