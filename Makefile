@@ -29,7 +29,7 @@ PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 5 --dist loadfile --no-lo
 # a few tests at most. What fails then too fails the target, and so does any other end of the first.
 ALONE := [ $$? = 1 ] && echo "once more, alone: what failed beside others" &&
 AGAIN := --last-failed --last-failed-no-failures=none --exitfirst --benchmark-disable
-QUANTIZED_TESTS := $(QUANTIZING) plugins/apply/tests/test_loaded.py plugins/distributed/tests/test_quantized.py tests/test_samples.py
+QUANTIZED_TESTS := $(QUANTIZING) plugins/ab/tests/test_optimizers.py plugins/apply/tests/test_loaded.py plugins/distributed/tests/test_quantized.py tests/test_samples.py
 QUANTIZED_LOG := $(QUANTIZED)/tests.log
 
 # Nothing is compiled when it is installed: each process would compile torch anew.

@@ -5,6 +5,7 @@ Each leaves its records in FOLDER/NAME; how it ended stands in FOLDER/names.json
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import resource
@@ -341,16 +342,22 @@ CASES = [
 ]
 
 
-if __name__ == "__main__":
+def run_all(cases: list[Any], folder: Path) -> None:
+    """Run each case in a process of its own, whose records are in a folder with its name."""
     torch.set_num_threads(1)
     names = {}
-    for case in CASES:
-        folder = Path(sys.argv[1]) / case.__name__
-        folder.mkdir()
+    for case in cases:
+        place = folder / case.__name__
+        place.mkdir()
         child = os.fork()
         if not child:
-            sys.modules["_accel_bench_ab_watch"].WATCHES[0].folder = str(folder)
+            sys.modules["_accel_bench_ab_watch"].WATCHES[0].folder = str(place)
             case()
-            sys.exit()
+            atexit._run_exitfuncs()
+            os._exit(0)  # To take the interpreter down takes longer than most cases.
         names[case.__name__] = os.waitpid(child, 0)[1]
-    Path(sys.argv[1], "names.json").write_text(json.dumps(names))
+    (folder / "names.json").write_text(json.dumps(names))
+
+
+if __name__ == "__main__":
+    run_all(CASES, Path(sys.argv[1]))

@@ -133,6 +133,7 @@ class Watch:
         self.place: tuple[int, int] | None = None
         self.sketched: set[int] = set()
         self.names: dict[int, str] = {}
+        self.sharded = False
         self.before: dict[str, Any] = {}
         self.trained: dict[str, Any] = {}
         self.sketch_is_due = False
@@ -407,39 +408,49 @@ class Watch:
         Weights thus live no longer than without the observer.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        trained = self._named(parameters)
-        if self._rank_and_world()[0]:
-            self.update_unseen = "another rank keeps it"
-        elif any(hasattr(one, "full_tensor") for one in parameters):
-            self.update_unseen = "the weights lie on several ranks"
-        else:
-            if self.probe is None and parameters:
-                self.probe = weakref.ref(parameters[0])
-            self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
-            self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
-            dtypes = {name: one.dtype for name, one in trained.items()}
-            last = self._guarded, self._last_sketch, self.pid, trained, dtypes
-            self.finalizers.append(weakref.finalize(optimizer, *last))
-
-    def _named(self, parameters: list[Any]) -> dict[str, Any]:
-        """Return parameters by names of their own, those of their module if they are in one."""
         if any(id(one) not in self.names for one in parameters):
-            modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
-            self.names = {**names_in(modules, optimizers), **self.names}
-            if any(map(scales_losses, modules)):
-                self.loss_unseen = "DeepSpeed multiplies it by a factor of its own, for float16"
-        named: dict[str, Any] = {}
+            self._look_at_modules()
+        if reason := self._why_no_update(parameters):
+            self.update_unseen = reason
+            self.updates.clear()
+            return
+        if self.probe is None:
+            self.probe = weakref.ref(parameters[0])
+        trained = {}
         for one in parameters:
-            name = self.names.get(id(one), "")
-            if not name or name in self.before or name in named:
-                name = f"parameter {len(self.before) + len(named)}"
-            named[name] = one
-        return named
+            name = self.names[id(one)]
+            known = name in self.before or name in trained
+            trained[f"{name} {len(self.before) + len(trained)}" if known else name] = one
+        self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
+        self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
+        dtypes = {name: one.dtype for name, one in trained.items()}
+        last = self._guarded, self._last_sketch, self.pid, trained, dtypes
+        self.finalizers.append(weakref.finalize(optimizer, *last))
+
+    def _look_at_modules(self) -> None:
+        """Name the weights of all optimizers, and note what hides losses and changes."""
+        modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
+        self.names = {**names_in(modules, optimizers), **self.names}
+        self.sharded = any(type(one).__name__ == "FullyShardedDataParallel" for one in modules)
+        if any(map(scales_losses, modules)):
+            self.loss_unseen = "DeepSpeed multiplies it by a factor of its own, for float16"
+
+    def _why_no_update(self, parameters: list[Any]) -> str:
+        """Return why the changes of weights cannot be compared; empty if they can."""
+        if self.update_unseen:
+            return self.update_unseen
+        if self._rank_and_world()[0]:
+            return "another rank keeps it"
+        if self.sharded or any(hasattr(one, "full_tensor") for one in parameters):
+            return "the weights lie on several ranks"
+        if any(id(one) not in self.names for one in parameters):
+            return "the optimizer's weights are those of no module, as with DeepSpeed's ZeRO"
+        return ""
 
     def _early_sketch(self) -> None:
         """Sketch the changes of all weights, if none was deleted."""
         alive = {name: known() for name, known in self.trained.items()}
-        if all(one is not None for one in alive.values()):
+        if alive and all(one is not None for one in alive.values()):
             self._sketch(alive)
 
     def _last_sketch(self, pid: int, trained: dict[str, Any], dtypes: dict[str, Any]) -> None:
@@ -457,6 +468,8 @@ class Watch:
 
     def _sketch(self, trained: dict[str, Any]) -> None:
         """Store the sketched change of weights since before the first step."""
+        if self.update_unseen:
+            return
         updates = self.updates.setdefault(self.count, {})
         for name, one in trained.items():
             change = sketch(name, one, self.torch) - self.before[name]
