@@ -1,8 +1,8 @@
 """What a candidate's process gives up before any of the candidate's code runs; Linux alone.
 
-Landlock takes away writing outside of one folder, TCP, signals to other processes, and reading or
-changing their memory; without privileges none is won back. It cannot be undone, and all processes
-that are started later inherit it.
+Landlock takes away writing outside of two folders, signals to other processes, and reading or
+changing their memory; a filter of system calls takes away sockets, and the scheduling of others.
+Neither can be undone, and all processes that are started later inherit both.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import os
 import struct
 import sys
 from collections.abc import Iterable
+from typing import NamedTuple
+
+from accel_bench_judge.system_calls import refuse_calls
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """System calls of Landlock, of all architectures that have it."""
@@ -32,19 +35,42 @@ TCP, SCOPES = 0b11, 0b11
 CAPABILITY_VERSION = 0x20080522
 
 
-def confine(folders: Iterable[str]) -> int:
-    """Confine this process to writing within the folders; return the version of Landlock, or 0.
+class Confinement(NamedTuple):
+    """Confinement of a process, as far as its kernel knows it."""
+
+    landlock: int = 0
+    """Version of Landlock; 0 without it."""
+
+    filtered: bool = False
+    """True if the process gave up system calls too."""
+
+    @property
+    def gaps(self) -> list[str]:
+        """What the process may still do, for a sentence."""
+        missing = {
+            "write files and read the memory of other processes": self.landlock < 1,
+            "shorten files": 1 <= self.landlock < 3,
+            "use sockets": not self.filtered,
+            "signal other processes": self.landlock < 6 and not self.filtered,
+            "change the scheduling of accel-bench": not self.filtered,
+        }
+        return [what for what, is_missing in missing.items() if is_missing]
+
+
+def confine(folders: Iterable[str]) -> Confinement:
+    """Confine this process to computing, and to writing within the folders.
 
     It has one thread yet, so that all later ones inherit the rules.
     """
     if sys.platform != "linux":
-        return 0
+        return Confinement()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _drop_capabilities(libc)
     version: int = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
-    return version if version > 0 and _restrict(libc, version, folders) else 0
+    landlock = version if version > 0 and _restrict(libc, version, folders) else 0
+    return Confinement(landlock, refuse_calls())
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:

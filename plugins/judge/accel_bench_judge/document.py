@@ -36,6 +36,9 @@ class JudgedStep(Comparison):
     runs: int
     """Number of completed runs, each in fresh processes with fresh weights and batches."""
 
+    failed_runs: int = 0
+    """Number of runs that failed, were refused or did not end."""
+
     is_reference: bool = False
     """True for the reference itself."""
 
@@ -58,12 +61,15 @@ class JudgedStep(Comparison):
     """FLOPs that torch counts in the reference's step."""
 
     confined: bool | None = None
-    """True if the kernel confined the process of the step (Landlock)."""
+    """True if the kernel confined the process of the step in all that docs/judge.md lists."""
+
+    unconfined: tuple[str, ...] = ()
+    """What the process could do for want of a newer kernel, such as `use sockets`."""
 
     @property
     def refused(self) -> bool:
         """True if its runs are no measurement of the reference's work."""
-        return not self.status.completed
+        return bool(self.failed_runs) or not self.status.completed
 
     @property
     def exit_code(self) -> int:
@@ -111,6 +117,7 @@ def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
         status=row.status,
         reasons=row.reasons,
         runs=row.runs,
+        failed_runs=sum(row.failed_rounds.values()),
         is_reference=is_reference,
         steps_per_second=row.tokens_per_second,
         **dict(Comparison() if is_reference else row.speed),
@@ -119,7 +126,8 @@ def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
         allowed=judgement.get("allowed"),
         flops=judgement.get("flops"),
         flops_of_reference=judgement.get("reference_flops"),
-        confined=bool(judgement["landlock"]) if "landlock" in judgement else None,
+        confined=not judgement["unconfined"] if "unconfined" in judgement else None,
+        unconfined=tuple(judgement.get("unconfined", ())),
     )
 
 

@@ -50,5 +50,5 @@ def evidence(run: Run) -> dict[str, Any]:
     trial.end()
     found = trial.judge()
     summary = f"update {found.training} in {found.steps} steps"
-    judgement = {**dataclasses.asdict(found), "landlock": trial.landlock}
+    judgement = {**dataclasses.asdict(found), "unconfined": trial.confinement.gaps}
     return {"summary": summary, "judgement": judgement}

@@ -60,8 +60,7 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
 def copy_to(state: Mapping[str, torch.Tensor], records: Mapping[str, torch.Tensor]) -> None:
     """Copy tensors into those of the same name."""
     with torch.no_grad():
-        for name, record in records.items():
-            record.copy_(state[name])
+        torch._foreach_copy_([*records.values()], [state[name] for name in records])
 
 
 def loss_value(loss: Any) -> float:

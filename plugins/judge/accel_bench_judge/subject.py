@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from accel_bench.documents.redaction import looks_secret
 from accel_bench.errors import InvalidRunError
+from accel_bench_judge.subject_impl import ANSWER
 
 STEP_SECONDS = 120.0
 """Longest time of an answer."""
@@ -26,6 +28,10 @@ FREEZE_SECONDS = 5.0
 
 PR_SET_CHILD_SUBREAPER = 36
 """Linux option of `prctl`: orphans among the descendants become children of this process."""
+
+FAULTS, CHILDREN_FAULTS = (7, 9), (8, 10)
+TICKS, CHILDREN_TICKS = (11, 12), (13, 14)
+"""Places in /proc/PID/stat, from the state on, of a process and of its children that have ended."""
 
 Starter = Callable[[dict[str, Any], tuple[int, ...], Mapping[str, str]], int]
 """Function of settings, inherited descriptors and environment that starts a process."""
@@ -49,28 +55,37 @@ def start_program(
     return process.pid
 
 
+class Usage(NamedTuple):
+    """What processes have used since they started, those that have ended included."""
+
+    faults: int
+    """Page faults; a process that runs makes some, one that stands still none."""
+
+    seconds: float
+    """Seconds of the CPU."""
+
+
 class Subject:
     """A running process of a step; it computes between a request and its answer alone."""
+
+    alone = False
+    """True once the processes that it has started stand still for good."""
 
     def __init__(self, settings: dict[str, Any], memory: int, start: Starter) -> None:
         self._channel, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = {**settings, "channel": child.fileno(), "memory": memory}
         self._frozen: list[int] = []
-        folder = settings["folders"][0]
-        environment = {
-            **os.environ,
-            "HOME": folder,
-            "TMPDIR": folder,
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(settings["folders"][-1], "inductor")),
-        }
         with child:
-            self.pid = start(settings, (child.fileno(), memory), environment)
+            descriptors = (child.fileno(), memory)
+            self.pid = start(settings, descriptors, environment_of(settings["folders"]))
         self.adopter = int(_stat(self.pid)[1])
 
     def wait(self) -> bytes:
         """Return the next answer. Raises InvalidRunError if none comes."""
         if not select.select([self._channel], [], [], STEP_SECONDS)[0]:
-            raise InvalidRunError([f"the step did not end within {STEP_SECONDS:g} s"])
+            waits = "; processes that the step has started before stand still"
+            waits = waits if self.alone and self._frozen else ""
+            raise InvalidRunError([f"the step did not end within {STEP_SECONDS:g} s{waits}"])
         try:
             answer = self._channel.recv(1024)
         except ConnectionError:
@@ -79,11 +94,13 @@ class Subject:
             raise InvalidRunError(["the process of the step ended"])
         if answer[:1] == b"e":
             raise InvalidRunError([f"the step raised {answer[1:].decode(errors='replace')}"])
+        if len(answer) != ANSWER.size:
+            raise InvalidRunError(["the process of the step answered what is no answer"])
         return answer
 
     def ask(self, request: bytes) -> bytes:
         """Let the process go on, and return its answer once it has been stopped again."""
-        for pid in (self.pid, *self._frozen):
+        for pid in (self.pid, *([] if self.alone else self._frozen)):
             self._signal(signal.SIGCONT, pid)
         try:
             self._channel.send(request)
@@ -98,14 +115,17 @@ class Subject:
 
         Raises InvalidRunError for a second answer, which nobody asked for.
         """
-        deadline = time.monotonic() + FREEZE_SECONDS
-        self._frozen = self.others()
-        for pid in (self.pid, *self._frozen):
-            self._signal(signal.SIGSTOP, pid)
-            while not _stands_still(pid):
-                if time.monotonic() > deadline:
-                    raise InvalidRunError(["the process of the step could not be stopped"])
-                time.sleep(0.0001)
+        deadline, seen = time.monotonic() + FREEZE_SECONDS, 0
+        # Others may start a process, or let one go on, while they are looked at: so twice.
+        while seen < (2 if self._frozen else 1):
+            self._frozen = self.others()
+            family = (self.pid, *self._frozen)
+            for pid in family:
+                self._signal(signal.SIGSTOP, pid)
+            seen = seen + 1 if all(map(_stands_still, family)) else 0
+            if time.monotonic() > deadline:
+                raise InvalidRunError(["the process of the step could not be stopped"])
+            time.sleep(0 if seen else 0.0001)
         if select.select([self._channel], [], [], 0)[0]:
             raise InvalidRunError(["the process of the step answered what nobody had asked"])
 
@@ -120,30 +140,52 @@ class Subject:
             found += sorted(wanted)
         return found
 
-    def others_seconds(self) -> float:
-        """Return the CPU seconds of all processes beside it that are alive."""
-        return sum(_cpu_seconds(pid) for pid in self.others())
+    def others_usage(self) -> Usage:
+        """Return what all processes that it started have used, those that have ended too."""
+        own, *others = (_stat(pid) for pid in (self.pid, *self.others()))
+        faults, ticks = _sum(own, CHILDREN_FAULTS), _sum(own, CHILDREN_TICKS)
+        for one in others:
+            faults += _sum(one, FAULTS + CHILDREN_FAULTS)
+            ticks += _sum(one, TICKS + CHILDREN_TICKS)
+        return Usage(faults, ticks / os.sysconf("SC_CLK_TCK"))
 
-    def end(self) -> None:
-        """Kill the process and all that it started, and wait for them."""
+    def end(self) -> bool:
+        """Kill the process and all that it started; return whether all have ended."""
         self._channel.close()
         deadline = time.monotonic() + FREEZE_SECONDS
         while (alive := self.alive()) and time.monotonic() < deadline:
             for pid in alive:
                 self._signal(signal.SIGKILL, pid)
             time.sleep(0.001)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        if not alive:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+        return not alive
 
     def alive(self) -> list[int]:
         """Return ids of its processes that have not ended."""
         return [pid for pid in (self.pid, *self.others()) if not _has_ended(pid)]
 
     def _signal(self, number: int, pid: int | None = None) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid or self.pid, number)
-        except ProcessLookupError:
-            pass
+
+
+def environment_of(folders: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a step's process, which writes into these two folders.
+
+    Variables that look like secrets are left out, and no GPU is seen: it would compute between
+    steps, while the process stands still.
+    """
+    scratch, cache = folders
+    return {
+        **{name: value for name, value in os.environ.items() if not looks_secret(name)},
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(cache, "inductor")),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HIP_VISIBLE_DEVICES": "",
+    }
 
 
 def _stat(pid: int | str) -> list[str]:
@@ -170,12 +212,8 @@ def _stands_still(pid: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return True
-    return all((_stat(f"{pid}/task/{one}") or ["X"])[0] in "TtZX" for one in threads)
+    return all((_stat(f"{pid}/task/{one}") or ["X"])[0] in "TZX" for one in threads)
 
 
-def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process by the kernel's clock of it; 0 once it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0
+def _sum(fields: list[str], places: tuple[int, ...]) -> int:
+    return sum(int(fields[place]) for place in places) if fields else 0

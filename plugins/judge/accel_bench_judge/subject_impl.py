@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from accel_bench_judge.confinement import confine
+from accel_bench_judge.confinement import Confinement, confine
 
 STEP, COUNTED, ERROR = b"s", b"c", b"e"
 ANSWER = struct.Struct("=cdd")
@@ -27,9 +27,10 @@ def main(settings: dict[str, Any]) -> None:
     """Confine the process, prepare the step, and take steps until the judge hangs up."""
     channel = socket.socket(fileno=settings["channel"])
     try:
-        confined = confine(settings["folders"]) if settings["confined"] else 0
+        confined = confine(settings["folders"]) if settings["confined"] else Confinement()
+        channel.send(ANSWER.pack(STEP, *map(float, confined)))  # none of the file's code has run
         take_step = _prepared(settings)
-        channel.send(ANSWER.pack(STEP, float(confined), 0.0))
+        channel.send(ANSWER.pack(STEP, 0.0, 0.0))
         while request := channel.recv(1):
             channel.send(ANSWER.pack(request, *take_step(request == COUNTED)))
     except Exception as error:

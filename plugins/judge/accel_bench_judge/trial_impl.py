@@ -3,9 +3,11 @@ and the comparison with the reference once the process has ended."""
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,16 +16,20 @@ import torch
 
 from accel_bench.errors import InvalidRunError
 from accel_bench_judge.comparison_impl import Judgement, StepRecord, compare
+from accel_bench_judge.confinement import Confinement
 from accel_bench_judge.shared_impl import attach, copy_to, lay_out, state_of
 from accel_bench_judge.step_files import REFERENCE, load_steps
-from accel_bench_judge.subject import Starter, Subject, start_program
+from accel_bench_judge.subject import Starter, Subject, Usage, start_program
 from accel_bench_judge.subject_impl import ANSWER, COUNTED, STEP
 
 MOST_RECORDED_BYTES = 4 * 2**30
 """Largest size of the weights after all steps of a trial."""
 
 BUSY_SECONDS = 0.02
-"""CPU time that other processes may use while steps are measured."""
+"""CPU time that other processes may use while steps are measured: the kernel counts in 0.01 s."""
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Seals of the shared memory: a judge who reads beyond its end would be killed."""
 
 
 class Trial:
@@ -47,14 +53,16 @@ class Trial:
             name: tensor.detach().clone()
             for name, tensor in state_of(self.reference.make_model()).items()
         }
-        batch = self._draw()
-        state, end = lay_out(self.initial.items(), 0)
-        inputs, end = lay_out(batch.items(), end)
-        self._memory = os.memfd_create("accel-bench-judge")
+        batch = self._unknown_batch()
+        state, middle = lay_out(self.initial.items(), 0)
+        inputs, end = lay_out(batch.items(), middle)
+        self._memory = os.memfd_create("accel-bench-judge", os.MFD_ALLOW_SEALING)
         os.ftruncate(self._memory, max(end, 1))
+        fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, SEALS)
         self._mapped = mmap.mmap(self._memory, max(end, 1))
         self._records = attach(self._mapped, state)
         self._inputs = attach(self._mapped, inputs)
+        self._outputs = torch.frombuffer(self._mapped, dtype=torch.uint8)[:middle]
         copy_to(self.initial, self._records)
         self._scratch = tempfile.TemporaryDirectory(prefix="accel-bench-judge-")
         cache.mkdir(parents=True, exist_ok=True)
@@ -70,11 +78,14 @@ class Trial:
         self.steps: list[StepRecord] = []
         self._next = batch
         self._asked: dict[str, torch.Tensor] = {}
-        self._busy: float | None = None
+        self._before: Usage | None = None
+        self._reasons: list[str] = []
         self._ended = False
         self._subject = Subject(settings, self._memory, start)
         try:
-            self.landlock = int(ANSWER.unpack(self._subject.wait())[1])
+            _, landlock, filtered = ANSWER.unpack(self._subject.wait())
+            self.confinement = Confinement(int(landlock), bool(filtered))
+            self._subject.wait()
             self._subject.freeze()
         except BaseException:
             self.end()
@@ -99,6 +110,7 @@ class Trial:
         self._subject.freeze()
         _, loss, flops = ANSWER.unpack(answer)
         weights = {name: record.clone() for name, record in self._records.items()}
+        self._outputs.fill_(0xFF)  # not a number: weights that live here would be lost
         self.steps.append(StepRecord(self._asked, loss, weights, flops))
         size = sum(one.numel() * one.element_size() for one in weights.values())
         if size * len(self.steps) > MOST_RECORDED_BYTES:
@@ -106,18 +118,19 @@ class Trial:
         return loss
 
     def watch(self) -> None:
-        """Begin to watch for other processes that compute."""
-        if self._busy is None:
-            self._busy = self._subject.others_seconds()
+        """Let all other processes stand still from here on, and watch for new ones."""
+        if self._before is None:
+            self._before, self._subject.alone = self._subject.others_usage(), True
 
     def end(self) -> None:
         """End the process, and free what it shared; once."""
         if self._ended:
             return
         self._ended = True
-        if self._busy is not None:
-            self._busy = self._subject.others_seconds() - self._busy
-        self._subject.end()
+        if self._before is not None:
+            self._reasons += _computing(self._before, self._subject.others_usage())
+        if not self._subject.end():
+            self._reasons.append("processes that the step has started could not be ended")
         self._scratch.cleanup()
         os.close(self._memory)
 
@@ -127,25 +140,50 @@ class Trial:
 
     def judge(self) -> Judgement:
         """Compare all steps with the reference. Raises InvalidRunError for another training."""
-        reasons = []
-        if (self._busy or 0.0) > BUSY_SECONDS:
-            reasons.append(
-                f"processes that the step has started used {self._busy:.2g} s of the CPU in the "
-                "measured steps; a step computes in its own process"
-            )
         found = compare(self.reference, self.initial, self.steps, self._fewer_flops)
-        if reasons := [*reasons, *found.reasons]:
+        if reasons := [*self._reasons, *found.reasons]:
             raise InvalidRunError(reasons)
         return found
 
-    def _draw(self) -> dict[str, Any]:
-        """Return the next batch: a mapping of names to tensors, whose shapes never change."""
+    def _unknown_batch(self) -> dict[str, Any]:
+        """Return the first batch. Raises InvalidRunError if it could be known beforehand."""
+        seed, other = _secret(), _secret()
+        first, again, another = (self._draw(one) for one in (seed, seed, other))
+        if not _equal(first, again) or _equal(first, another):
+            raise InvalidRunError(
+                ["make_batch draws from something else than its generator: a step could know it"]
+            )
+        return self._draw()
+
+    def _draw(self, seed: int | None = None) -> dict[str, Any]:
+        """Return the next batch: a mapping of names to tensors, whose shapes never change.
+
+        Each has a seed of its own: the generator's state follows from what it has drawn.
+        """
+        seed = _secret() if seed is None else seed
+        self.generator.manual_seed(seed)
+        torch.manual_seed(seed + 1)
         batch = self.reference.make_batch(self.generator)
         shapes = [(name, tuple(one.shape), one.dtype) for name, one in batch.items()]
         if getattr(self, "_shapes", shapes) != shapes:
             raise InvalidRunError(["make_batch returns batches of different shapes"])
         self._shapes = shapes
         return dict(batch)
+
+
+def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def _computing(before: Usage, after: Usage) -> list[str]:
+    """Return a reason if processes beside the step's have computed meanwhile."""
+    faults, seconds = (new - old for old, new in zip(before, after, strict=True))
+    if faults <= 0 and seconds <= BUSY_SECONDS:
+        return []
+    return [
+        f"processes that the step has started used {seconds:.2g} s of the CPU, with {faults} page "
+        "faults, in the measured steps; a step computes in its own process"
+    ]
 
 
 def _secret() -> int:

@@ -28,14 +28,14 @@ def judged_report(report: JudgeReport) -> Report:
 def _reasons(step: JudgedStep) -> list[str]:
     if step.refused:
         return list(step.reasons)
-    if step.confined is False:
-        return ["this kernel has no Landlock: what the step's process writes was not prevented"]
-    return [step.verdict_reason] if step.verdict_reason else []
+    gaps = f"on this kernel the step's process could {', '.join(step.unconfined)}"
+    return [*([gaps] if step.unconfined else []), *filter(None, [step.verdict_reason])]
 
 
 def _verdict(step: JudgedStep) -> str:
     if step.refused:
-        return "refused" if step.status.value == "invalid" else step.status.value
+        status = step.status.value
+        return {"invalid": "refused", "degraded": "failed"}.get(status, status)
     return "reference" if step.is_reference else step.verdict_word
 
 

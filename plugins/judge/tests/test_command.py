@@ -88,3 +88,27 @@ def test_the_exit_code_is_that_of_the_worst_candidate(outcomes: list[str], code:
     ]
     reference = JudgedStep(step="reference", status=Status.OK, runs=5, is_reference=True)
     assert exit_code_of([reference, *steps]) == code
+
+
+def test_a_step_that_is_fast_in_the_rounds_that_it_did_not_break_is_refused() -> None:
+    from accel_bench_judge.document import JudgedStep, exit_code_of
+    from accel_bench_judge.view import _verdict
+
+    from accel_bench.result import Status
+
+    broken = JudgedStep(
+        step="lucky", status=Status.DEGRADED, runs=3, failed_runs=2, verdict="better"
+    )
+    assert (exit_code_of([broken]), _verdict(broken)) == (1, "failed")
+
+
+def test_the_gaps_of_a_confinement_stand_under_the_table() -> None:
+    from accel_bench_judge.document import JudgedStep
+    from accel_bench_judge.view import _reasons
+
+    from accel_bench.result import Status
+
+    step = JudgedStep(
+        step="one", status=Status.OK, runs=5, confined=False, unconfined=("use sockets",)
+    )
+    assert _reasons(step) == ["on this kernel the step's process could use sockets"]

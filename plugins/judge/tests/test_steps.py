@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,27 @@ import pytest
 from accel_bench.errors import InvalidRunError
 
 HERE = Path(__file__).parent
+REFERENCE = HERE / "steps" / "reference.py"
 PAGE = HERE.parents[2] / "docs" / "judge.md"
 CHEATS = sorted((HERE / "cheats").glob("*.py"))
 HONEST = sorted((HERE / "honest").glob("*.py"))
 TWICE = ("keeps_results_on_disk",)
 """Cheats that are honest in their first run."""
 
-WITHOUT_GAIN = ("patches_clocks",)
+WITHOUT_GAIN = ("daemon", "patches_clocks", "sets_variables")
 """Cheats that train as the reference does, and change nothing that the judge reads."""
+
+UNCOUNTED = ("threads",)
+"""Rewrites whose FLOPs torch does not count, which `--fewer-flops` allows."""
+
+NUMBERS = HERE / "steps" / "numbers" / "reference.py"
+REFERENCES = {"draws_the_next_batches": NUMBERS}
+"""References other than the transformer: batches that show all of their generator's state."""
 
 REASONS = {
     "loss, update": r"the (loss|update) of ",
     # A second answer that comes late is taken for that to the next step.
-    "answers": r"answered what nobody had asked|the (loss|update) of ",
+    "answers": r"answered what |the (loss|update) of ",
     "processes": "processes that the step has started",
     "confined": r"PermissionError|Operation not permitted",
     "no gain": "",
@@ -41,14 +50,15 @@ def rows_of_the_page() -> dict[str, str]:
 @pytest.mark.parametrize(
     "path", [path for path in CHEATS if path.stem not in WITHOUT_GAIN], ids=lambda path: path.stem
 )
-def test_a_cheat_is_refused_for_the_reason_on_the_page(path: Path, take_steps: Any) -> None:
-    reason = rows_of_the_page()[path.stem]
-    # A process beside the step has had some of the CPU by then, on a busy machine too.
-    more = {"steps": 60} if reason == "processes" else {}
+def test_a_cheat_is_refused_for_the_reason_on_the_page(
+    path: Path, take_steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason, reference = rows_of_the_page()[path.stem], REFERENCES.get(path.stem, REFERENCE)
+    monkeypatch.setattr("accel_bench_judge.subject.STEP_SECONDS", 20.0)  # one waits for a helper
     if path.stem in TWICE:
         take_steps(path).judge()
     with pytest.raises(InvalidRunError) as refused:
-        take_steps(path, **more).judge()
+        take_steps(path, reference).judge()
     assert re.search(REASONS[reason], str(refused.value))
 
 
@@ -58,10 +68,33 @@ def test_the_page_lists_every_cheat_and_every_rewrite() -> None:
     assert len(CHEATS) >= 40 and len(HONEST) >= 20
 
 
-def test_clocks_of_the_step_are_not_read(take_steps: Any) -> None:
+@pytest.mark.parametrize("name", ["patches_clocks", "sets_variables"])
+def test_clocks_and_variables_of_the_step_are_not_read(name: str, take_steps: Any) -> None:
     before = time.monotonic()
-    trial = take_steps(HERE / "cheats" / "patches_clocks.py")
+    trial = take_steps(HERE / "cheats" / f"{name}.py")
     assert time.monotonic() - before >= 0.02 * len(trial.steps)
+    assert trial.judge().training == "bitwise equal"
+
+
+def test_what_was_started_before_computes_nothing_in_measured_steps(
+    nursery: Any, tmp_path: Path
+) -> None:
+    from accel_bench_judge.trial_impl import Trial
+
+    trial = Trial(
+        str(REFERENCE), str(HERE / "cheats" / "daemon.py"), tmp_path / "cache", start=nursery
+    )
+    try:
+        trial.count()
+        trial.watch()
+        before = trial._subject.others_usage()
+        assert before.faults > 0
+        for _ in range(3):
+            trial.begin()
+            trial.keep(trial.ask())
+        assert trial._subject.others_usage() == before
+    finally:
+        trial.end()
     assert trial.judge().training == "bitwise equal"
 
 
@@ -69,7 +102,8 @@ def test_clocks_of_the_step_are_not_read(take_steps: Any) -> None:
     "path", [path for path in HONEST if path.stem != "compiled"], ids=lambda path: path.stem
 )
 def test_an_honest_rewrite_passes(path: Path, take_steps: Any) -> None:
-    assert take_steps(path).judge().training in ("bitwise equal", "equivalent")
+    trial = take_steps(path, fewer_flops=path.stem in UNCOUNTED)
+    assert trial.judge().training in ("bitwise equal", "equivalent")
 
 
 @pytest.mark.release
@@ -142,3 +176,109 @@ def test_fewer_flops_are_refused_unless_they_are_allowed(take_steps: Any, tmp_pa
     with pytest.raises(InvalidRunError, match="FLOPs"):
         take_steps(lean, reference).judge()
     assert take_steps(lean, reference, fewer_flops=True).judge().training == "bitwise equal"
+
+
+@pytest.fixture
+def rounded(tmp_path: Path) -> Path:
+    """Return a reference that computes in bfloat16, by autocast."""
+    text = REFERENCE.read_text().replace(
+        "        return self.head(self.body(words))\n",
+        '        with torch.autocast("cpu", torch.bfloat16):\n'
+        "            logits = self.head(self.body(words))\n"
+        "        return logits.to(self.head.weight.dtype)\n",
+    )
+    path = tmp_path / "reference.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["accumulated", "einsum_heads", "fused_optimizer", "plain", "row_by_row", "sdpa"]
+)
+def test_beside_a_bfloat16_reference_an_honest_rewrite_passes(
+    name: str, rounded: Path, take_steps: Any
+) -> None:
+    assert take_steps(HERE / "honest" / f"{name}.py", rounded).judge().allowed > 0.01
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("drops_one_token", "freezes_a_bias", "half_the_rows", "half_the_tokens"),
+        *("honest_at_first", "low_rank_gradients", "no_weight_decay", "one_late_shortcut"),
+        *("reuses_gradients", "skips_a_block", "sparse_gradients", "stale_batch"),
+    ],
+)
+def test_beside_a_bfloat16_reference_a_cheat_is_refused(
+    name: str, rounded: Path, take_steps: Any
+) -> None:
+    with pytest.raises(InvalidRunError, match=r"the (loss|update) of "):
+        take_steps(HERE / "cheats" / f"{name}.py", rounded).judge()
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-6, 1e-3, 0.01, 0.1, 0.25])
+def test_a_step_without_any_update_is_beyond_each_limit(rounding: float) -> None:
+    from accel_bench_judge.comparison_impl import WHOLE_FLOOR, allowance
+
+    assert rounding <= allowance(rounding, WHOLE_FLOOR) < 0.6
+
+
+def test_turned_signs_are_allowed_where_chance_turns_some() -> None:
+    from accel_bench_judge.comparison_impl import flips
+
+    assert flips(8e-4, 64) == 0.0  # float32 turns none
+    assert flips(0.1, 32) > 2 / 32**0.5  # bfloat16 may turn one of 32
+    assert flips(0.1, 10**6) == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "drawn", ["torch.zeros(4, 17, dtype=torch.int64)", "torch.randint(WORDS, (ROWS, 17)) + next(N)"]
+)
+def test_batches_that_a_step_could_know_are_refused(
+    drawn: str, take_steps: Any, tmp_path: Path
+) -> None:
+    call = "torch.randint(WORDS, (ROWS, LENGTH + 1), generator=generator)"
+    text = REFERENCE.read_text().replace(call, drawn)
+    path = tmp_path / "reference.py"
+    path.write_text(f"{text}\n\nimport itertools\n\nN = itertools.count()\n")
+    with pytest.raises(InvalidRunError, match="make_batch draws from something else"):
+        take_steps(HERE / "honest" / "plain.py", path)
+
+
+def test_no_batch_follows_from_the_ones_before(take_steps: Any) -> None:
+    trial = take_steps(HERE / "honest" / "plain.py")
+    predicted = trial.reference.make_batch(trial.generator)
+    assert not predicted["words"].equal(trial._draw()["words"])
+
+
+def test_secrets_and_gpus_are_not_shown_to_the_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from accel_bench_judge.subject import environment_of
+
+    monkeypatch.setenv("GITHUB_TOKEN", "value of a secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    shown = environment_of([str(tmp_path), str(tmp_path / "cache")])
+    assert "GITHUB_TOKEN" not in shown and shown["OMP_NUM_THREADS"] == "2"
+    assert (shown["CUDA_VISIBLE_DEVICES"], shown["TMPDIR"]) == ("", str(tmp_path))
+
+
+def test_what_an_old_kernel_does_not_prevent_is_listed() -> None:
+    from accel_bench_judge.confinement import Confinement
+
+    assert Confinement(7, True).gaps == []
+    assert Confinement(4, True).gaps == []  # the filter protects from signals too
+    assert Confinement(1, True).gaps == ["shorten files"]
+    assert "use sockets" in Confinement(7, False).gaps
+    assert Confinement(0, True).gaps[0].startswith("write files")
+
+
+def test_a_filter_protects_processes_and_groups_by_the_numbers_of_both_architectures() -> None:
+    from accel_bench_judge.system_calls import MACHINES, REFUSE, filter_of
+
+    for machine in MACHINES.values():
+        program = filter_of(machine, {1, 4321})
+        lines = list(struct.iter_unpack("=HBBI", program))
+        assert len(lines) < 4096  # the kernel's limit
+        assert sum(line[3] == REFUSE for line in lines) == 3 + 4 * 11 + 2 * (1 + 4)
+        assert {line[3] for line in lines} >= {4321, 2**32 - 4321, 2**32 - 1, *machine.refused}

@@ -1,4 +1,4 @@
-"""Leaves the helper process to the system's first process, out of its family."""
+"""Leaves a process that computes to the system's first process, out of its family."""
 
 import os
 

@@ -1,0 +1,113 @@
+"""System calls that a candidate's process gives up, by a seccomp filter; Linux on x86-64 and ARM64.
+
+Sockets reach other machines and services, and whoever changes the scheduling of accel-bench slows
+down all later runs, the reference's too. Landlock knows neither.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+ALLOW, REFUSE, ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+"""What a filter returns: the call goes on, or fails with EPERM or ENOSYS."""
+
+LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+"""Codes of BPF: load a word of the call, compare it with a constant, return."""
+
+NUMBER, ARCHITECTURE = 0, 4
+FOREIGN_ABI = 0x40000000
+"""Numbers of calls from here on belong to another interface (x32)."""
+
+PRIO_USER, IOPRIO_WHO_USER = 2, 3
+
+
+class Machine(NamedTuple):
+    """Numbers of one architecture."""
+
+    audit: int
+    refused: Sequence[int]
+    """Calls that are refused: socket, io_uring_setup, ptrace."""
+
+    of_process: Sequence[int]
+    """Calls whose first argument names a process: kill, tkill, tgkill, rt_sigqueueinfo,
+    rt_tgsigqueueinfo, pidfd_open, sched_setparam, sched_setscheduler, sched_setaffinity,
+    sched_setattr, prlimit64."""
+
+    priorities: Sequence[tuple[int, int]]
+    """Calls whose second argument does, each with the first one that names a user instead:
+    setpriority, ioprio_set."""
+
+
+MACHINES = {
+    "x86_64": Machine(
+        0xC000003E,
+        (41, 425, 101),
+        (62, 200, 234, 129, 297, 434, 142, 144, 203, 314, 302),
+        ((141, PRIO_USER), (251, IOPRIO_WHO_USER)),
+    ),
+    "aarch64": Machine(
+        0xC00000B7,
+        (198, 425, 117),
+        (129, 130, 131, 138, 240, 434, 118, 119, 122, 274, 261),
+        ((140, PRIO_USER), (30, IOPRIO_WHO_USER)),
+    ),
+}
+
+
+def refuse_calls() -> bool:
+    """Refuse the calls to this thread and all that it starts; return whether the kernel does.
+
+    `prctl(PR_SET_NO_NEW_PRIVS)` comes before.
+    """
+    machine = MACHINES.get(platform.machine())
+    if machine is None:
+        return False
+    program = filter_of(machine, ancestors())
+    lines = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(lines))
+    libc = ctypes.CDLL(None, use_errno=True)
+    found: int = libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(header), 0, 0)
+    return found == 0
+
+
+def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
+    """Return the program of a filter, 8 bytes an instruction; it protects these processes."""
+    processes = sorted({one & 0xFFFFFFFF for pid in protected for one in (pid, -pid)})
+    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, machine.audit), (RETURN, 0, 0, ABSENT)]
+    lines += [(LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, FOREIGN_ABI), (RETURN, 0, 0, ABSENT)]
+    for call in machine.refused:
+        lines += [(EQUALS, 0, 1, call), (RETURN, 0, 0, REFUSE)]
+    for call in machine.of_process:
+        lines += _unless(call, [(0, processes)])
+    for call, of_user in machine.priorities:
+        lines += _unless(call, [(0, [of_user]), (1, processes)])
+    lines.append((RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+
+
+def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, ...]]:
+    """Return lines that refuse a call if an argument has one of the values."""
+    lines: list[tuple[int, ...]] = []
+    for argument, values in refused:
+        lines.append((LOAD, 0, 0, 16 + 8 * argument))
+        for value in values:
+            lines += [(EQUALS, 0, 1, value), (RETURN, 0, 0, REFUSE)]
+    return [(EQUALS, 0, len(lines), call), *lines, (LOAD, 0, 0, NUMBER)]
+
+
+def ancestors() -> set[int]:
+    """Return ids of all processes above this one, and of their groups."""
+    found, pid = {1}, os.getppid()
+    while pid > 0:
+        found |= {pid, os.getpgid(pid)}
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
+        pid = int(fields[1])
+    return found - {0}
