@@ -294,8 +294,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         made = dataset_of(samples, vocab_size, longest)
         if made.sequence_length > longest and self.answered("build_batches"):
             raise ScenarioError(
-                f"a sample has {made.sequence_length} tokens, and the stack {self.stack!r} was made "
-                f"for {longest} at most: cut the samples, or give accelerate "
+                f"a sample has {made.sequence_length} tokens, and the stack {self.stack!r} was "
+                f"made for {longest} at most: cut the samples, or give accelerate "
                 f"overrides={{'data.sequence_length': {made.sequence_length}}}"
             )
         return made

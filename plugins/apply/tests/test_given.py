@@ -87,7 +87,7 @@ def test_a_wrapped_or_compiled_module_is_refused_with_the_way_out() -> None:
     for model, reason in (
         (
             torch.nn.DataParallel(small_llama()),
-            r"wrapped already \(DataParallel\): give accelerate",
+            r"wrapped already \(DataParallel\): give",
         ),
         (torch.compile(small_llama(), backend="eager"), "is compiled already"),
         (in_place, "is compiled already"),
@@ -167,7 +167,7 @@ def test_a_sample_longer_than_the_stack_was_made_for_is_refused() -> None:
     with accel_bench.accelerate(small_llama(), "padding-free", overrides=shorter) as accelerated:
         with pytest.raises(ScenarioError, match=r"has 40 tokens, .* made for 32 at most: cut"):
             accelerated.collate(long)
-        with pytest.raises(ScenarioError, match="'data.sequence_length': 40"):
+        with pytest.raises(ScenarioError, match=r"'data.sequence_length': 40"):
             next(accelerated.batches(long))
     with accel_bench.accelerate(small_llama(), overrides=shorter) as accelerated:
         assert accelerated.collate(long)["input_ids"].shape == (1, 40)

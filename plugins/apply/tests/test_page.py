@@ -99,6 +99,38 @@ def test_the_code_of_the_page_trains_with_trl(tmp_path: Path) -> None:
     assert len(losses) == 3 and len(set(losses)) == 1, found
 
 
+TRLS_OWN = """
+usual = SFTConfig(
+    output_dir="out", max_steps=3, per_device_train_batch_size=4, report_to="none", logging_steps=1,
+    use_cpu=True, save_strategy="no", disable_tqdm=True, bf16=False,
+)
+assert usual.gradient_checkpointing
+graphs = [{"use": "torch-compile", "backend": "aot_eager"}]
+for stack in (graphs, "activation-checkpointing-selective"):
+    trainer = SFTTrainer(
+        new_model(), usual, train_dataset=data, processing_class=tokenizer,
+        callbacks=[AccelerateCallback(stack)],
+    )
+    try:
+        trainer.train()
+        show(trainer)
+    except ScenarioError as error:
+        print(error)
+"""
+"""Training with TRL's defaults, which recompute activations."""
+
+
+@pytest.mark.skipif(not TRAINERS, reason="ACCEL_BENCH_TRAINERS names no environment with TRL")
+def test_checkpointing_of_trl_is_its_own_or_the_stacks(tmp_path: Path) -> None:
+    imports = "from accel_bench.errors import ScenarioError"
+    imports += "\nfrom accel_bench_apply import AccelerateCallback"
+    program = "\n".join([SCRIPT, imports, TRLS_OWN])
+    found = output_of(program, tmp_path, str(Path(TRAINERS) / "bin" / "python"))
+    plain, compiled = (line for line in found.splitlines() if line.startswith("["))
+    assert compiled == plain
+    assert "Trainer's activation_checkpointing would do it again; set it to False" in found
+
+
 def test_each_argument_and_attribute_stands_on_the_page() -> None:
     import inspect
 
@@ -107,7 +139,7 @@ def test_each_argument_and_attribute_stands_on_the_page() -> None:
     text = (ROOT / "docs" / "apply.md").read_text(encoding="utf8")
     names = [*inspect.signature(accel_bench.accelerate).parameters]
     members = {"batches", "check", "collate", "effective", "evidence", "loss", "model", "optimizer"}
-    members |= {"autocast", "trainer_callback", "unwrapped"}
+    members |= {"autocast", "stepped", "trainer_callback", "unwrapped"}
     assert members <= {*dir(AcceleratedModel)}
     missing = [name for name in names if f"`{name}`" not in text and f"{name}," not in text]
     assert missing + [name for name in members if f"`.{name}" not in text] == []

@@ -220,5 +220,5 @@ def test_clipping_that_a_stack_takes_back_is_refused_with_trainers(
     losses: Any, arguments: Any
 ) -> None:
     callback = AccelerateCallback({"set": {"train.max_grad_norm": None}})
-    with pytest.raises(ScenarioError, match="max_grad_norm is None by the stack, .* makes it 1.0"):
+    with pytest.raises(ScenarioError, match=r"max_grad_norm is None by the stack, .* makes it 1.0"):
         losses(small_llama(), arguments(), callbacks=[callback])
