@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # As an optimizer does: once here in the place of once in each process.
+import torch.distributed.fsdp
 
 STEPS = 5
 
@@ -279,6 +280,18 @@ def two_ranks_without_variables() -> None:
         os.wait()
 
 
+def fully_sharded() -> None:
+    rank = int(not os.fork())
+    where = Path(sys.argv[1], "fully_sharded", "rendezvous").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+    whole = torch.distributed.fsdp.FullyShardedDataParallel
+    model = whole(layers(), device_id=torch.device("cpu"), use_orig_params=True)
+    train_layers(model, [torch.optim.SGD(model.parameters(), lr=0.1)])
+    torch.distributed.destroy_process_group()
+    if not rank:
+        os.wait()
+
+
 def no_room() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))
@@ -335,6 +348,7 @@ CASES = [
     loss_of_two_parts,
     best_weights_loaded,
     two_ranks_without_variables,
+    fully_sharded,
     no_room,
     scaled,
     in_a_fork,

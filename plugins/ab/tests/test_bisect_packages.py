@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,66 @@ def test_ends_that_disagree_with_themselves_change_at_once() -> None:
     old, new = {"a": package("1", "b==1"), "b": package("1")}, {"a": package("2", "b==9"),
                                                                "b": package("2")}  # fmt: skip
     assert order_changes(["a", "b"], old, new) == [["a", "b"]]
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two lock files as pip-compile writes them, and the index of their packages.
+
+    One pins a pydantic that accel-bench itself refuses.
+    """
+    index = tmp_path / "index"
+    index.mkdir()
+    for number in (1, 2):
+        wheel(index, "made", f"{number}.0", f"VALUE = {number}\n", "pydantic<2")
+        wheel(index, "pydantic", f"1.{number}", "")
+        lines = []
+        for pin in (f"made=={number}.0", f"pydantic==1.{number}"):
+            built = index / f"{pin.replace('==', '-')}-py3-none-any.whl"
+            lines.append(f"{pin} \\\n    --hash=sha256:{sha256(built.read_bytes()).hexdigest()}")
+        (tmp_path / f"{number}.lock").write_text("# by pip-compile\n" + "\n".join(lines) + "\n")
+    monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    return "1.lock..2.lock"
+
+
+PRINTS = """\
+import made
+from importlib.metadata import distributions
+print(f"value={made.VALUE}", *sorted(one.name for one in distributions()))
+"""
+
+
+@pytest.mark.release
+def test_a_command_runs_in_the_environments_of_two_lock_files_and_nothing_else(
+    tmp_path: Path, locks: str
+) -> None:
+    (tmp_path / "work.py").write_text(PRINTS)
+    figures = ["--metric", r"value=value=(\d) made pydantic$"]
+    words = ["--by", "wall", "--rounds", "1", "--format", "json", *figures]
+    done = call("ab", "--env", locks, *words, "--", "python", "work.py", folder=tmp_path)
+    assert done.code == 0, done.err
+    found = {
+        row["stack"]: {one["name"]: one["value"] for one in row["metrics"]}["value"]
+        for row in json.loads(done.out)["experiments"]
+    }
+    assert found == {"1": 1.0, "2": 2.0}
+
+
+def test_a_changed_script_is_another_search(tmp_path: Path, locks: str) -> None:
+    script = tmp_path / "work.py"
+    words = ["--by", "wall", "--max-runs", "2", "--format", "json"]
+
+    def bisect() -> tuple[int, bool]:
+        done = call("bisect", locks, *words, "--", "python", "work.py", folder=tmp_path)
+        return json.loads(done.out)["runs"], "goes on after 2 runs" in done.err
+
+    script.write_text(PRINTS)
+    assert bisect() == (2, False)
+    assert bisect() == (2, True)
+    script.write_text(f"{PRINTS}print('more')")
+    assert bisect() == (2, False)
 
 
 @pytest.mark.release

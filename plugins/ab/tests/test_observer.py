@@ -142,6 +142,13 @@ def test_weights_that_are_loaded_after_the_last_step_are_no_update(
     assert {*found.ranks[0].facts["updates"]} == {"1", "2"}
 
 
+def test_shards_of_weights_are_not_compared_with_weights(attempts: dict[str, Observed]) -> None:
+    found = attempts["fully_sharded"]
+    assert len(found.steps) == 10
+    assert found.unseen["update"] == "the weights lie on several ranks"
+    assert found.ranks[0].facts["updates"] == {}
+
+
 def test_ranks_are_those_of_the_process_group(attempts: dict[str, Observed]) -> None:
     found = attempts["two_ranks_without_variables"]
     assert [rank.facts["rank"] for rank in found.ranks] == [0, 1]
