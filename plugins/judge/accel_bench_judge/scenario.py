@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accel_bench.errors import ScenarioError
+from accel_bench_judge.step_files import CANDIDATE, REFERENCE, check_file
 
 TASK, ENGINE = "training-step", "judged-step"
 REFERENCE_STACK = "reference"
@@ -15,24 +17,39 @@ WARMUP = 3
 """Steps of each run before the measured ones; the one whose FLOPs are counted is before them."""
 
 
+def stack_names(candidates: Sequence[Path]) -> list[str]:
+    """Return the files' names, with as many of their folders as it takes to tell them apart.
+
+    Raises ScenarioError for a file that is given twice.
+    """
+    paths = [path.resolve() for path in candidates]
+    for parts in range(1, max(len(path.parts) for path in paths) + 1):
+        names = [name_of(path, parts) for path in paths]
+        if len({REFERENCE_STACK, *names}) > len(names):
+            return names
+    raise ScenarioError("a candidate is given twice; name each file once")
+
+
+def name_of(path: Path, parts: int) -> str:
+    """Return the last parts of a path as a stack may be called."""
+    text = re.sub(r"[^A-Za-z0-9._+-]", "-", "-".join(path.with_suffix("").parts[-parts:]))
+    return re.sub(r"^[^A-Za-z0-9]+", "", text[-64:]) or "step"
+
+
 def judge_scenario(
     reference: Path, candidates: Sequence[Path], steps: int, rounds: int, fewer_flops: bool
 ) -> dict[str, Any]:
-    """Return the scenario. Raises ScenarioError for files that cannot be told apart."""
-    for path in (reference, *candidates):
-        if not path.is_file():
-            raise ScenarioError(f"{path} is no file")
-    names = [path.stem for path in candidates]
-    if len({REFERENCE_STACK, *names}) <= len(names):
-        names = [str(path) for path in candidates]
-    if len({REFERENCE_STACK, *names}) <= len(names):
-        raise ScenarioError("a candidate is given twice; name each file once")
+    """Return the scenario. Raises ScenarioError for a file without a function, or given twice."""
+    check_file(reference, REFERENCE)
+    for path in candidates:
+        check_file(path, CANDIDATE)
+    names = stack_names(candidates)
     files: Mapping[str, Path] = {
         REFERENCE_STACK: reference,
         **dict(zip(names, candidates, strict=True)),
     }
     return {
-        "name": f"judge.{reference.stem}",
+        "name": f"judge.{name_of(reference, 1)}",
         "description": f"Do {', '.join(names)} train as {reference.name} does, and faster?",
         "task": {"use": TASK},
         "model": {"use": "none", "id": reference.stem},

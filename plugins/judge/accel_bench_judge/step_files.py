@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
+import symtable
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +32,27 @@ def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> M
     if missing := [name for name in functions if not callable(getattr(module, name, None))]:
         raise ScenarioError(f"{path} defines no function {' and no '.join(missing)}")
     return module
+
+
+def check_file(path: Path, functions: tuple[str, ...]) -> None:
+    """Read a file without running it. Raises ScenarioError if a function is missing.
+
+    What `import *` brings is not known.
+    """
+    if not path.is_file():
+        raise ScenarioError(f"{path} is no file")
+    try:
+        source = path.read_text(encoding="utf8")
+        tree, table = ast.parse(source), symtable.symtable(source, str(path), "exec")
+    except (SyntaxError, ValueError) as error:
+        raise ScenarioError(f"{path} is no Python file: {error}") from None
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    if any(name.name == "*" for node in imports for name in node.names):
+        return
+    symbols = table.get_symbols()
+    bound = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
+    if missing := [name for name in functions if name not in bound]:
+        raise ScenarioError(f"{path} defines no function {' and no '.join(missing)}")
 
 
 def digest_of(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from accel_bench_judge.scenario import judge_scenario
 
 from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.scenario.find import find_drafts
 from accel_bench.testing import run_program
 
 PAGE = Path(__file__).parents[3] / "docs" / "judge.md"
@@ -38,10 +42,13 @@ def test_the_files_of_the_page_are_judged(tmp_path: Path) -> None:
     assert "the reference's" in half["reasons"][0]
 
 
+SIGNATURE = "make_model = make_batch = make_optimizer = step = print\n"
+
+
 def files(folder: Path, *names: str) -> list[Path]:
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("")
+        (folder / name).write_text(SIGNATURE)
     return [folder / name for name in names]
 
 
@@ -49,9 +56,18 @@ def scenario(reference: Path, *candidates: Path) -> dict[str, Any]:
     return judge_scenario(reference, candidates, steps=3, rounds=1, fewer_flops=False)
 
 
-def test_candidates_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
-    reference, one, other = files(tmp_path, "reference.py", "a/step.py", "b/step.py")
-    assert list(scenario(reference, one, other)["stacks"]) == ["reference", str(one), str(other)]
+def test_candidates_of_one_name_are_called_by_their_folders_too(tmp_path: Path) -> None:
+    names = ("reference.py", "a/step.py", "b/step.py", "b/my step.py", "b/_.py")
+    reference, *others = files(tmp_path, *names)
+    found = scenario(reference, *others)
+    assert list(found["stacks"]) == ["reference", "a-step", "b-step", "b-my-step", "b-_"]
+    (planned, *_) = find_drafts([found])
+    make_plan(planned, read_machine(), PlanRequest())  # which accepts the names
+
+
+def test_a_candidate_called_reference_is_told_apart(tmp_path: Path) -> None:
+    reference, other = files(tmp_path, "reference.py", "other/reference.py")
+    assert list(scenario(reference, other)["stacks"]) == ["reference", "other-reference"]
 
 
 def test_a_missing_file_and_a_file_given_twice_are_errors(tmp_path: Path) -> None:
@@ -60,6 +76,26 @@ def test_a_missing_file_and_a_file_given_twice_are_errors(tmp_path: Path) -> Non
         scenario(reference, tmp_path / "none.py")
     with pytest.raises(ScenarioError, match="twice"):
         scenario(reference, one, one)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def prepare(model, optimizer): pass", "defines no function step"),
+        ("if True:\n    from elsewhere import step", ""),
+        ("from elsewhere import *", ""),
+        ("def step(:", "no Python file"),
+        ("\0", "no Python file"),
+    ],
+)
+def test_a_candidate_without_a_step_is_refused_before_anything_starts(
+    source: str, message: str, tmp_path: Path
+) -> None:
+    reference, one = files(tmp_path, "reference.py", "one.py")
+    one.write_text(source)
+    context = pytest.raises(ScenarioError, match=message) if message else nullcontext()
+    with context:
+        scenario(reference, one)
 
 
 @pytest.mark.parametrize(
