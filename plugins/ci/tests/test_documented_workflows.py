@@ -109,6 +109,43 @@ def test_an_unchanged_branch_passes_and_leaves_a_comment(repository: Repository)
     assert "branch against base" in comment
 
 
+def test_a_second_job_in_a_kept_folder_makes_the_work_tree_again(repository: Repository) -> None:
+    cleaned = repository.run("git clean -ffdxq -e .ci/base -e .ci/branch && ls .ci")
+    assert cleaned.stdout.split() == ["base", "branch"]  # as `checkout` leaves it
+    done = repository.run(github()["base"])
+    assert done.returncode == 0, done.stderr
+    assert (repository.folder / ".ci" / "source" / "gate.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("fork", "written", "warned"),
+    [("true", False, False), ("false", True, False), ("false", True, True)],
+)
+def test_a_comment_makes_no_job_red(
+    fork: str, written: bool, warned: bool, repository: Repository
+) -> None:
+    (repository.folder / "comment.md").write_text("## gate: passed\n")
+    (repository.folder / "asked").unlink(missing_ok=True)
+    stub = repository.folder / "gh"
+    stub.write_text(f'#!/bin/sh\necho "$@" > asked\nexit {int(warned)}\n')
+    stub.chmod(0o755)
+    step = github()["comment"].replace("${{ github.event.number }}", "7")
+    variables = f'export PATH="$PWD:$PATH" FORK={fork} GITHUB_STEP_SUMMARY=summary.md'
+    done = repository.run(f"{variables}\n{step}")
+    stub.unlink()
+    assert done.returncode == 0, done.stderr
+    assert (repository.folder / "asked").is_file() == written
+    assert ("::warning::" in done.stdout) == warned
+    assert "gate: passed" in (repository.folder / "summary.md").read_text()
+
+
+def test_the_comment_waits_for_its_file_and_no_token_is_left_to_the_branch() -> None:
+    steps = workflow(".github/workflows/speed.yml")["jobs"]["gate"]["steps"]
+    assert "hashFiles('comment.md')" in steps[-1]["if"]
+    assert steps[0]["with"]["persist-credentials"] is False
+    assert [step["name"] for step in steps if "GH_TOKEN" in step.get("env", {})] == ["comment"]
+
+
 def test_an_open_gate_is_a_warning_and_a_slower_one_is_red(repository: Repository) -> None:
     gate = github()["gate"]
     stub = repository.folder / "accel-bench"
@@ -116,10 +153,17 @@ def test_an_open_gate_is_a_warning_and_a_slower_one_is_red(repository: Repositor
     stub.chmod(0o755)
     ends = {
         code: repository.run(f'export PATH="$PWD:$PATH" CODE={code}\n{gate}')
-        for code in (0, 1, 2, 4, 5)
+        for code in (0, 1, 2, 3, 4, 5)
     }
     stub.unlink()
-    assert {code: done.returncode for code, done in ends.items()} == {0: 0, 1: 1, 2: 2, 4: 4, 5: 0}
+    assert {code: done.returncode for code, done in ends.items()} == {
+        0: 0,
+        1: 1,
+        2: 2,
+        3: 3,
+        4: 4,
+        5: 0,
+    }
     assert "::warning::" in ends[5].stdout
     assert workflow(".gitlab-ci.yml")["gate"]["allow_failure"] == {"exit_codes": 5}
 
