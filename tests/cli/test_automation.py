@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
+from analysis_factory import make_result
 from cli.program import NULLS, call
 
 DOCS = Path(__file__).parents[2] / "docs"
+SLOW = "engine: {use: null, step_seconds: 0.1"
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -66,7 +73,10 @@ def test_the_lines_that_the_page_shows_have_its_keys() -> None:
 def test_a_failed_run_says_so_in_its_line(tmp_path: Path) -> None:
     (tmp_path / "nulls.yaml").write_text(NULLS.replace("other: []", "other: [{use: missing}]"))
     done = call("run", "nulls.yaml", "--progress", "json", folder=tmp_path)
-    assert done.code == 2
+    (error,) = map(json.loads, done.err.splitlines())
+    check(error)
+    assert (done.code, error["event"]) == (2, "error")
+    assert "missing" in error["reason"] and not error["reason"].startswith("error")
     (tmp_path / "nulls.yaml").write_text(NULLS)
     options = ("--timeout", "0.001", "--progress", "json", "--format", "json")
     done = call("run", "nulls.yaml", *options, folder=tmp_path)
@@ -77,6 +87,56 @@ def test_a_failed_run_says_so_in_its_line(tmp_path: Path) -> None:
     assert all(event["reasons"] and event["tokens_per_second"] is None for event in ended)
     for event in ended:
         check(event)
+
+
+def test_what_a_command_says_beside_its_results_is_a_line_too(tmp_path: Path) -> None:
+    (tmp_path / "nulls.yaml").write_text(NULLS.replace("engine: {use: null", SLOW))
+    options = ("--fail-if-slower", "1%", "--progress", "json", "--format", "json")
+    done = call("run", "nulls.yaml", *options, folder=tmp_path)
+    assert done.code == 5, done.err
+    events = [json.loads(line) for line in done.err.splitlines()]
+    for event in events:
+        check(event)
+    assert "round" in events[-1]["reason"] and events[-1]["event"] == "note"
+
+
+def test_an_option_decides_for_its_own_command_alone(tmp_path: Path) -> None:
+    call("run", "none.yaml", "--progress", "json", folder=tmp_path)
+    assert call("run", "none.yaml", folder=tmp_path).err.startswith("error: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_each_line_is_json_to_the_end_when_a_signal_ends_the_program(
+    number: int, tmp_path: Path
+) -> None:
+    (tmp_path / "nulls.yaml").write_text(NULLS.replace("engine: {use: null", SLOW + "00"))
+    command = [sys.executable, "-m", "accel_bench", "run", "nulls.yaml", "--progress", "json"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stderr
+        events = []
+        for line in program.stderr:
+            events.append(json.loads(line))
+            check(events[-1])
+            if events[-1]["event"] == "running" and program.poll() is None:
+                program.send_signal(number)
+    assert program.returncode == 128 + number
+    assert events[-1]["event"] == "ended" and events[-1]["status"] == "interrupted"
+
+
+def test_the_end_of_a_run_is_printed_though_ctrl_c_came_while_a_line_was(capsys: Any) -> None:
+    from accel_bench.cli import progress
+    from accel_bench.testing import make_experiment
+
+    reporter = progress.make_reporter(quiet=False, form="json")
+    planned = type("Planned", (), {"experiment": make_experiment()})()
+    plan = type("Plan", (), {"file": planned.experiment.scenario})()
+    with patch.object(progress, "print_event", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            reporter.on_plan(plan, 1, None)
+    reporter.on_result(planned, "round 1 of 1", make_result())
+    assert json.loads(capsys.readouterr().err)["event"] == "ended"
 
 
 def test_dropped_stacks_and_warnings_are_lines_too(capsys: Any) -> None:

@@ -77,7 +77,7 @@ def main() -> None:
 def _print_error(error: Exception) -> None:
     from accel_bench.cli.output import print_aside  # `--help` needs no tables
 
-    print_aside(f"error: {printable(str(error))}")
+    print_aside(printable(str(error)), "error")
 
 
 QUICK_SECONDS = 2.0

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from accel_bench.cli.output import AnyFormat
+from accel_bench.cli.output import AnyFormat, as_events
 from accel_bench.documents.program import DEFAULT_RESULTS, RESULTS
 from accel_bench.errors import ScenarioError
 
@@ -168,6 +168,7 @@ def takes(
 
     def decorate(function: Callable[[OptionsT], int | None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
+            as_events.set(values.get("progress") == "json")
             raise typer.Exit(function(model(**values)) or 0)
 
         command.__doc__ = function.__doc__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,9 @@ AT_ONCE = 1000
 
 _wide: ContextVar[bool] = ContextVar("wide", default=False)
 """True while a command with `--wide` runs."""
+
+as_events: ContextVar[bool] = ContextVar("as_events", default=False)
+"""True for a command with `--progress json`, whose messages are events too."""
 
 
 def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,8 +83,16 @@ def print_text(text: str, end: str = "\n") -> None:
     print(text, end=end, flush=True)
 
 
-def print_aside(text: str) -> None:
-    """Print a message that is no result on stderr; a terminal wraps it at blanks."""
+def print_event(event: str, **keys: Any) -> None:
+    """Print one line of JSON on stderr; docs/automation.md says which keys it has."""
+    typer.echo(json.dumps({"event": event, **keys}), err=True)
+
+
+def print_aside(text: str, event: str = "note") -> None:
+    """Print a message that is no result on stderr, wrapped on a terminal; see `as_events`."""
+    if as_events.get():
+        return print_event(event, reason=text)
+    text = text if event == "note" else f"{event}: {text}"
     if sys.stderr.isatty():
         from accel_bench.report.render_terminal import wrapped
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from dataclasses import asdict, replace
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -16,6 +14,7 @@ from rich.text import Text
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.wording import count, duration, rate
 from accel_bench.api.progress import CallbackReporter, RunProgress
+from accel_bench.cli.output import print_event
 from accel_bench.documents.escaping import plain
 from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
@@ -40,10 +39,8 @@ class LineReporter(Reporter):
         for notice in plan.notices:
             self._print(f"notice: {notice}")
         for planned in plan.planned:
-            if planned.skipped:
-                self._print(
-                    f"skipped {planned.experiment.stack.name}: {'; '.join(planned.skipped)}"
-                )
+            if reasons := "; ".join(planned.skipped):
+                self._print(f"skipped {planned.experiment.stack.name}: {reasons}")
         done = "" if runs else "; all rounds are complete, nothing is run"
         self._print(f"{plan.file.name}: {count(runs, 'run')}{done}")
         # Plans that run side by side are all announced before the first run.
@@ -77,9 +74,7 @@ class LineReporter(Reporter):
         self._print(f"warning: {text}")
 
     def _left(self) -> str:
-        if not self._ended:
-            return ""
-        return f"({duration(self._seconds_left())} left)"
+        return f"({duration(self._seconds_left())} left)" if self._ended else ""
 
     def _seconds_left(self) -> float:
         return self._seconds / self._ended * max(0, self._runs - self._ended)
@@ -123,12 +118,11 @@ class LiveReporter(LineReporter):
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
         """Show phase, step, speed, and observers' texts about the devices."""
-        name = planned.experiment.stack.name
-        parts = [what, name, progress.phase, f"step {progress.step}"]
-        pace, unit = self._rate(planned, progress), planned.experiment.scenario.counts
-        parts += [f"{rate(pace)} {unit}/s"] if pace else []
-        parts += [progress.live] if progress.live else []
-        self._parts = parts
+        name, unit = planned.experiment.stack.name, planned.experiment.scenario.counts
+        pace = self._rate(planned, progress)
+        speed = f"{rate(pace)} {unit}/s" if pace else ""
+        parts = (what, name, progress.phase, f"step {progress.step}", speed, progress.live)
+        self._parts = [part for part in parts if part]
 
     def close(self) -> None:
         """Erase the line that was updated in place."""
@@ -166,44 +160,36 @@ def _key(planned: Planned) -> str:
 
 
 class JsonReporter(CallbackReporter):
-    """Reporter that prints one line of JSON on stderr for each event; docs/automation.md says which
-    keys it has."""
+    """Reporter that prints one line of JSON on stderr for each event."""
 
-    def __init__(self) -> None:
-        super().__init__(_print_event)
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
+        """Print the end of a run, also of one that Ctrl-C ended while a line was printed."""
+        self.raised = None
+        super().on_result(planned, what, result)
 
     def on_drop(self, planned: Planned, reason: str) -> None:
         """Print the reason why a stack runs no more rounds."""
-        _print_json({"event": "dropped", "stack": planned.experiment.stack.name, "reason": reason})
+        print_event("dropped", stack=planned.experiment.stack.name, reason=reason)
 
     def on_warning(self, text: str) -> None:
         """Print a warning."""
-        _print_json({"event": "warning", "reason": text})
+        print_event("warning", reason=text)
 
 
-def _print_event(progress: RunProgress) -> None:
+def _print_progress(progress: RunProgress) -> None:
     shown = asdict(replace(progress, result=None))
     del shown["result"]
     if (result := progress.result) is not None:
-        speed = run_throughput(result)
         shown |= {"status": result.status.value, "seconds": result.seconds}
         shown |= {"reasons": result.reasons, "experiment_id": result.experiment.id}
-        shown["tokens_per_second"] = speed.tokens_per_second if speed else None
-    _print_json(shown)
-
-
-def _print_json(event: dict[str, Any]) -> None:
-    print(json.dumps(event), file=sys.stderr, flush=True)
+        shown["tokens_per_second"] = getattr(run_throughput(result), "tokens_per_second", None)
+    print_event(**shown)
 
 
 def make_reporter(quiet: bool, form: str = "text") -> Reporter:
-    """Return a live line on a terminal, plain lines elsewhere, nothing with `quiet`; lines of JSON
-    for the form `json`."""
+    """Return a live line on a terminal, else plain lines; JSON if asked, nothing with `quiet`."""
+    if quiet or form == "json":
+        return Reporter() if quiet else JsonReporter(_print_progress)
     console = Console(stderr=True, highlight=False)
-    if quiet:
-        return Reporter()
-    if form == "json":
-        return JsonReporter()
-    if console.is_terminal and sys.stderr.isatty():
-        return LiveReporter(console)
-    return LineReporter(console)
+    on_terminal = console.is_terminal and sys.stderr.isatty()
+    return LiveReporter(console) if on_terminal else LineReporter(console)

@@ -121,9 +121,8 @@ def run_plans(
         raise NothingToRunError(plans[0].nothing)
     if options.dry_run:
         return 0
-    for plan in plans:
-        if plan.nothing:
-            print_aside(f"not run: {plain(plan.nothing)}")
+    for nothing in filter(None, (plan.nothing for plan in plans)):
+        print_aside(f"not run: {plain(nothing)}")
     ended: list[Measured] = []
 
     def show_all(measured: Measured) -> None:
@@ -193,8 +192,8 @@ def print_failures(store: Store, sessions: Sequence[Session]) -> None:
     for session in sessions:
         for result in store.results(session=session.id):
             ended = result.status.completed or result.status is Status.INTERRUPTED
-            calls = result.experiment.scenario.calls_alone
-            ended = ended or (calls and result.status is Status.OOM)  # that is an answer
+            if result.status is Status.OOM and result.experiment.scenario.calls_alone:
+                continue  # that is an answer
             if ended or result.experiment.id in shown:
                 continue
             shown.add(result.experiment.id)

@@ -206,11 +206,11 @@ class SweepPointRun:
             update_bytes=self._changes.room(root, shared) if purpose == "measure" else 0,
             observers=self._plan.request.observers if purpose == "measure" else (),
         )
-        changed = made.job.update_path()
         stored: list[Result] = []
 
         def keep(result: Result) -> Result:
-            return self._keep(folder, self._changes.add(changed, result, shared), purpose, stored)
+            changed = self._changes.add(made.job.update_path(), result, shared)
+            return self._keep(folder, changed, purpose, stored)
 
         try:
             with attempt_in_progress(folder):
@@ -226,6 +226,10 @@ class SweepPointRun:
                     lambda progress: session.reporter.on_progress(planned, what, progress),
                     keep,
                 )
+        except KeyboardInterrupt:
+            for one in stored:
+                session.reporter.on_result(planned, what, one)
+            raise
         finally:
             for one in stored:
                 session.trackers.record(one)
@@ -243,8 +247,7 @@ class SweepPointRun:
 
         Raises NodesChangedError for replaced nodes. The main thread has no other part to run on.
         """
-        is_ready = getattr(self.place, "is_ready", None)
-        found = is_ready is None or is_ready()
+        found = getattr(self.place, "is_ready", lambda: True)()
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         if self.stop is not None and not found:
@@ -254,8 +257,7 @@ class SweepPointRun:
 
     def _nodes_now(self) -> tuple[str, ...]:
         """Return the names of the allocation's nodes; empty without an allocation."""
-        names = getattr(self.place, "node_names", None)
-        return tuple(names()) if names else ()
+        return tuple(getattr(self.place, "node_names", tuple)())
 
     def _keep(self, folder: Path, result: Result, purpose: str, added: list[Result]) -> Result:
         """Store a run, or a failed preparation, and add it to `added`; return it without

@@ -15,7 +15,7 @@ import yaml
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.options import MeasureOptions, Names, takes
-from accel_bench.cli.output import AnyFormat, print_report, print_text
+from accel_bench.cli.output import AnyFormat, print_aside, print_report, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.escaping import plain, printable
 from accel_bench.machine.devices import AUTO
@@ -152,5 +152,5 @@ def _installed() -> OpRegistry:
     """Return the installed benchmarks and executors; print a warning for each unusable one."""
     found = read_installed()
     for one in (*found.benchmarks.unusable, *found.executors.unusable):
-        print(plain(f"warning: {one.problem}"), file=sys.stderr)
+        print_aside(plain(one.problem), "warning")
     return found

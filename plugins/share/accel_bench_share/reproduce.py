@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.options import MeasureOptions, takes
-from accel_bench.cli.output import print_aside, print_report
+from accel_bench.cli.output import as_events, print_aside, print_report
 from accel_bench.cli.request import Invocation, parse_overrides, plan_request, print_failures
 from accel_bench.documents.escaping import plain
 from accel_bench.errors import NothingToRunError
@@ -92,7 +92,11 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
     ]
     differing = differences(there, facts(machine, here))
     report = Report([differences_section(differing)])
-    typer.echo(render_report(report, "table").rstrip("\n"), err=True)
+    table = render_report(report, "table").rstrip("\n")
+    if as_events.get():
+        print_aside(table)
+    else:
+        typer.echo(table, err=True)
 
 
 def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocation) -> int:
