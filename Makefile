@@ -47,6 +47,10 @@ OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.
 # would be found by every run.
 TRAINERS := $(VENV)-trainers
 
+# Trainers that pin other versions than ours: their wheels are read, and nothing of them is installed.
+WHEELS := $(VENV)-wheels
+OTHERS := axolotl==0.19.0 llamafactory==0.9.5 torchtitan==0.3.0 torchtune==0.6.1
+
 # vLLM pins torch, transformers and more: its packages come before those of the ordinary environment.
 # The index has torchvision and its like for CUDA's torch alone; transformers would import them.
 VLLM := $(VENV)-vllm
@@ -94,10 +98,10 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
 
 # What is too long for every change; it needs an index of packages.
-release: $(VENV)/.test $(QUANTIZED)/.done $(TRAINERS)/.done oldest vllm alone
+release: $(VENV)/.test $(QUANTIZED)/.done $(TRAINERS)/.done $(WHEELS)/.done oldest vllm alone
 	$(PIP) -e '.[mlflow,wandb]' datasets gguf trl xllamacpp
 	ACCEL_BENCH_TRAINERS="$(CURDIR)/$(TRAINERS)" ACCEL_BENCH_OLDEST="$(CURDIR)/$(OLDEST)" \
-		$(BIN)/python -m pytest $(PARALLEL) -m release
+		ACCEL_BENCH_WHEELS="$(CURDIR)/$(WHEELS)" $(BIN)/python -m pytest $(PARALLEL) -m release
 	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)
 
 oldest: $(OLDEST)/.done
@@ -160,6 +164,11 @@ $(TRAINERS)/.done: $(VENV)/.test
 	$(TRAINERS)/bin/python $(INSTALL) datasets lightning trl
 	touch $@
 
+$(WHEELS)/.done: $(VENV)/.test
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
+		--only-binary :all: --dest $(WHEELS) $(OTHERS)
+	touch $@
+
 $(VLLM)/.done: $(VENV)/.test
 	$(BIN)/python -m venv --clear --without-pip $(VLLM)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
@@ -182,4 +191,4 @@ pictures: $(VENV)/.test
 	$(BIN)/python tests/pictures.py "$(RESULTS)" quickstart docs
 
 clean:
-	rm -rf $(VENV) $(QUANTIZED) $(TRAINERS) $(OLDEST) $(VLLM)
+	rm -rf $(VENV) $(QUANTIZED) $(TRAINERS) $(WHEELS) $(OLDEST) $(VLLM)

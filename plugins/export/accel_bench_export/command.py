@@ -59,8 +59,8 @@ def export(options: ExportOptions) -> None:
     from accel_bench_export.configuration import configuration
     from accel_bench_export.writing import text_of
 
-    stack, scenario = _chosen(options)
-    found = configuration(options.to, stack, scenario)
+    stack, scenario, remarks = _chosen(options)
+    found = configuration(options.to, stack, scenario, remarks)
     suffix = "py" if found.trainer.form == "python" else "yaml"
     text = text_of(found, str(options.output or f"{options.to}.{suffix}"))
     if options.output is None:
@@ -72,17 +72,20 @@ def export(options: ExportOptions) -> None:
     typer.echo(printable(f"written: {options.output}"))
 
 
-def _chosen(options: ExportOptions) -> tuple[Stack, Scenario | None]:
-    """Return the stack, and the work if one is named. Raises ScenarioError, StoreError."""
+def _chosen(options: ExportOptions) -> tuple[Stack, Scenario | None, list[str]]:
+    """Return the stack, the work if one is named, and sentences on it.
+
+    Raises ScenarioError, StoreError.
+    """
     from accel_bench.errors import ScenarioError
     from accel_bench_export.stacks import stack_alone, stack_in_scenario, stored_stack
 
     if options.run is not None and options.scenario is not None:
         raise ScenarioError("--run and --scenario both name a work; give one of them")
     if options.run is not None:
-        return stored_stack(options.stack, options.run, options.results)
+        return (*stored_stack(options.stack, options.run, options.results), [])
     if options.scenario is not None:
         return stack_in_scenario(options.stack, options.scenario, options.set_ or [])
     if options.set_:
         raise ScenarioError("--set changes the work of a scenario: name it by --scenario")
-    return stack_alone(options.stack), None
+    return stack_alone(options.stack), None, []

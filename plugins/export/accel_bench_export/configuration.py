@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError
 from accel_bench.plugins.manager import load_class
+from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import dotted
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import NO_PLUGIN, Use
@@ -58,21 +60,25 @@ class Configuration:
         return {key: value for part in self.parts for key, value in part.settings.items()}
 
 
-def configuration(name: str, stack: Stack, scenario: Scenario | None) -> Configuration:
+def configuration(
+    name: str, stack: Stack, scenario: Scenario | None, remarks: Sequence[str] = ()
+) -> Configuration:
     """Return a program's configuration of a stack, and of the work of a scenario, if given.
 
-    Without a scenario, it has only the stack's changes. Raises ScenarioError for an unknown
-    program.
+    Without a scenario, it has only the stack's changes. `remarks` are sentences on the work. Raises
+    ScenarioError for an unknown program.
     """
     trainer = read_trainer(name)
     parts = []
     values: dict[str, Any] = {}
     if scenario is not None:
         values = dict(dotted(scenario.model_dump(mode="json")))
-        parts += [*_work_parts(name, trainer, scenario, values)]
+        slots = [slot for slot in SLOTS if slot != "parallel" or not _parallelizes(stack)]
+        parts += [*_work_parts(name, trainer, scenario, slots, remarks)]
     else:
         parts += [_settings_part(name, trainer, stack)]
-    parts += [_use_part(name, trainer, use) for use in stack.uses]
+    work = {} if scenario is None else {"task.use": scenario.task.use}
+    parts += [_use_part(name, trainer, use, **work)[0] for use in stack.uses]
     usage = (one.command for one in trainer.usage if _meant(one.when, values))
     return Configuration(
         name,
@@ -98,17 +104,32 @@ def full_options(use: Use) -> dict[str, Any]:
     return kind.Options.model_validate_json(canonical_json(use.options)).model_dump(mode="json")
 
 
+def _parallelizes(stack: Stack) -> bool:
+    """Return whether a plugin of a stack divides the work, in place of the scenario's."""
+    kinds = []
+    for use in stack.uses:
+        with suppress(PluginError):
+            kinds.append(load_class(use.use))
+    return any("parallelize_model" in dict(marked_methods(kind)) for kind in kinds)
+
+
 def _meant(when: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     return all(values.get(key) == value for key, value in when.items())
 
 
 def _work_parts(
-    name: str, trainer: Trainer, scenario: Scenario, values: Mapping[str, Any]
+    name: str,
+    trainer: Trainer,
+    scenario: Scenario,
+    slots: Sequence[str],
+    remarks: Sequence[str],
 ) -> Iterator[Part]:
     """Yield the work: settings that make the program comparable, sections, slots."""
+    values = dict(dotted(scenario.model_dump(mode="json")))
     yield Part("what makes it train as the scenario does", dict(trainer.always))
-    found = translate(trainer.work, values)
-    usual = dict(dotted(Scenario().model_dump(mode="json")))
+    task = {f"task.{key}": value for key, value in full_options(scenario.task).items()}
+    found = translate(trainer.work, {**task, **values})
+    usual = {**task, **dict(dotted(Scenario().model_dump(mode="json")))}
     unsaid = {*found.covered, *trainer.same}
     changed = [
         f"{key}: {value!r} has no counterpart"
@@ -120,13 +141,41 @@ def _work_parts(
             f"{scenario.model.id} is a model of accel-bench's catalog: name a hub id or a folder"
         )
     title = f"the work of {scenario.name}"
-    yield Part(title, found.settings, [*found.notes, *changed])
-    for slot in SLOTS:
+    comments = [*found.notes, *changed, *_process_comments(scenario, found.covered), *remarks]
+    yield Part(title, found.settings, comments)
+    for slot in slots:
         use: Use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
-            own = use.model_dump(mode="json", exclude={"use", "options"})
-            own = {key: value for key, value in own.items() if key in type(use).owned_keys()}
-            yield _use_part(name, trainer, use, f"{slot}: {use.use}", **own)
+            yield _slot_part(name, trainer, slot, use, found.covered)
+
+
+def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[str]:
+    """Yield what is said to the processes that train, and not to the program."""
+    resources = scenario.resources
+    if scenario.world_size > 1 and "resources.devices" not in covered:
+        places = f" on {resources.nodes} machines" if resources.nodes > 1 else ""
+        yield f"the work is that of {scenario.world_size} processes{places}: start as many"
+    if resources.threads is not None:
+        yield f"in the environment: OMP_NUM_THREADS={resources.threads}"
+    for variable, value in scenario.environment.items():
+        yield f"in the environment: {variable}={value}"
+
+
+def _slot_part(name: str, trainer: Trainer, slot: str, use: Use, covered: Collection[str]) -> Part:
+    """Return the settings of a slot's plugin, and of the keys that the slot owns.
+
+    `covered` are the dotted keys that stand elsewhere.
+    """
+    own = use.model_dump(mode="json", exclude={"use", "options"})
+    own = {key: value for key, value in own.items() if key in type(use).owned_keys()}
+    part, found = _use_part(name, trainer, use, f"{slot}: {use.use}", **own)
+    usual = type(use)(use=use.use).model_dump(mode="json")
+    part.comments += [
+        f"{slot}.{key}: {value!r} has no counterpart"
+        for key, value in own.items()
+        if value != usual.get(key) and not {key, f"{slot}.{key}"} & {*found, *covered}
+    ]
+    return part
 
 
 def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
@@ -156,16 +205,21 @@ def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
     return part
 
 
-def _use_part(name: str, trainer: Trainer, use: Use, title: str = "", **own: Any) -> Part:
-    """Return the settings for a plugin's use; options without a counterpart are comments."""
+def _use_part(
+    name: str, trainer: Trainer, use: Use, title: str = "", **own: Any
+) -> tuple[Part, set[str]]:
+    """Return the settings for a plugin's use, and the options that stand in them or in notes.
+
+    Options without a counterpart are comments.
+    """
     found = translated(name, use, **own)
     part = Part(title or f"stack: {use.use}", found.settings, list(found.notes))
     if not found.covered and not found.settings and not found.notes:
         part.comments.append(f"{use.use} has no counterpart")
-        return part
+        return part, found.covered
     part.comments += [
         f"{use.use}: {key}: {value!r} has no counterpart"
         for key, value in use.options.items()
         if key not in found.covered
     ]
-    return part
+    return part, found.covered

@@ -64,10 +64,11 @@ def declaring_plugins() -> tuple[str, ...]:
 
 def rules_of(plugin: str, trainer: str) -> tuple[Rule, ...]:
     """Return the rules of a plugin for one program. Raises ScenarioError."""
-    return tuple(_rules(declared(plugin), trainer))
+    return tuple(rules_among(declared(plugin), trainer))
 
 
-def _rules(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
+def rules_among(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
+    """Yield the rules for one program among a plugin's equivalents."""
     for one in equivalents:
         if (settings := one.settings(trainer)) is not None:
             yield Rule(when=one.when, unless=one.unless, set=settings, note=one.note)
@@ -84,12 +85,13 @@ def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
     found: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():
-            read = _read_file(root / FILE)
+            read = read_equivalents(root / FILE)
             found = {**read.plugins, **found}
     return found
 
 
-def _read_file(path: Path) -> Equivalents:
+def read_equivalents(path: Path) -> Equivalents:
+    """Return the content of a file. Raises ScenarioError for an unusable one."""
     document = load_file(path)
     plugins = {"plugins": document.data}
     return validate(Equivalents, plugins, lambda at: document.where(at[1:]), ScenarioError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from accel_bench.plugins.shipped import shipped
 from accel_bench.scenario.draft import dotted
 from accel_bench_export.configuration import SLOTS
 from accel_bench_export.equivalents import declaring_plugins, rules_of
-from accel_bench_export.rules import recognize
+from accel_bench_export.rules import Rule, fits, recognize, unread
 from accel_bench_export.trainers import Trainer, read_trainer, readable_names
 
 NO_COUNTERPART = "no installed plugin is its counterpart"
@@ -25,6 +25,12 @@ MOST_STEPS = 1000
 """Largest number of steps that is taken over: a benchmark needs a few."""
 
 STEPS = "measure.steps"
+
+AUTO = "auto"
+"""Value of a switch that the program turns on if it can."""
+
+FEW_STEPS = "a benchmark takes some steps"
+"""Reason why the number of steps of a training is left out."""
 
 PICKLED = (".bin", ".pt", ".pkl", ".pickle")
 """Suffixes of files that hold pickles."""
@@ -70,10 +76,11 @@ def _program_of(data: Mapping[str, Any]) -> str | None:
 
 def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfiguration:
     """Return the work, the plugins of slots and of the stack, and what is left out."""
-    given = {**data, **dict(dotted(data))}  # nested keys are reached by both spellings
-    whole = {**trainer.defaults, **given}
-    settings, used = recognize(trainer.work, whole)
+    given = _given(trainer, data, _nullable(name))
+    whole = _with_defaults(trainer, given)
+    settings, used = recognize(trainer.work, _alike(trainer, whole))
     settings = dict(trainer.imported) | settings
+    rules = [*trainer.work]
     uses: list[Any] = []
     slots: dict[str, tuple[bool, int, dict[str, Any], set[str]]] = {}
     for plugin in declaring_plugins():
@@ -86,18 +93,62 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
                 slots[slot] = (*rank, {"use": plugin, **options}, keys)
         elif not slot and keys & {*given} - used:
             uses.append({"use": plugin, **options} if options else plugin)
+            rules += rules_of(plugin, name)
             used |= keys
     for slot, (_, _, use, keys) in slots.items():
         settings |= {f"{slot}.{key}": value for key, value in use.items()}
+        rules += rules_of(use["use"], name)
         used |= keys
     settings = {key: value for key, value in settings.items() if value is not None}
     found = ReadConfiguration(name, settings, uses)
+    found.left_out = dict(_left_out(trainer, given, used, rules))
     steps = settings.get(STEPS)
     if steps is not None and not (isinstance(steps, int) and 0 < steps <= MOST_STEPS):
         del settings[STEPS]
-        used -= {key for key, value in given.items() if value == steps}
-    found.left_out = dict(_left_out(trainer, data, used))
+        found.left_out |= {key: FEW_STEPS for key in _keys_of(trainer, STEPS) & {*given}}
     return found
+
+
+def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str]) -> dict[str, Any]:
+    """Return what a file says, by the names that the rules have.
+
+    Null turns a switch off. Elsewhere it says nothing, but for `nullable` settings.
+    """
+    said = {}
+    for key, value in data.items():
+        default = trainer.defaults.get(key)
+        if value is None and (isinstance(default, bool) or default == AUTO):
+            said[key] = False
+        elif value is not None or key in nullable:
+            said[key] = value
+    renamed = {new: said.pop(old) for old, new in trainer.aliases.items() if old in said}
+    return said | renamed
+
+
+def _nullable(name: str) -> set[str]:
+    """Return the settings of a program for which null is a value of its own."""
+    rules = (rule for plugin in declaring_plugins() for rule in rules_of(plugin, name))
+    return {key for rule in rules for key, value in rule.set.items() if value is None}
+
+
+def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the program's defaults; nested keys are reached by both spellings."""
+    whole = {**trainer.defaults, **given, **dict(dotted(given))}
+    for key, (other, factor) in trainer.multiples.items():
+        if key not in given and isinstance(base := whole.get(other), int | float):
+            whole[key] = base * factor
+    return whole
+
+
+def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with values that mean the same here replaced by those of the rules."""
+    return {key: trainer.alike.get(key, {}).get(str(one), one) for key, one in settings.items()}
+
+
+def _keys_of(trainer: Trainer, option: str) -> set[str]:
+    """Return the settings of a program in which an option of the work stands."""
+    rules = [rule for rule in trainer.work if option in rule.options]
+    return {key for rule in rules for key, one in rule.set.items() if one == f"{{{option}}}"}
 
 
 def _plugin_in(
@@ -108,11 +159,8 @@ def _plugin_in(
     A plugin is there if one of its rules with fixed settings is recognized.
     """
     rules = rules_of(plugin, name)
-    alike = {
-        key: trainer.alike.get(key, {}).get(str(value), value) for key, value in settings.items()
-    }
     found: tuple[dict[str, Any], set[str]] = {}, set()
-    for view in (settings, alike):
+    for view in (settings, _alike(trainer, settings)):
         if any(rule.fixed and recognize([rule], view)[1] for rule in rules):
             found = max(found, recognize(rules, view), key=lambda one: len(one[1]))
     return found
@@ -129,17 +177,33 @@ def _slot_of(plugin: str) -> str:
 
 
 def _left_out(
-    trainer: Trainer, data: Mapping[str, Any], used: set[str]
+    trainer: Trainer, given: Mapping[str, Any], used: set[str], rules: Sequence[Rule]
 ) -> Iterator[tuple[str, str]]:
-    """Yield settings that are left out; those that say nothing are not named."""
-    for key, value in data.items():
-        if key in used or value in (None, False, "", [], {}, "no", "none", -1):
-            continue
-        if any(one.startswith(f"{key}.") for one in used) or trainer.always.get(key) == value:
-            continue
-        if key in trainer.ignored:
-            yield key, trainer.ignored[key]
-        elif key in trainer.always:
-            yield key, f"here it is {trainer.always[key]}"
-        else:
-            yield key, NO_COUNTERPART
+    """Yield settings that are left out, also within a section; those that say nothing are not
+    named."""
+    for key, value in given.items():
+        if key in used:
+            yield from ((path, NO_COUNTERPART) for path in _unread(key, value, rules))
+        elif isinstance(value, dict) and any(one.startswith(f"{key}.") for one in used):
+            inner = dict(dotted({key: value}))
+            yield from _left_out(trainer, inner, used, rules)
+        elif not _says_nothing(value) and trainer.always.get(key) != value:
+            yield key, _reason(trainer, key)
+
+
+def _reason(trainer: Trainer, key: str) -> str:
+    """Return why a setting is left out."""
+    if key in trainer.always:
+        return f"here it is {trainer.always[key]}"
+    return trainer.ignored.get(key, NO_COUNTERPART)
+
+
+def _says_nothing(value: Any) -> bool:
+    return value in (None, False, "", [], {}, "no", "none", -1)
+
+
+def _unread(key: str, value: Any, rules: Sequence[Rule]) -> list[str]:
+    """Return the paths of a setting's parts that none of the rules for it reads."""
+    shapes = [rule.set[key] for rule in rules if key in rule.set and fits(rule.set[key], value)]
+    parts = [[*unread(shape, value, key)] for shape in shapes]
+    return [path for path in parts[0] if all(path in one for one in parts)] if parts else []

@@ -12,7 +12,8 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, JsonValue
 
 OPTION = re.compile(r"^\{([\w.]+)(?:\|(.+))?\}$")
-"""Pattern of a placeholder for an option: `{r}`, or `{target_modules|,}` for a joined list."""
+"""Pattern of a placeholder for an option: `{r}`, or `{target_modules|,}` for a joined list. A
+program's own braces are doubled: `{{instruction}}`."""
 
 PLACE = re.compile(r"\{([\w.]+)\}")
 """Pattern of a placeholder for an option in a note."""
@@ -30,7 +31,8 @@ class Rule(Frozen):
     """Settings of another program under a condition on options."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with their values; a list holds alternatives. All must match."""
+    """Options with their values; a list holds alternatives. All must match. `prompt.0` is the first
+    item of an option, null if it is no list."""
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
     """Options with values that must not match."""
@@ -43,18 +45,15 @@ class Rule(Frozen):
 
     def holds(self, options: Mapping[str, Any]) -> bool:
         """Return whether the rule applies to options; missing options match no condition."""
-        return all(
-            key in options and _is_one(options[key], one) for key, one in self.when.items()
-        ) and (
-            not any(
-                key in options and _is_one(options[key], one) for key, one in self.unless.items()
-            )
+        return all(_matches(options, key, one) for key, one in self.when.items()) and not any(
+            _matches(options, key, one) for key, one in self.unless.items()
         )
 
     @property
     def fixed(self) -> dict[str, JsonValue]:
         """Settings without placeholders, by which the rule is recognized in a configuration."""
-        return {key: value for key, value in self.set.items() if not [*_options_in(value)]}
+        fixed = {key: value for key, value in self.set.items() if not [*_options_in(value)]}
+        return {key: _filled(value, {}) for key, value in fixed.items()}
 
     @property
     def options(self) -> frozenset[str]:
@@ -84,7 +83,8 @@ def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
         if not rule.holds(options):
             continue
         filled = {key: _filled(value, options) for key, value in rule.set.items()}
-        found.settings |= {key: value for key, value in filled.items() if value is not None}
+        said = (key for key, value in filled.items() if value is not None or rule.set[key] is None)
+        found.settings |= {key: filled[key] for key in said}
         if rule.note:
             found.notes.append(PLACE.sub(lambda one: str(_option(options, one[1])), rule.note))
         found.covered |= rule.options
@@ -105,7 +105,7 @@ def recognize(
         if any(key not in settings or settings[key] != value for key, value in rule.fixed.items()):
             continue
         present = {
-            key for key, one in rule.set.items() if key in settings and _fits(one, settings[key])
+            key for key, one in rule.set.items() if key in settings and fits(one, settings[key])
         }
         if not present:
             continue
@@ -119,6 +119,12 @@ def recognize(
         options |= stated
         used |= present
     return _with_lists(options), used
+
+
+def _matches(options: Mapping[str, Any], key: str, wanted: JsonValue) -> bool:
+    """Return whether an option, or an item of one, is there and has a wanted value."""
+    known = key in options or ITEM.sub("", key) in options
+    return known and _is_one(_option(options, key), wanted)
 
 
 def _is_one(value: Any, wanted: JsonValue) -> bool:
@@ -166,26 +172,44 @@ def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
     if isinstance(value, str) and value.startswith("="):
         return Expression(value[1:])
     if not (isinstance(value, str) and (found := OPTION.match(value))):
-        return value
+        return _plain(value)
     given = _option(options, found[1])
     if found[2] and isinstance(given, list | tuple):
         return found[2].join(map(str, given))
     return [*given] if isinstance(given, tuple) else given
 
 
-def _fits(value: JsonValue, given: Any) -> bool:
+def _plain(value: JsonValue) -> JsonValue:
+    """Return a value with a program's own braces, which rules double."""
+    return value.replace("{{", "{").replace("}}", "}") if isinstance(value, str) else value
+
+
+def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
+    """Yield the paths of a setting's parts that a rule's value does not name."""
+    if isinstance(value, dict) and isinstance(given, dict):
+        for key, one in given.items():
+            if key in value:
+                yield from unread(value[key], one, f"{path}.{key}")
+            elif one is not None:
+                yield f"{path}.{key}"
+    elif isinstance(value, list) and isinstance(given, list):
+        for place, (one, other) in enumerate(zip(value, given, strict=False)):
+            yield from unread(one, other, f"{path}[{place}]")
+
+
+def fits(value: JsonValue, given: Any) -> bool:
     """Return whether a setting is a rule's value, whatever stands in the places of options."""
     if isinstance(value, str) and OPTION.match(value):
         return True
     if isinstance(value, dict):
         return isinstance(given, dict) and all(
-            _fits(one, given[key]) if key in given else [*_options_in(one)] != []
+            fits(one, given[key]) if key in given else [*_options_in(one)] != []
             for key, one in value.items()
         )
     if isinstance(value, list):
         same = isinstance(given, list) and len(value) == len(given)
-        return same and all(map(_fits, value, given))
-    return bool(value == given)
+        return same and all(map(fits, value, given))
+    return bool(_plain(value) == given)
 
 
 def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:

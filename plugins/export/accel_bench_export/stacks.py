@@ -35,10 +35,13 @@ def stack_alone(text: str) -> Stack:
     return Stack(name=text, uses=tuple(uses), settings=settings)
 
 
-def stack_in_scenario(text: str, scenario: str, changes: Sequence[str]) -> tuple[Stack, Scenario]:
+def stack_in_scenario(
+    text: str, scenario: str, changes: Sequence[str]
+) -> tuple[Stack, Scenario, list[str]]:
     """Return a stack with the work of a scenario: one of its own, or another that is added to it.
 
-    Of a sweep, the work of the first point is used. Raises ScenarioError.
+    Of a sweep, the work of the first point is used; the third value are sentences that say so.
+    Raises ScenarioError.
     """
     draft = single_draft(scenario, "export")
     if text not in (draft.get("stacks") or {"baseline": []}):
@@ -50,11 +53,13 @@ def stack_in_scenario(text: str, scenario: str, changes: Sequence[str]) -> tuple
         overrides=parse_overrides(changes, {}), only=(text,), build_environments=False
     )
     file = resolve_request(draft, request)
-    points = file.points(read_machine().device)
-    point = next(one for one in points if one.stack.name == text)
+    points = [one for one in file.points(read_machine().device) if one.stack.name == text]
+    point = points[0]
     if point.scenario.generates:
         raise ScenarioError(f"{scenario}: answers requests, and a training program does not")
-    return point.stack, point.scenario
+    swept = ", ".join(f"{key}={value}" for key, value in point.sweep.items())
+    first = f"the first of {len(points)} points of a sweep, {swept}; --set chooses another"
+    return point.stack, point.scenario, [first] if len(points) > 1 else []
 
 
 def stored_stack(text: str, identifier: str, results: str) -> tuple[Stack, Scenario]:

@@ -69,8 +69,14 @@ class Trainer(Frozen):
     imported: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of a scenario, by dotted key, that each file of the program stands for."""
 
+    multiples: dict[str, tuple[str, float]] = Field(default_factory=dict)
+    """Settings whose default is a multiple of another one, with that and the factor."""
+
+    aliases: dict[str, str] = Field(default_factory=dict)
+    """Other names of settings, which the program prefers if a file has both."""
+
     alike: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    """Other values of settings that stand for a plugin as well: `adapter: {qlora: lora}`."""
+    """Other values of settings that mean the same here: `adapter: {qlora: lora}`."""
 
     ignored: dict[str, str] = Field(default_factory=dict)
     """Settings that an import leaves out, each with the reason."""

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from accel_bench_export.configuration import configuration
+from accel_bench_export.equivalents import read_equivalents, rules_among
+from accel_bench_export.rules import translate
+from accel_bench_export.stacks import stack_in_scenario
+from accel_bench_export.writing import text_of
 from cli.program import call
+
+from accel_bench.scenario.models import Stack
 
 pytestmark = pytest.mark.box
 
@@ -39,7 +46,7 @@ def test_a_scenario_is_written_as_the_settings_of_the_program(chats: str) -> Non
         "lora_target_modules": ["q_proj", "v_proj"],
         "datasets": [{"path": "json", "data_files": "chats.jsonl"}],
         "assistant_only_loss": True,
-        "max_length": 128,
+        "max_length": None,  # TRL refuses one beside padding_free
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         "learning_rate": 2e-4,
@@ -48,6 +55,9 @@ def test_a_scenario_is_written_as_the_settings_of_the_program(chats: str) -> Non
         "lr_scheduler_type": "constant",
     }
     assert wanted.items() <= found.items()
+    assert "#   TRL cuts no rows then, and trains on longer ones: cut the data before" in done.out
+    plain = yaml.safe_load(call("export", "baseline", "--to", "trl", "--scenario", chats).out)
+    assert plain["max_length"] == 128 and "padding_free" not in plain
 
 
 def test_what_has_no_counterpart_stands_there_as_a_comment(chats: str) -> None:
@@ -64,6 +74,14 @@ def test_a_stack_alone_is_written_as_what_it_changes() -> None:
         "torch_compile": True,
         "torch_compile_backend": "inductor",
     }
+
+
+def test_the_precision_that_a_stack_sets_is_written_without_the_work() -> None:
+    stack = Stack(name="half", settings={"train.precision": "bf16-autocast"})
+    for program in ("trl", "axolotl", "llama-factory"):
+        found = configuration(program, stack, None)
+        assert found.settings == {"bf16": True, "fp16": False}, program
+        assert not found.parts[0].comments
 
 
 def test_a_name_with_a_new_line_stays_in_its_comment(tmp_path: Path) -> None:
@@ -95,6 +113,80 @@ def test_a_file_is_not_overwritten(tmp_path: Path) -> None:
     again = call(*command)
     assert again.code == 2 and "already there" in again.err
     assert file.read_text() == before
+
+
+DEVIATING = """
+name: preferring
+model: {id: org/model, weights: pretrained}
+task: {use: dpo, beta: 0.2, nll_scale: 0.5}
+adapter: lora
+data: {use: preferences, source: path, path: pairs.jsonl, held_out: 10, prefetch: 4}
+train: {gradient_checkpointing: true}
+environment: {NCCL_DEBUG: WARN}
+resources: {device: cpu, devices: 2, threads: 3}
+stacks: {baseline: [], sharded: [mesh]}
+sweep: {train.seed: [5, 6]}
+"""
+
+
+def exported(to: str, stack: str, folder: Path) -> str:
+    """The text of that work for a program."""
+    path = folder / "preferring.yaml"
+    path.write_text(DEVIATING)
+    chosen, scenario, remarks = stack_in_scenario(stack, str(path), [])
+    return text_of(configuration(to, chosen, scenario, remarks), "FILE")
+
+
+@pytest.mark.parametrize("program", ["trl", "axolotl", "llama-factory", "trainer", "torchtune"])
+def test_nothing_of_the_work_is_left_out_in_silence(program: str, tmp_path: Path) -> None:
+    text = exported(program, "baseline", tmp_path)
+    for said in (
+        "#   data.held_out: 10 has no counterpart",
+        "#   data.prefetch: 4 has no counterpart",
+        "#   in the environment: NCCL_DEBUG=WARN",
+        "#   in the environment: OMP_NUM_THREADS=3",
+        "#   the work is that of 2 processes: start as many",
+        "#   the first of 2 points of a sweep, train.seed=5; --set chooses another",
+    ):
+        assert said in text, said
+    decays = "#   weights of norms and biases do not decay there, and here all do"
+    assert (decays in text) is (program != "torchtune")
+    adapts = "#   adapted modules: PEFT's choice for the architecture here"
+    assert (adapts in text) is (program in ("axolotl", "llama-factory", "torchtune"))
+
+
+@pytest.mark.parametrize(
+    ("program", "settings"),
+    [
+        ("trl", {"beta": 0.2, "loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]}),
+        ("axolotl", {"rl_beta": 0.2, "dpo_loss_weights": [1.0, 0.5], "tf32": False}),
+        ("llama-factory", {"pref_beta": 0.2, "pref_ftx": 0.5, "use_reentrant_gc": False}),
+    ],
+)
+def test_the_loss_of_preferences_and_checkpointing_are_those_of_the_work(
+    program: str, settings: dict[str, object], tmp_path: Path
+) -> None:
+    text = exported(program, "baseline", tmp_path)
+    found = yaml.safe_load(text)
+    assert settings.items() <= found.items()
+    assert "task." not in text
+
+
+def test_a_stack_that_divides_the_work_takes_the_place_of_the_scenarios_plugin(
+    tmp_path: Path,
+) -> None:
+    assert "# parallel: ddp" in exported("trl", "baseline", tmp_path)
+    text = exported("trl", "sharded", tmp_path)
+    assert "ddp" not in text and yaml.safe_load(text)["fsdp_config"]["version"] == 2
+
+
+def test_offloading_of_deepspeed_is_a_setting_of_its_own() -> None:
+    (file,) = Path(__file__).parents[3].glob("plugins/deepspeed/*/sample*/equivalents.yaml")
+    rules = rules_among(read_equivalents(file).plugins["deepspeed"], "trl")
+    found = translate(rules, {"stage": 3, "offload_optimizer": True, "offload_parameters": False})
+    prefix = "deepspeed.zero_optimization"
+    assert found.settings[f"{prefix}.offload_optimizer.device"] == "cpu"
+    assert f"{prefix}.offload_param.device" not in found.settings
 
 
 PLUGIN = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from accel_bench_export.reading import ReadConfiguration, read_configuration
 from cli.program import call
 
 from accel_bench.planning.resolve import resolve
@@ -162,3 +163,122 @@ def test_many_steps_are_no_steps_of_a_benchmark(tmp_path: Path) -> None:
     scenario, _, told = imported(file, tmp_path / "ours")
     assert scenario.measure.steps == 20
     assert "max_steps" in told
+
+
+def read(tmp_path: Path, text: str) -> ReadConfiguration:
+    """What a file of a program's own text says."""
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    found = read_configuration(file)
+    assert found is not None
+    return found
+
+
+def test_the_precision_of_an_axolotl_file_survives_null_and_auto(tmp_path: Path) -> None:
+    for precision in ("bf16: auto\nfp16:", "bf16: true\nfp16:\ntf32: false", "seed: 1"):
+        found = read(tmp_path, f"base_model: org/m\nadapter: lora\n{precision}\n")
+        assert found.settings["train.precision"] == "bf16-autocast", precision
+        assert found.settings["model.dtype"] == "bfloat16"
+        assert not found.left_out
+    assert found.settings["train.matmul_precision"] == "high"  # there tf32 is on unless it is off
+    plain = read(tmp_path, "base_model: org/m\nbf16: false\nfloat32: true\ntf32: false\n")
+    assert plain.settings["train.precision"] == "as-is"
+    assert plain.settings["train.matmul_precision"] == "highest"
+
+
+def test_defaults_of_axolotl_are_those_of_its_trainer(tmp_path: Path) -> None:
+    found = read(tmp_path, "base_model: org/m\noptimizer: adamw_torch\n")
+    assert found.settings["optimizer.weight_decay"] == 0.0
+
+
+def test_what_stands_within_a_section_and_is_not_read_is_listed(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """
+base_model: org/m
+datasets:
+  - {path: a.jsonl, ds_type: json, type: chat_template, field_messages: turns, train_on_eos: all}
+fsdp_version: 2
+fsdp_config:
+  auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  reshard_after_forward: true
+  offload_params: false
+  state_dict_type: SHARDED_STATE_DICT
+""",
+    )
+    assert found.settings["data.messages"] == "turns"
+    assert {"datasets[0].train_on_eos", "fsdp_config.state_dict_type"} <= found.left_out.keys()
+
+
+def test_two_fields_of_a_prompt_come_back_as_they_were_written(tmp_path: Path) -> None:
+    source = tmp_path / "rows.yaml"
+    fields = "prompt: [instruction, input], answer: output"
+    source.write_text(WORK.replace("messages: messages", fields))
+    file = tmp_path / "axolotl.yaml"
+    command = ("export", "baseline", "--to", "axolotl", "--scenario", str(source), "-o", str(file))
+    assert call(*command).code == 0
+    (written,) = yaml.safe_load(file.read_text())["datasets"]
+    assert written["type"] == {
+        "field_instruction": "instruction",
+        "field_input": "input",
+        "field_output": "output",
+        "format": "{instruction}\n\n{input}",
+        "no_input_format": "{instruction}",
+    }
+    found = read_configuration(file)
+    assert found is not None and not found.left_out
+    assert found.settings["data.prompt"] == ["instruction", "input"]
+    one = written["type"] | {"format": "{instruction}"}
+    del one["field_input"]
+    text = yaml.safe_dump({"base_model": "org/m", "datasets": [{**written, "type": one}]})
+    settings = read(tmp_path, text).settings
+    assert settings["data.prompt"] == "instruction" and "data.instruction" not in settings
+
+
+def test_whole_samples_in_a_row_are_the_padding_free_plugin(tmp_path: Path) -> None:
+    for text in ("base_model: org/m\nsample_packing: true\n", "use_peft: true\npacking: true\n"):
+        found = read(tmp_path, text)
+        assert found.uses == [{"use": "padding-free", "sampler": "multipack"}]
+        assert not found.settings.get("data.packing") and not found.left_out
+
+
+def test_a_default_that_follows_from_another_setting_is_read(tmp_path: Path) -> None:
+    found = read(tmp_path, "stage: sft\nfinetuning_type: lora\nlora_rank: 64\n")
+    assert (found.settings["adapter.r"], found.settings["adapter.alpha"]) == (64, 128)
+    said = read(tmp_path, "stage: sft\nfinetuning_type: lora\nlora_rank: 64\nlora_alpha: 16\n")
+    assert said.settings["adapter.alpha"] == 16
+
+
+def test_both_names_of_checkpointing_are_read(tmp_path: Path) -> None:
+    for name in ("activation_checkpointing", "gradient_checkpointing"):
+        found = read(tmp_path, f"model_name_or_path: org/m\nuse_peft: true\n{name}: false\n")
+        assert found.settings["train.gradient_checkpointing"] is False
+    assert read(tmp_path, "use_peft: true\n").settings["train.gradient_checkpointing"] is True
+
+
+def test_a_number_of_steps_takes_no_other_setting_with_it(tmp_path: Path) -> None:
+    found = read(tmp_path, "base_model: org/m\nadapter: lora\nlora_r: 2048\nmax_steps: 2048\n")
+    assert found.left_out == {"max_steps": "a benchmark takes some steps"}
+    assert found.settings["adapter.r"] == 2048
+
+
+def test_preferences_keep_their_loss(tmp_path: Path) -> None:
+    text = "model_name_or_path: org/m\nuse_peft: true\nbeta: 0.3\nloss_type: [sigmoid, sft]\n"
+    found = read(tmp_path, text + "loss_weights: [1.0, 0.5]\n")
+    assert found.settings["task.use"] == "dpo" and found.settings["task.beta"] == 0.3
+    assert found.settings["task.nll_scale"] == 0.5
+
+
+def test_null_leaves_a_number_at_its_default(tmp_path: Path) -> None:
+    text = "base_model: org/m\nadapter: lora\nlora_r: 8\noptimizer: adamw_torch\n"
+    found = read(tmp_path, text + "weight_decay:\nlora_dropout:\nmax_grad_norm:\n")
+    assert found.settings["optimizer.weight_decay"] == 0.0
+    assert found.settings["train.max_grad_norm"] == 1.0
+    assert not found.left_out
+
+
+def test_the_files_of_a_padding_free_training_are_read_back(tmp_path: Path) -> None:
+    for more in ("max_length: null\npad_to_multiple_of: null\n", "max_length: 64\n", ""):
+        found = read(tmp_path, f"use_peft: true\npadding_free: true\n{more}")
+        assert found.uses == [{"use": "padding-free", "sampler": "same"}], more
+        assert not found.left_out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_export.rules import Expression, Rule, recognize, translate
+from accel_bench_export.rules import Expression, Rule, recognize, translate, unread
 
 COMPILE = [
     Rule(
@@ -54,3 +54,38 @@ def test_an_expression_is_a_rules_own_and_never_an_options_value() -> None:
     found = translate([rule], {"name": "=exit(3)"}).settings
     assert isinstance(found["policy"], Expression) and found["policy"] == "FullAC.Config()"
     assert type(found["name"]) is str and found["name"] == "=exit(3)"
+
+
+def test_doubled_braces_are_the_programs_own() -> None:
+    rule = Rule(set={"type": {"field": "{prompt}", "format": "{{instruction}}\n{{input}}"}})
+    settings = {"type": {"field": "q", "format": "{instruction}\n{input}"}}
+    assert translate([rule], {"prompt": "q"}).settings == settings
+    assert recognize([rule], settings) == ({"prompt": "q"}, {"type"})
+    assert recognize([rule], {"type": {"field": "q", "format": "{input}"}}) == ({}, set())
+    assert recognize([Rule(set={"format": "{{a}}"})], {"format": "{a}"}) == ({}, {"format"})
+
+
+NAMES = [
+    Rule(when={"prompt.0": None}, set={"field": "{prompt}"}),
+    Rule(unless={"prompt.0": None}, set={"fields": {"one": "{prompt.0}", "two": "{prompt.1}"}}),
+]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings"),
+    [("q", {"field": "q"}), (["q", "r"], {"fields": {"one": "q", "two": "r"}})],
+)
+def test_a_rule_asks_whether_an_option_is_a_list(
+    prompt: object, settings: dict[str, object]
+) -> None:
+    assert translate(NAMES, {"prompt": prompt}).settings == settings
+    options, used = recognize(NAMES, settings)
+    assert (options["prompt"], used) == (prompt, settings.keys())
+
+
+def test_parts_of_a_setting_that_a_rule_does_not_name_are_found() -> None:
+    given = [
+        {"path": "a", "split": "train", "type": {"field": "q", "roles": ["x"]}, "shards": None}
+    ]
+    shape = [{"path": "{path}", "type": {"field": "{prompt}"}}]
+    assert [*unread(shape, given, "datasets")] == ["datasets[0].split", "datasets[0].type.roles"]

@@ -40,7 +40,11 @@ def test_the_winner_alone_is_said_in_the_words_of_other_programs() -> None:
     summary = compared((COMPILED, 0.9), (PADDED, 0.7))
     (row,) = json.loads(render([summary], "json"))["sections"]["equivalents"]
     assert row["stack"] == "padding-free"
-    assert row["programs"]["trl"] == {"padding_free": True, "packing": False}
+    assert row["programs"]["trl"] == {
+        "padding_free": True,
+        "max_length": None,
+        "pad_to_multiple_of": None,
+    }
     text = " ".join(render([summary], "table").split())
     assert "In your script" in text
     assert "trl padding_free: true" in text
@@ -82,9 +86,10 @@ def test_settings_of_a_stack_are_counterparts_too() -> None:
 def test_plugins_show_lists_all_counterparts_of_a_plugin() -> None:
     found = json.loads(call("plugins", "show", "padding-free", "--format", "json").out)
     first, *others = found["equivalents"]
-    assert first["program"] == "trl" and "flash attention" in first["note"]
-    assert first["setting"] == "padding_free: true, packing: false"
-    assert first["when"] == "sampler: same"
+    assert first["program"] == "trl" and first["setting"] == "padding_free: true"
+    assert first["when"] == "sampler: same, not task.use: dpo"
+    assert others[0]["setting"] == "max_length: null, pad_to_multiple_of: null"
+    assert "cuts no rows" in others[0]["note"]
     assert others[-1]["program"] == "trainer, accelerate" and not others[-1]["setting"]
     assert "Equivalents:" in call("plugins", "show", "padding-free").out
 

@@ -62,6 +62,20 @@ def test_trl_trains_two_steps_with_an_exported_file(
     assert found["gradient_checkpointing"] is True
 
 
+@pytest.mark.long
+def test_trl_keeps_flattened_sequences_apart_under_sdpa(
+    made: dict[str, str], ask_trainers: Any, tmp_path: Path
+) -> None:
+    losses = {}
+    for stack in ("baseline", "padding-free"):
+        (folder := tmp_path / stack).mkdir()
+        file = exported("trl", stack, made, folder)
+        found = ask_trainers("train", program="trl", file=str(file))
+        losses[found["padding_free"]] = found["losses"]
+        assert found["attn_implementation"] == "sdpa"
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+
+
 def test_trainer_trains_two_steps_with_an_exported_file(
     made: dict[str, str], ask_trainers: Any, tmp_path: Path
 ) -> None:

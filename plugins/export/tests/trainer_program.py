@@ -81,7 +81,9 @@ def _axolotl() -> Any:
         unknown = settings.keys() - Config.model_fields.keys()
         if unknown:
             raise ValueError(f"unknown keys {sorted(unknown)}")
-        found = Config(**{**base, **settings})
+        adapted = {"adapter": "lora"} if "load_in_8bit" in settings else {}
+        adapted |= {"rl": "dpo"} if "dpo_loss_type" in settings else {}
+        found = Config(**{**base, **adapted, **settings})
         for key, value in settings.items():
             got = getattr(found, key)
             plain = isinstance(value, bool | int | float) and isinstance(got, bool | int | float)
@@ -138,6 +140,16 @@ def _dpo(file: str) -> tuple[Any, ...]:
     return make_parser().parse_args_and_config(["--config", file], fail_with_unknown_args=True)
 
 
+def _trl(file: str) -> tuple[Any, ...]:
+    """Parse a file of `trl dpo` if it has a setting of that command alone, else of `trl sft`."""
+    import yaml
+
+    preferring = {"beta", "loss_type", "loss_weights"} & yaml.safe_load(
+        Path(file).read_text()
+    ).keys()
+    return _dpo(file) if preferring else _sft(file)
+
+
 def _arguments(file: str) -> tuple[Any, ...]:
     from transformers import HfArgumentParser, TrainingArguments
 
@@ -150,7 +162,7 @@ def _accelerate(file: str) -> tuple[Any, ...]:
     return (load_config_from_file(file),)
 
 
-PARSERS = {"trl": _sft, "trl-dpo": _dpo, "trainer": _arguments, "accelerate": _accelerate}
+PARSERS = {"trl": _trl, "trainer": _arguments, "accelerate": _accelerate}
 
 
 def _train_sft(file: str) -> dict[str, Any]:
