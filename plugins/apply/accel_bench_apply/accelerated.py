@@ -303,7 +303,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
     def _as_asked(self, found: EffectiveConfiguration) -> Run:
         """Return the run; with the checkpointing in force, if the script has asked for it."""
         if self._recomputes_anyway and not self.recomputes:
-            return with_checkpointing(self._run, found.gradient_checkpointing)
+            return with_checkpointing(self._run, bool(found.gradient_checkpointing))
         return self._run
 
     def _undo(self) -> BaseException | None:

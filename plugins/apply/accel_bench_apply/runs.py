@@ -36,9 +36,11 @@ def run_of_script(
 def one_micro_batch(run: Run, dataset: Any, samples: int) -> Run:
     """Return a run of this process alone whose first micro-batch, on the host, is a whole dataset
     of so many samples."""
-    train = {"micro_batch_size": samples, "gradient_accumulation": 1, "global_batch_size": samples}
-    resources = {"devices": 1, "nodes": 1, "data_parallel": 1, "device": "cpu"}
-    sections = {"train": train, "data": {"held_out": 0}, "resources": resources}
+    sections: dict[str, dict[str, Any]] = {
+        "train": dict(micro_batch_size=samples, gradient_accumulation=1, global_batch_size=samples),
+        "data": {"held_out": 0},
+        "resources": {"devices": 1, "nodes": 1, "data_parallel": 1, "device": "cpu"},
+    }
     return replace(
         _with(run, sections),
         device=Device("cpu", 0),  # Memory is pinned by the data loader, if at all.
