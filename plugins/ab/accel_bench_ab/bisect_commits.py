@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from accel_bench.documents.canonical import digest
@@ -26,9 +27,10 @@ def check_out(root: Path, tree: Path, commit: str) -> None:
 
 
 def remove_tree(root: Path, tree: Path) -> None:
-    """Remove a work tree, if there is one. Raises ScenarioError."""
+    """Remove a work tree, or what a cut-off checkout has left of one."""
+    with suppress(ScenarioError):
+        git(root, "worktree", "remove", "--force", "--force", str(tree))
     shutil.rmtree(tree, ignore_errors=True)
-    git(root, "worktree", "prune")
 
 
 def commit_of(root: Path, name: str) -> str:

@@ -160,9 +160,12 @@ def _counted(
     request: PlanRequest,
 ) -> CommandSettings:
     """Return the settings with what can be counted of all commands, after a look at each."""
-    if options.by != "auto" or options.no_observe or options.dry_run:
+    if options.by != "auto" or options.no_observe:
         return settings
-    plan = plan_commands(commands, replace(settings, steps=0), invoked, request)
+    looking = replace(settings, steps=0)
+    if options.dry_run:
+        return looking
+    plan = plan_commands(commands, looking, invoked, request)
     print_aside(f"a look at the first steps of {join_names([one.name for one in commands])}")
     seen = see(plan, invoked)
     for one, found in zip(plan.runnable, seen, strict=True):

@@ -60,9 +60,10 @@ def read_figures(
     for name, where in options.figures.items():
         folder = Path(options.folder or ".")
         value, reason = find_figure(where, text, folder)
-        file = _file_of(where)
-        if value is not None and file and before.get(file) == _state(folder / file):
-            value, reason = None, f"{file} was not written by this run"
+        name_of_file = _file_of(where)
+        unchanged = before.get(name_of_file) == _state(folder / name_of_file)
+        if value is not None and name_of_file and unchanged:
+            value, reason = None, f"{name_of_file} was not written by this run"
         better: Any = "higher" if name in options.higher else "lower"
         yield Metric(
             name=name,

@@ -255,6 +255,6 @@ def _evidence(options: CommandOptions, finished: Finished, window: Window | None
         parts.append(f"ended by {finished.ended_by} after {count(steps, 'measured step')}")
     summary = {"summary": "; ".join(parts)} if parts else {}
     first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
-    own = {key: first[key] for key in ("world_size", "threads", "device_name") if key in first}
-    unseen_by_subject = finished.observed.unseen
-    return {**summary, **own, "command": [*options.command], "unseen": unseen_by_subject}
+    names = [name for name in ("world_size", "threads", "device_name") if name in first]
+    own: dict[str, Any] = {name: first[name] for name in names}
+    return {**summary, **own, "command": [*options.command], "unseen": finished.observed.unseen}

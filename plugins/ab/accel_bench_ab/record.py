@@ -61,7 +61,7 @@ class Observed:
     """Steps of all ranks together; empty if unobserved."""
 
     steps_unseen: str = ""
-    """Reason for missing steps; empty otherwise."""
+    """Reason for missing steps, and for all else that is missing with them; empty otherwise."""
 
     tokens_unseen: str = ""
     """Reason for unknown tokens of the steps; empty otherwise."""
@@ -107,15 +107,16 @@ def observe(folder: Path) -> Observed:
     reason = next((one.facts["steps_unseen"] for one in processes if one.facts["steps_unseen"]), "")
     ranks = [one for one in processes if one.steps]
     if reason or not ranks:
-        return _nothing(reason or _why_no_steps(processes))
+        return Observed(steps_unseen=reason or _why_no_steps(processes))
     ranks.sort(key=lambda one: int(one.facts["rank"]))
     numbers = [int(one.facts["rank"]) for one in ranks]
     world = {int(one.facts["world_size"]) for one in ranks}
     if numbers != [*range(len(ranks))] or world != {len(ranks)}:
-        return _nothing(
-            "the processes that took optimizer steps are not the ranks of one job (RANK "
-            f"{', '.join(map(str, numbers))} of WORLD_SIZE {', '.join(map(str, sorted(world)))})"
+        places = (
+            f"{', '.join(map(str, numbers))} of WORLD_SIZE {', '.join(map(str, sorted(world)))}"
         )
+        several = "the processes that took optimizer steps are not the ranks of one job"
+        return Observed(steps_unseen=f"{several} (RANK {places})")
     tokens = next((one.facts["tokens_unseen"] for one in ranks if one.facts["tokens_unseen"]), "")
     loss = next((one.facts["loss_unseen"] for one in ranks if one.facts["loss_unseen"]), "")
     steps = [*map(_together, zip(*(one.steps for one in ranks), strict=False))]
@@ -124,10 +125,6 @@ def observe(folder: Path) -> Observed:
     if loss:  # Those of some passes are not the step's.
         steps = [step._replace(loss=math.nan) for step in steps]
     return Observed(ranks, steps, "", tokens, loss, ranks[0].facts.get("update_unseen", ""))
-
-
-def _nothing(reason: str) -> Observed:
-    return Observed([], [], *[reason] * 4)
 
 
 def _why_no_steps(processes: Sequence[ProcessRecord]) -> str:

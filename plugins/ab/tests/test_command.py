@@ -175,6 +175,14 @@ def test_options_that_mean_nothing_are_refused_before_a_run(
     assert not (tmp_path / "ab.yaml").exists() or not (tmp_path / "ab.yaml").read_text()
 
 
+def test_a_dry_run_starts_nothing_and_takes_all_options(tmp_path: Path) -> None:
+    script = f"open({str(tmp_path / 'started')!r}, 'w')"
+    words = ["--", sys.executable, "-c", script]
+    done = call("ab", "--steps", "5", "--dry-run", *words, *words, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert not (tmp_path / "started").exists()
+
+
 def test_the_files_of_a_command_are_part_of_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "pack").mkdir()
     for name in ("train.py", "a.yaml", "pack/run.py", "pack/__main__.py"):

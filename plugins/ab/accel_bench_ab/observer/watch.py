@@ -416,7 +416,7 @@ class Watch:
             return
         if self.probe is None:
             self.probe = weakref.ref(parameters[0])
-        trained = {}
+        trained: dict[str, Any] = {}
         for one in parameters:
             name = self.names[id(one)]
             known = name in self.before or name in trained
@@ -424,8 +424,9 @@ class Watch:
         self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
         self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
         dtypes = {name: one.dtype for name, one in trained.items()}
-        last = self._guarded, self._last_sketch, self.pid, trained, dtypes
-        self.finalizers.append(weakref.finalize(optimizer, *last))
+        pid = self.pid
+        last = weakref.finalize(optimizer, self._guarded, self._last_sketch, pid, trained, dtypes)
+        self.finalizers.append(last)
 
     def _look_at_modules(self) -> None:
         """Name the weights of all optimizers, and note what hides losses and changes."""
