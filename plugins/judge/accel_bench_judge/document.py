@@ -111,6 +111,7 @@ def exit_code_of(steps: Sequence[JudgedStep]) -> int:
 
 def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
     judgement = _judgement(row.evidence.get(ENGINE))
+    update = judgement.get("training", "not tested")
     is_reference = row.stack == summary.baseline == REFERENCE_STACK
     return JudgedStep(
         step=row.stack,
@@ -120,8 +121,8 @@ def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
         failed_runs=sum(row.failed_rounds.values()),
         is_reference=is_reference,
         steps_per_second=row.tokens_per_second,
-        **dict(Comparison() if is_reference else row.speed),
-        update=judgement.get("training", "not tested"),
+        **{**dict(Comparison() if is_reference else row.speed), "training": update},
+        update=update,
         distance=judgement.get("distance"),
         allowed=judgement.get("allowed"),
         flops=judgement.get("flops"),

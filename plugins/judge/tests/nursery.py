@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 
 import torch
 import torch._dynamo  # optimizers import it at their first step
@@ -44,6 +45,7 @@ def be_born(request, descriptors):
     settings, environment = request
     os.setsid()
     os.environ.update(environment)
+    tempfile.tempdir = None  # torch may have asked for it already
     os.chdir(settings["folders"][0])
     torch.manual_seed(0)
     code = 1

@@ -18,6 +18,7 @@ from accel_bench.scenario.find import find_drafts
 from accel_bench.testing import run_program
 
 PAGE = Path(__file__).parents[3] / "docs" / "judge.md"
+FOR_PROGRAMS = PAGE.read_text().partition("## For a program")[2].partition("\n## ")[0]
 
 
 def test_the_files_of_the_page_are_judged(tmp_path: Path) -> None:
@@ -37,6 +38,9 @@ def test_the_files_of_the_page_are_judged(tmp_path: Path) -> None:
     reference, candidate, half = json.loads(ended.stdout)["steps"]
     assert (reference["update"], reference["confined"]) == ("bitwise equal", True)
     assert candidate["update"] in ("bitwise equal", "equivalent")
+    assert candidate["training"] == candidate["update"]
+    known = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`\w+`.*?) \|", FOR_PROGRAMS, re.M)))
+    assert len(known) > 12 and set(known) <= candidate.keys()
     assert (candidate["status"], candidate["flops"]) == ("ok", candidate["flops_of_reference"])
     assert half["status"] == "invalid"
     assert "the reference's" in half["reasons"][0]
