@@ -28,6 +28,9 @@ FOREIGN_ABI = 0x40000000
 
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
 
+Instruction = tuple[int, int, int, int]
+"""Code, lines to skip if a comparison holds, and if it does not, and the constant."""
+
 
 class Machine(NamedTuple):
     """Numbers of one architecture."""
@@ -81,7 +84,9 @@ def refuse_calls() -> bool:
 def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
     """Return the program of a filter, 8 bytes an instruction; it protects these processes."""
     processes = sorted({one & 0xFFFFFFFF for pid in protected for one in (pid, -pid)})
-    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, machine.audit), (RETURN, 0, 0, ABSENT)]
+    lines: list[Instruction] = [
+        (LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, machine.audit), (RETURN, 0, 0, ABSENT),
+    ]  # fmt: skip
     lines += [(LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, FOREIGN_ABI), (RETURN, 0, 0, ABSENT)]
     for call in machine.refused:
         lines += [(EQUALS, 0, 1, call), (RETURN, 0, 0, REFUSE)]
@@ -93,9 +98,9 @@ def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
-def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, ...]]:
+def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Instruction]:
     """Return lines that refuse a call if an argument has one of the values."""
-    lines: list[tuple[int, ...]] = []
+    lines: list[Instruction] = []
     for argument, values in refused:
         lines.append((LOAD, 0, 0, 16 + 8 * argument))
         for value in values:
