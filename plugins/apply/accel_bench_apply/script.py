@@ -61,7 +61,7 @@ def accelerate(  # noqa: PLR0913 - what a script says
     closed: plugins change functions of the whole process.
     """
     from accel_bench_apply.accelerated import AcceleratedModel
-    from accel_bench_apply.given import checked_dtype, move, torch_device
+    from accel_bench_apply.given import checked_dtype, move
     from accel_bench_apply.request import ask, read_world
 
     with _one_at_a_time:
@@ -72,9 +72,7 @@ def accelerate(  # noqa: PLR0913 - what a script says
             changes = dict(overrides or {})
             is_module = hasattr(model, "named_parameters")
             dtype = checked_dtype(dtype)
-            if is_module:
-                torch_device(device or "cpu")
-            else:
+            if not is_module:
                 changes |= {"resources.device": device} if device else {}
                 changes |= {"model.dtype": dtype} if dtype else {}
             asked = ask(
@@ -106,9 +104,11 @@ def accelerate(  # noqa: PLR0913 - what a script says
 def _closing(made: AcceleratedModel) -> Iterator[None]:
     """Undo a model's changes within the block, before another one can be accelerated."""
     with _one_at_a_time:
-        yield
-        if made in _open:
-            _open.remove(made)
+        try:
+            yield
+        finally:
+            if made in _open:
+                _open.remove(made)
 
 
 def refuse_second() -> None:

@@ -101,6 +101,7 @@ def test_what_a_script_must_do_is_named_with_its_value() -> None:
             assert torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.box
 def test_settings_of_a_scenario_are_named_too_and_others_are_not() -> None:
     with accel_bench.accelerate(small_llama(), "other", scenario=tiny({"other": []})) as one:
         assert [part.name for part in one.outside] == [
@@ -183,7 +184,9 @@ class Plain(nn.Module):
         ([{"use": "padding-free", "sampler": "sane"}], "sampler"),
         ({"use": ["torch-compile", "torch-compile"]}, "uses 'torch-compile' twice"),
         ("padding-free", "does not support Plain; it supports"),
-        (["hf-trainer"], "hf-trainer drives the optimizer steps itself"),
+        pytest.param(
+            ["hf-trainer"], "hf-trainer drives the optimizer steps itself", marks=pytest.mark.box
+        ),
         (7, "a stack is a name, plugins joined by"),
     ],
 )

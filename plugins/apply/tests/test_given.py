@@ -81,6 +81,7 @@ def test_arguments_that_lead_nowhere_are_refused(changed: dict[str, Any], reason
         accel_bench.accelerate(small_llama(), **changed)
 
 
+@pytest.mark.box
 def test_a_wrapped_or_compiled_module_is_refused_with_the_way_out() -> None:
     in_place = small_llama()
     in_place.model.layers[1].compile(backend="eager")
@@ -103,6 +104,7 @@ def test_a_module_with_weights_that_are_not_loaded_is_refused() -> None:
         accel_bench.accelerate(model)
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("stack", [None, "activation-checkpointing-every-2"])
 def test_modes_and_checkpointing_of_a_module_are_its_own_again(stack: str | None) -> None:
     model = small_llama().eval()
@@ -233,6 +235,7 @@ STACKS = (
 """Stacks on a CPU that change the model in place."""
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("stack", STACKS, ids=str)
 def test_what_a_stack_trains_is_saved_as_it_is_loaded(stack: Any, tmp_path: Any) -> None:
     model = small_llama()
@@ -250,6 +253,7 @@ def test_what_a_stack_trains_is_saved_as_it_is_loaded(stack: Any, tmp_path: Any)
             assert torch.equal(value, model.state_dict()[name]), name
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("stack", STACKS, ids=str)
 def test_other_models_evaluation_and_generation_are_as_without_the_stack(stack: Any) -> None:
     model, other = small_llama(), small_llama(hidden_size=48).eval()
