@@ -82,6 +82,7 @@ def output_of(program: str, folder: Path, python: str = sys.executable) -> str:
     return done.stdout
 
 
+@pytest.mark.box
 def test_the_script_of_the_page_prints_what_stands_there(tmp_path: Path) -> None:
     (_, program), (language, printed) = blocks()[:2]
     assert language == "text"
@@ -120,6 +121,7 @@ for stack in (graphs, "activation-checkpointing-selective"):
 """Training with TRL's defaults, which recompute activations."""
 
 
+@pytest.mark.box
 @pytest.mark.skipif(not TRAINERS, reason="ACCEL_BENCH_TRAINERS names no environment with TRL")
 def test_checkpointing_of_trl_is_its_own_or_the_stacks(tmp_path: Path) -> None:
     imports = "from accel_bench.errors import ScenarioError"

@@ -33,8 +33,16 @@ STACKS: dict[str, Any] = {
 }
 
 
+OF_THE_BOX = ("selective", "math")
+"""Stacks of that list with plugins of other folders of the box."""
+
+BOXED = [pytest.param(one, marks=pytest.mark.box) for one in OF_THE_BOX]
+
+
 @pytest.mark.parametrize("given", [False, True], ids=["loaded", "given"])
-@pytest.mark.parametrize("stack", ["baseline", *STACKS])
+@pytest.mark.parametrize(
+    "stack", ["baseline", *(one for one in STACKS if one not in OF_THE_BOX), *BOXED]
+)
 def test_a_script_has_the_losses_of_a_run(stack: str, given: bool, tmp_path: Path) -> None:
     scenario = tiny(STACKS)
     model = plain_model(scenario) if given else None

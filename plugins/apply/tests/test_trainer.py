@@ -153,6 +153,7 @@ def test_checkpointing_of_trainer_is_its_own(losses: Any, arguments: Any) -> Non
     assert callback.accelerated.closed
 
 
+@pytest.mark.box
 def test_checkpointing_of_trainer_that_replaces_the_stacks_is_refused(
     losses: Any, arguments: Any
 ) -> None:
