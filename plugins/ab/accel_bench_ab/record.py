@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROW = struct.Struct("=qqqqqdqq")
-"""Binary format of a row in a file of steps, as written by `observer/watch.py`."""
+"""Binary format of a row in a file of steps, as written by `observer/watching/steps.py`."""
 
 NO_PROCESS = "no process of it loaded torch where the observer could see it"
 """Reason for missing steps if no process was observed."""

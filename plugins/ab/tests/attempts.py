@@ -365,7 +365,7 @@ def run_all(cases: list[Any], folder: Path) -> None:
         place.mkdir()
         child = os.fork()
         if not child:
-            sys.modules["_accel_bench_ab_watch"].WATCHES[0].folder = str(place)
+            sys.modules["_accel_bench_ab_watching"].WATCHES[0].folder = str(place)
             case()
             atexit._run_exitfuncs()
             os._exit(0)  # To take the interpreter down takes longer than most cases.

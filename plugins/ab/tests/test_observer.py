@@ -172,8 +172,8 @@ def test_a_sitecustomize_of_the_user_is_imported_too(tmp_path: Path) -> None:
 
 def test_modules_of_the_command_may_have_the_observers_names(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "watch.py").write_text("print('mine')")
-    done = run(tmp_path, sys.executable, "-c", "import watch", PYTHONPATH=str(tmp_path / "mine"))
+    (tmp_path / "mine" / "watching.py").write_text("print('mine')")
+    done = run(tmp_path, sys.executable, "-c", "import watching", PYTHONPATH=str(tmp_path / "mine"))
     assert done.stdout.split() == ["mine"], done.stderr
 
 

@@ -61,8 +61,12 @@ class ThenObserve:
 
 def _start(torch: Any) -> None:
     """Import the observer beside this file, regardless of other modules with its name."""
-    path = os.path.join(FOLDER, "watch.py")
-    spec: Any = importlib.util.spec_from_file_location("_accel_bench_ab_watch", path)
+    package = os.path.join(FOLDER, "watching")
+    spec: Any = importlib.util.spec_from_file_location(
+        "_accel_bench_ab_watching",
+        os.path.join(package, "__init__.py"),
+        submodule_search_locations=[package],
+    )
     watch = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = watch
     spec.loader.exec_module(watch)

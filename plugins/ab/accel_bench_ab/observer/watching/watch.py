@@ -1,41 +1,26 @@
-"""Observer of a training process: records each optimizer step in a memory-mapped file.
-
-It is imported by its path into the observed command's own Python, and uses only the standard
-library and torch. It never synchronizes with the device and prints nothing. Numbers of a step are
-in shared memory as soon as the step has ended, so that they survive any signal.
-`accel_bench_ab.record` reads the files.
-"""
+"""Observations of one training process: steps, losses, batches, and changes of the weights."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import math
 import mmap
 import os
-import struct
 import sys
 import time
 import weakref
 from typing import Any
 
-FIELDS = 8
-"""Numbers of a step, each of eight bytes: nanoseconds of its end by the monotonic clock; processed,
-real and supervised tokens, and sequences, -1 for not seen; the loss as a float64, NaN for not seen;
-backward passes; 1 once the step has ended."""
-
-GROWTH = 1024
-"""Number of steps by which a file grows, allocated on the disk, since writing to a page without
-disk space would kill the process."""
+from .batches import Reading, counts_of
+from .facts import compiler_facts, device_facts, optimizer_facts, peak_resident_bytes
+from .steps import FIELDS, Steps
+from .weights import live, names_in, scales_losses, sketch
 
 MOST_STEPS = 100_000
 """Maximum number of recorded steps; later ones are only counted."""
 
 SKETCHES = (2, 8)
 """Numbers of steps after which weight changes are sketched; any warm-up includes them."""
-
-BUCKETS, ROW = 31, 31 * 131
-"""Number of sums in a sketch, and number of elements that share a random sign."""
 
 MOST_PENDING = 3
 """Maximum number of prefetched batches without a backward pass at the end of a step."""
@@ -44,59 +29,6 @@ MOST_READ = 4096
 """Maximum number of remembered batches without a backward pass."""
 
 UNSEEN = -1
-
-WATCHES: list[Watch] = []
-"""The observer of this process, once torch is imported; at most one."""
-
-
-def start(torch: Any, folder: str) -> None:
-    """Observe optimizers, losses and batches of this process and those forked from it."""
-    watch = Watch(torch, folder)
-    WATCHES.append(watch)
-    optimizers = sys.modules["torch.optim.optimizer"]
-    optimizers.register_optimizer_step_pre_hook(untraced(watch.before_step))
-    optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
-    _watch_backward(torch, watch)
-    _watch_scaler(torch, watch)
-    _watch_loader(torch, watch)
-    os.register_at_fork(after_in_child=watch.forget)
-    atexit.register(watch.close)
-
-
-def untraced(function: Any) -> Any:
-    """Return the function, marked to be excluded from torch's compiler."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    call._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return call
-
-
-class Steps:
-    """Memory-mapped file of a process's steps, with a row of `FIELDS` numbers for each step."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        self.room = 0
-        self.whole: Any = ()
-        self.real: Any = ()
-        self.grow()
-
-    def grow(self) -> None:
-        """Enlarge the file for more steps. Raises OSError on a full disk."""
-        more = GROWTH * FIELDS * 8
-        os.posix_fallocate(self._file, self.room * FIELDS * 8, more)
-        self.room += GROWTH
-        page = mmap.mmap(self._file, self.room * FIELDS * 8)
-        self.whole, self.real = memoryview(page).cast("q"), memoryview(page).cast("d")
-
-
-class Reading:
-    """One iterator of a data loader: whether it has ended, and whether a batch was trained on."""
-
-    def __init__(self) -> None:
-        self.ended = self.trained = False
 
 
 class Watch:
@@ -479,257 +411,3 @@ class Watch:
                 "dtype": str(one.dtype).replace("torch.", ""),
                 "change": change.tolist(),
             }
-
-
-def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
-    """Return processed, real and supervised tokens, and sequences, of a batch on the host.
-
-    Each `*input_ids` is counted with its `*attention_mask`, and `tokens`, as torchtune names them;
-    None for a batch without token ids.
-    """
-    if isinstance(batch, (tuple, list)):
-        found = [one for one in batch if hasattr(one, "keys")]
-        batch = found[0] if len(found) == 1 else batch[0] if batch and not found else None
-    if batch is None or not hasattr(batch, "keys"):
-        rows = is_tokens(batch, torch) and batch.dim() == 2
-        return (batch.numel(),) * 3 + (batch.shape[0],) if rows else None
-    processed = real = sequences = 0
-    supervised = None
-    for key in batch.keys():
-        named = str(key).endswith("input_ids") or key == "tokens"
-        if not named or not is_tokens(ids := batch[key], torch):
-            continue
-        mask = batch.get(str(key)[: -len("input_ids")] + "attention_mask")
-        processed += ids.numel()
-        whole = mask is None or mask.shape != ids.shape
-        real += ids.numel() if whole else count_nonzero(mask)
-        sequences += ids.shape[0]
-    labels = batch.get("labels")
-    if is_tokens(labels, torch):
-        supervised = count_labels(labels)
-    if not processed:
-        return None
-    return processed, real, real if supervised is None else min(supervised, real), sequences
-
-
-def is_tokens(value: Any, torch: Any) -> bool:
-    """Return whether a value is a tensor of token ids on the host; bytes are those of images."""
-    known = isinstance(value, torch.Tensor) and value.is_cpu and value.dim() >= 2
-    return known and value.dtype in (torch.int64, torch.int32)
-
-
-def count_nonzero(tensor: Any) -> int:
-    """Return the number of elements that are not 0."""
-    numpy = sys.modules.get("numpy")
-    return int(tensor.count_nonzero() if numpy is None else numpy.count_nonzero(tensor.numpy()))
-
-
-def count_labels(labels: Any) -> int:
-    """Return the number of labels that a causal model learns from: all but the first of each row.
-
-    The whole tensor is compared, as a slice of it takes twice as long; numpy is faster than torch.
-    """
-    numpy = sys.modules.get("numpy")
-    if numpy is None or labels.dim() != 2:
-        return count_nonzero(labels[..., 1:] != -100)
-    array = labels.numpy()
-    first = array[:, 0].tolist()
-    return int(numpy.count_nonzero(array != -100)) - len(first) + int(first.count(-100))
-
-
-def _watch_backward(torch: Any, watch: Watch) -> None:
-    """Patch `torch.autograd.backward`, which `Tensor.backward` calls, to notify the observer."""
-    own = torch.autograd.backward
-
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if watch.depth == 0:
-            watch._guarded(watch.backward, tensors)
-        watch.depth += 1
-        try:
-            return own(tensors, *args, **kwargs)
-        finally:
-            watch.depth -= 1
-
-    backward.__wrapped__ = own  # type: ignore[attr-defined]
-    backward._torchdynamo_disable = True  # type: ignore[attr-defined]
-    backward.__doc__, backward.__name__ = own.__doc__, own.__name__
-    torch.autograd.backward = backward
-
-
-def _watch_scaler(torch: Any, watch: Watch) -> None:
-    """Patch torch's gradient scaler to record the unscaled loss of each scaled one."""
-    kind = torch.amp.grad_scaler.GradScaler
-    own = kind.scale
-
-    def scale(self: Any, outputs: Any) -> Any:
-        scaled = own(self, outputs)
-        if isinstance(scaled, torch.Tensor) and scaled is not outputs:
-            scaled._accel_bench_unscaled = outputs.detach()
-            watch.scaled = True
-        return scaled
-
-    scale.__wrapped__, scale.__doc__ = own, own.__doc__  # type: ignore[attr-defined]
-    kind.scale = scale
-
-
-def _watch_loader(torch: Any, watch: Watch) -> None:
-    """Patch the iterators of DataLoader to notify the observer of their batches."""
-    from torch.utils.data import dataloader
-
-    kind = dataloader._BaseDataLoaderIter
-    own = kind.__next__
-
-    def fetch(self: Any) -> Any:
-        reading = self.__dict__.get("_accel_bench_reading")
-        if reading is None:
-            reading = self._accel_bench_reading = Reading()
-        watch.read(reading)
-        try:
-            batch = own(self)
-        except StopIteration:
-            reading.ended = True
-            raise
-        watch._guarded(watch.fetched, reading, batch)
-        return batch
-
-    kind.__next__ = kind.next = fetch
-
-
-def live(*kinds: type) -> list[list[Any]]:
-    """Return all objects of each class."""
-    import gc
-
-    found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
-    return [[one for one in found if issubclass(type(one), kind)] for kind in kinds]
-
-
-def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
-    """Return names of the optimizers' weights by id, in the smallest module with most of them.
-
-    All optimizers are asked at once: one for each weight names it as one for all weights does.
-    """
-    groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
-    wanted = {id(weight) for group in groups for weight in group["params"]}
-    tables = []
-    for module in modules:
-        found = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
-        tables.append((-len(found), sum(1 for _ in module.modules()), found))
-    names: dict[int, str] = {}
-    for _, _, found in sorted(tables, key=lambda table: table[:2]):
-        for weight, name in found.items():
-            names.setdefault(weight, name)
-    return names
-
-
-def scales_losses(module: Any) -> bool:
-    """Return whether a module is an engine of DeepSpeed that scales the loss itself."""
-    is_engine = type(module).__module__.startswith("deepspeed.")
-    return is_engine and hasattr(module, "fp16_enabled") and bool(module.fp16_enabled())
-
-
-def sketch(name: str, tensor: Any, torch: Any) -> Any:
-    """Return signed sums of a tensor's elements, shape (BUCKETS,), float64, on the host.
-
-    The sign of an element depends on the tensor's name and the element's place alone, so that the
-    sketches of two processes can be compared.
-    """
-    import zlib
-
-    with torch.no_grad():
-        flat = tensor.detach().reshape(-1)
-        rows = -(-flat.numel() // ROW)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        signs = torch.randint(0, 2, (ROW + rows,), generator=generator, dtype=torch.int8)
-        signs = (signs.double() * 2 - 1).to(flat.device)
-        sums = torch.zeros(ROW, dtype=torch.float64, device=flat.device)
-        for first in range(0, rows, 256):
-            block = flat[first * ROW : (first + 256) * ROW].double()
-            whole = block.numel() // ROW
-            of_rows = signs[ROW + first : ROW + first + whole + 1]
-            sums += of_rows[:whole] @ block[: whole * ROW].view(-1, ROW)
-            rest = block[whole * ROW :]
-            if rest.numel():
-                sums[: rest.numel()] += of_rows[whole] * rest
-        return (sums * signs[:ROW]).view(-1, BUCKETS).sum(0).cpu()
-
-
-def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
-    """Return the optimizers' classes, and their current settings by parameter."""
-    facts: dict[str, Any] = {"optimizer": "+".join(type(one).__name__ for one in optimizers)}
-    rates: dict[str, int] = {}
-    decays: dict[str, int] = {}
-    others: dict[str, dict[str, int]] = {}
-    states: dict[str, int] = {}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            tensors = len(group["params"])
-            for key, setting in group.items():
-                on_host = getattr(setting, "is_cpu", False) and setting.numel() == 1
-                value = setting.item() if on_host else setting
-                if key == "params" or not isinstance(value, (int, float, tuple, list)):
-                    continue
-                known = {"lr": rates, "weight_decay": decays}.get(key)
-                known = others.setdefault(key, {}) if known is None else known
-                if key in ("lr", "weight_decay") or is_number(value):
-                    text = number_text(value)
-                    known[text] = known.get(text, 0) + tensors
-        for state in optimizer.state.values():
-            for value in state.values() if isinstance(state, dict) else ():
-                if hasattr(value, "dtype") and value.dim() and value.is_floating_point():
-                    dtype = str(value.dtype).replace("torch.", "")
-                    states[dtype] = states.get(dtype, 0) + value.numel()
-    facts["learning_rates"], facts["weight_decays"] = rates, decays
-    facts["hyperparameters"] = {key: value for key, value in others.items() if value}
-    facts["state_dtypes"] = states
-    return facts
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a numeric optimizer setting, or a tuple of them."""
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return all(isinstance(one, float) and not isinstance(one, bool) for one in values)
-
-
-def number_text(value: Any) -> str:
-    """Return numbers as text with six digits."""
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return ", ".join(f"{float(one):.6g}" for one in values)
-
-
-def device_facts(torch: Any) -> dict[str, Any]:
-    """Return the device in use, and its allocator's peak bytes, read without synchronizing."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return {"device": "cpu"}
-    return {
-        "device": "cuda",
-        "device_name": torch.cuda.get_device_name(),
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-    }
-
-
-def compiler_facts() -> dict[str, Any]:
-    """Return the counters of torch's compiler; empty if it is not loaded."""
-    dynamo = sys.modules.get("torch._dynamo")
-    counters = getattr(getattr(dynamo, "utils", None), "counters", None)
-    if counters is None:
-        return {}
-    stats = counters.get("stats", {})
-    breaks = counters.get("graph_break", {})
-    return {"graphs": stats.get("unique_graphs", 0), "graph_breaks": sum(breaks.values())}
-
-
-def peak_resident_bytes() -> int | None:
-    """Return the peak resident memory of this process; None if unreadable."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-ROW_FORMAT = struct.Struct("=qqqqqdqq")
-"""Binary format of a row in the file of steps."""

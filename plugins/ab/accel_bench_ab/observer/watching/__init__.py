@@ -1,0 +1,34 @@
+"""Observer of a training process: records each optimizer step in a memory-mapped file.
+
+It is imported by its path into the observed command's own Python, and uses only the standard
+library and torch. It never synchronizes with the device and prints nothing. Numbers of a step are
+in shared memory as soon as the step has ended, so that they survive any signal.
+`accel_bench_ab.record` reads the files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import Any
+
+from .hooks import untraced, watch_backward, watch_loader, watch_scaler
+from .watch import Watch
+
+WATCHES: list[Watch] = []
+"""The observer of this process, once torch is imported; at most one."""
+
+
+def start(torch: Any, folder: str) -> None:
+    """Observe optimizers, losses and batches of this process and those forked from it."""
+    watch = Watch(torch, folder)
+    WATCHES.append(watch)
+    optimizers = sys.modules["torch.optim.optimizer"]
+    optimizers.register_optimizer_step_pre_hook(untraced(watch.before_step))
+    optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
+    watch_backward(torch, watch)
+    watch_scaler(torch, watch)
+    watch_loader(torch, watch)
+    os.register_at_fork(after_in_child=watch.forget)
+    atexit.register(watch.close)

@@ -1,0 +1,69 @@
+"""Token counts of the batches of data loaders."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class Reading:
+    """One iterator of a data loader: whether it has ended, and whether a batch was trained on."""
+
+    def __init__(self) -> None:
+        self.ended = self.trained = False
+
+
+def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
+    """Return processed, real and supervised tokens, and sequences, of a batch on the host.
+
+    Each `*input_ids` is counted with its `*attention_mask`, and `tokens`, as torchtune names them;
+    None for a batch without token ids.
+    """
+    if isinstance(batch, (tuple, list)):
+        found = [one for one in batch if hasattr(one, "keys")]
+        batch = found[0] if len(found) == 1 else batch[0] if batch and not found else None
+    if batch is None or not hasattr(batch, "keys"):
+        rows = is_tokens(batch, torch) and batch.dim() == 2
+        return (batch.numel(),) * 3 + (batch.shape[0],) if rows else None
+    processed = real = sequences = 0
+    supervised = None
+    for key in batch.keys():
+        named = str(key).endswith("input_ids") or key == "tokens"
+        if not named or not is_tokens(ids := batch[key], torch):
+            continue
+        mask = batch.get(str(key)[: -len("input_ids")] + "attention_mask")
+        processed += ids.numel()
+        whole = mask is None or mask.shape != ids.shape
+        real += ids.numel() if whole else count_nonzero(mask)
+        sequences += ids.shape[0]
+    labels = batch.get("labels")
+    if is_tokens(labels, torch):
+        supervised = count_labels(labels)
+    if not processed:
+        return None
+    return processed, real, real if supervised is None else min(supervised, real), sequences
+
+
+def is_tokens(value: Any, torch: Any) -> bool:
+    """Return whether a value is a tensor of token ids on the host; bytes are those of images."""
+    known = isinstance(value, torch.Tensor) and value.is_cpu and value.dim() >= 2
+    return known and value.dtype in (torch.int64, torch.int32)
+
+
+def count_nonzero(tensor: Any) -> int:
+    """Return the number of elements that are not 0."""
+    numpy = sys.modules.get("numpy")
+    return int(tensor.count_nonzero() if numpy is None else numpy.count_nonzero(tensor.numpy()))
+
+
+def count_labels(labels: Any) -> int:
+    """Return the number of labels that a causal model learns from: all but the first of each row.
+
+    The whole tensor is compared, as a slice of it takes twice as long; numpy is faster than torch.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or labels.dim() != 2:
+        return count_nonzero(labels[..., 1:] != -100)
+    array = labels.numpy()
+    first = array[:, 0].tolist()
+    return int(numpy.count_nonzero(array != -100)) - len(first) + int(first.count(-100))

@@ -1,0 +1,84 @@
+"""Facts about an observed process: optimizers, device, compiler, memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
+    """Return the optimizers' classes, and their current settings by parameter."""
+    facts: dict[str, Any] = {"optimizer": "+".join(type(one).__name__ for one in optimizers)}
+    rates: dict[str, int] = {}
+    decays: dict[str, int] = {}
+    others: dict[str, dict[str, int]] = {}
+    states: dict[str, int] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            tensors = len(group["params"])
+            for key, setting in group.items():
+                on_host = getattr(setting, "is_cpu", False) and setting.numel() == 1
+                value = setting.item() if on_host else setting
+                if key == "params" or not isinstance(value, (int, float, tuple, list)):
+                    continue
+                known = {"lr": rates, "weight_decay": decays}.get(key)
+                known = others.setdefault(key, {}) if known is None else known
+                if key in ("lr", "weight_decay") or is_number(value):
+                    text = number_text(value)
+                    known[text] = known.get(text, 0) + tensors
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if hasattr(value, "dtype") and value.dim() and value.is_floating_point():
+                    dtype = str(value.dtype).replace("torch.", "")
+                    states[dtype] = states.get(dtype, 0) + value.numel()
+    facts["learning_rates"], facts["weight_decays"] = rates, decays
+    facts["hyperparameters"] = {key: value for key, value in others.items() if value}
+    facts["state_dtypes"] = states
+    return facts
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a numeric optimizer setting, or a tuple of them."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return all(isinstance(one, float) and not isinstance(one, bool) for one in values)
+
+
+def number_text(value: Any) -> str:
+    """Return numbers as text with six digits."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return ", ".join(f"{float(one):.6g}" for one in values)
+
+
+def device_facts(torch: Any) -> dict[str, Any]:
+    """Return the device in use, and its allocator's peak bytes, read without synchronizing."""
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return {"device": "cpu"}
+    return {
+        "device": "cuda",
+        "device_name": torch.cuda.get_device_name(),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
+
+
+def compiler_facts() -> dict[str, Any]:
+    """Return the counters of torch's compiler; empty if it is not loaded."""
+    dynamo = sys.modules.get("torch._dynamo")
+    counters = getattr(getattr(dynamo, "utils", None), "counters", None)
+    if counters is None:
+        return {}
+    stats = counters.get("stats", {})
+    breaks = counters.get("graph_break", {})
+    return {"graphs": stats.get("unique_graphs", 0), "graph_breaks": sum(breaks.values())}
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the peak resident memory of this process; None if unreadable."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None

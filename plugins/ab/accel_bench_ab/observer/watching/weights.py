@@ -1,0 +1,66 @@
+"""Names of an optimizer's weights, and sketches of their changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BUCKETS, ROW = 31, 31 * 131
+"""Number of sums in a sketch, and number of elements that share a random sign."""
+
+
+def live(*kinds: type) -> list[list[Any]]:
+    """Return all objects of each class."""
+    import gc
+
+    found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+    return [[one for one in found if issubclass(type(one), kind)] for kind in kinds]
+
+
+def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
+    """Return names of the optimizers' weights by id, in the smallest module with most of them.
+
+    All optimizers are asked at once: one for each weight names it as one for all weights does.
+    """
+    groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
+    wanted = {id(weight) for group in groups for weight in group["params"]}
+    tables = []
+    for module in modules:
+        found = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
+        tables.append((-len(found), sum(1 for _ in module.modules()), found))
+    names: dict[int, str] = {}
+    for _, _, found in sorted(tables, key=lambda table: table[:2]):
+        for weight, name in found.items():
+            names.setdefault(weight, name)
+    return names
+
+
+def scales_losses(module: Any) -> bool:
+    """Return whether a module is an engine of DeepSpeed that scales the loss itself."""
+    is_engine = type(module).__module__.startswith("deepspeed.")
+    return is_engine and hasattr(module, "fp16_enabled") and bool(module.fp16_enabled())
+
+
+def sketch(name: str, tensor: Any, torch: Any) -> Any:
+    """Return signed sums of a tensor's elements, shape (BUCKETS,), float64, on the host.
+
+    The sign of an element depends on the tensor's name and the element's place alone, so that the
+    sketches of two processes can be compared.
+    """
+    import zlib
+
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        rows = -(-flat.numel() // ROW)
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        signs = torch.randint(0, 2, (ROW + rows,), generator=generator, dtype=torch.int8)
+        signs = (signs.double() * 2 - 1).to(flat.device)
+        sums = torch.zeros(ROW, dtype=torch.float64, device=flat.device)
+        for first in range(0, rows, 256):
+            block = flat[first * ROW : (first + 256) * ROW].double()
+            whole = block.numel() // ROW
+            of_rows = signs[ROW + first : ROW + first + whole + 1]
+            sums += of_rows[:whole] @ block[: whole * ROW].view(-1, ROW)
+            rest = block[whole * ROW :]
+            if rest.numel():
+                sums[: rest.numel()] += of_rows[whole] * rest
+        return (sums * signs[:ROW]).view(-1, BUCKETS).sum(0).cpu()
