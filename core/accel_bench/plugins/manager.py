@@ -38,6 +38,9 @@ from accel_bench.task import Task
 TRACKING = "record_result"
 """Name of the hook that makes a plugin a tracker."""
 
+TRIAL_SECONDS = 60.0
+"""Time limit in seconds of a trial, of which each call of a plugin may take `limit_seconds()`."""
+
 OBSERVES = "observe_steps"
 OF_OBSERVERS = frozenset({OBSERVES, "finish_metrics", "close_run"})
 """Hooks allowed for a plugin that observes steps outside of an experiment, all after the window."""
@@ -286,7 +289,7 @@ def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
     untried = {text for text, name in by_text.items() if name in foreign} - _tried
     if not untried:
         return
-    ending = run_in_trial(work, limit_seconds())
+    ending = run_in_trial(work, max(TRIAL_SECONDS, limit_seconds()))
     if ending and ending.how and any(ending.call):
         raise HookError(*ending.call, f"it ends the process ({ending.how})")
     _tried.update(untried)
