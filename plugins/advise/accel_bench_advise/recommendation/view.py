@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from accel_bench.analysis.wording import (
     with_spread,
 )
 from accel_bench.documents.presets import find_presets
+from accel_bench.errors import ScenarioError
 from accel_bench.plugins.registry import installed
 from accel_bench.report.table import (
     Column,
@@ -35,6 +37,7 @@ from accel_bench.report.table import (
     number_column,
     reader,
 )
+from accel_bench.scenario.find import find_drafts
 from accel_bench_advise.estimates.schema import FITS
 from accel_bench_advise.estimates.view import span_text
 from accel_bench_advise.recommendation.family import FamilyRecommendation, FamilyRow
@@ -166,19 +169,34 @@ def _in_your_script(document: Recommendation) -> Iterator[Section]:
     else:
         stack, work = document.offer.stack, f"--scenario {shlex.quote(document.request.scenario)}"
     command = f"accel-bench export {shlex.quote(stack)} --to trl {work}"
-    yield Section(text="\n".join(["In your script:", *_code(stack), f"  {command}"]))
+    code = _code(stack, document.request.scenario)
+    yield Section(text="\n".join(["In your script:", *code, f"  {command}"]))
 
 
-def _code(stack: str) -> list[str]:
-    """Return three lines of Python; none for a stack that only its scenario names."""
+def _code(stack: str, scenario: str) -> list[str]:
+    """Return three lines of Python; none for a stack that only another scenario names."""
     named = find_presets("stacks").keys() | {plugin.use for plugin in installed()}
-    if stack not in named and not named.issuperset(stack.split("+")):
+    given = json.dumps(stack)
+    if _defines(scenario, stack):
+        given += f", scenario={json.dumps(scenario)}"
+    elif stack not in named and not named.issuperset(stack.split("+")):
         return []
     return [
         "  import accel_bench",
-        f'  with accel_bench.accelerate(model, "{stack}") as accelerated:',
+        f"  with accel_bench.accelerate(model, {given}) as accelerated:",
         "      train(accelerated.model)",
     ]
+
+
+def _defines(scenario: str, stack: str) -> bool:
+    """Return whether a scenario's own file defines a stack, maybe with a shipped one's name."""
+    if scenario in find_presets("scenarios"):
+        return False
+    try:
+        drafts = find_drafts([scenario])
+    except ScenarioError:  # The file of stored runs is gone.
+        return False
+    return any(stack in stacks for one in drafts if isinstance(stacks := one.get("stacks"), dict))
 
 
 def _memory(value: Any) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -314,3 +316,17 @@ def test_the_last_lines_take_a_recommended_stack_into_a_script() -> None:
     named = document.model_copy(update={"recommended": row})
     code = '  with accel_bench.accelerate(model, "activation-checkpointing") as accelerated:'
     assert code in render_report(recommend_report(named), "table").splitlines()
+
+
+def test_a_stack_of_the_scenario_is_taken_from_its_file(tmp_path: Path) -> None:
+    """A stack of its own that has the name of a shipped one has other options."""
+    file = tmp_path / "own.yaml"
+    own = {"activation-checkpointing": {"use": [{"use": "activation-checkpointing", "every": 2}]}}
+    file.write_text(json.dumps({"name": "own", "stacks": {"baseline": {"use": []}, **own}}))
+    document = ask(stored())
+    assert document.recommended is not None
+    row = document.recommended.model_copy(update={"stack": "activation-checkpointing"})
+    asked = document.request.model_copy(update={"scenario": str(file)})
+    named = document.model_copy(update={"recommended": row, "request": asked})
+    text = render_report(recommend_report(named), "table")
+    assert f'(model, "activation-checkpointing", scenario="{file}") as accelerated:' in text
