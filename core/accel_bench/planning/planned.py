@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary, StopReason
 from accel_bench.analysis.schema import Summary
@@ -23,7 +23,9 @@ from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.store.database import Store
+
+if TYPE_CHECKING:
+    from accel_bench.store.database import Store
 
 
 @dataclass(frozen=True)
