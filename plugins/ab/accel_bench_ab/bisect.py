@@ -105,15 +105,24 @@ def bisect(options: BisectOptions) -> int:
     notify(plain(f"{len(versions)} versions from {versions[0].name} to {versions[-1].name}"))
     if options.dry_run:
         return 0
-    with open_results(options.results, write=True) as store:
-        with invoked.sessions(store) as new_session:
-            bisection = Bisection(len(versions), floor, options.rounds)
-            rounds = BisectRounds(history, subject, bisection, store, new_session,
-                                  lambda line: notify(plain(line)), options.max_runs)  # fmt: skip
-            report = bisect_report(rounds, rounds.search())
-    print_report(bisect_view(report), options.output)
-    if not report.exit_code:
-        history.close()
+    answered = False
+    try:
+        with open_results(options.results, write=True) as store:
+            with invoked.sessions(store) as new_session:
+                rounds = BisectRounds(
+                    history,
+                    subject,
+                    Bisection(len(versions), floor, options.rounds),
+                    store,
+                    new_session,
+                    lambda line: notify(plain(line)),
+                    options.max_runs,
+                )
+                report = bisect_report(rounds, rounds.search())
+        print_report(bisect_view(report), options.output)
+        answered = not report.exit_code
+    finally:
+        history.close(answered)
     return report.exit_code
 
 
@@ -157,10 +166,9 @@ def _subject(options: BisectOptions, history: History, invoked: Invocation) -> S
         names = ("by", "steps", "metric", "higher", "no_observe", "compare")
         given = {name: getattr(options, name) for name in names}
         settings = settings_of(AbOptions(commands=[*words], **given))
-        # In work trees, the commit decides on the files.
-        in_place = isinstance(history, PackageHistory)
-        files = repr(digests_of(words, Path()) if in_place else "")
-        subject = CommandSubject(words, settings, plan_request(options, {}), invoked, files)
+        known = digests_of(words, Path()).items()
+        files = {name: digest for name, digest in known if not history.decides_on(name)}
+        subject = CommandSubject(words, settings, plan_request(options, {}), invoked, repr(files))
         looks = options.by == "auto" and not (options.no_observe or options.dry_run)
         return _counted(subject, history) if looks else subject
     with redirect_stdout(sys.stderr):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,8 +38,7 @@ def remove_tree(root: Path, tree: Path) -> None:
 def commit_of(root: Path, name: str) -> str:
     """Return the full hash of a commit. Raises ScenarioError."""
     try:
-        text = git(root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-        return text.splitlines()[-1]  # Before it git may warn of an ambiguous name.
+        return git(root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     except ScenarioError as error:
         raise ScenarioError(f"{root} has no commit {name!r}") from error
 
@@ -55,6 +56,7 @@ class CommitHistory:
         self.identity = [str(self._root), str(self._below), *self._build, *self._ids]
         key = digest([str(self._root), *self._build], 24)
         self._trees = cache_folder() / "bisect" / key
+        self._used: dict[str, int] = {}  # Locked files, until the end of the process at the latest.
 
     def _read(self, good: str, bad: str) -> list[str]:
         ends = [commit_of(self._root, end) for end in (good, bad)]
@@ -91,6 +93,9 @@ class CommitHistory:
         commit = self._ids[version]
         tree, complete = self._trees / commit, self._trees / f"{commit}.complete"
         with locked(self._trees / f"{commit}.lock"):
+            if commit not in self._used:
+                self._used[commit] = self._open_use(commit)
+                fcntl.flock(self._used[commit], fcntl.LOCK_SH)
             if not (complete.exists() and tree.is_dir()):
                 check_out(self._root, tree, commit)
                 folder = tree / self._below
@@ -102,11 +107,36 @@ class CommitHistory:
         below = tree / self._below
         return Prepared(folder=below, revision=commit, requirements=(str(below),))
 
-    def close(self) -> None:
-        """Remove the work trees."""
-        for commit in self._ids:
-            remove_tree(self._root, self._trees / commit)
-            (self._trees / f"{commit}.complete").unlink(missing_ok=True)
+    def decides_on(self, name: str) -> bool:
+        """Return whether a version has its own content of a file that a command names.
+
+        That is a file of the repository which is named by a relative path.
+        """
+        here = self._root / self._below
+        return not os.path.isabs(name) and (here / name).resolve().is_relative_to(self._root)
+
+    def close(self, answered: bool = True) -> None:
+        """End the search; with an answer, remove the work trees that no other search uses."""
+        while self._used:
+            os.close(self._used.popitem()[1])
+        trees = {one: self._trees / one for one in self._ids if answered}
+        for commit, tree in trees.items():
+            if not tree.exists():
+                continue
+            with locked(self._trees / f"{commit}.lock"):
+                use = self._open_use(commit)
+                try:
+                    fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (self._trees / f"{commit}.complete").unlink(missing_ok=True)
+                    remove_tree(self._root, tree)
+                except BlockingIOError:
+                    pass
+                finally:
+                    os.close(use)
+
+    def _open_use(self, commit: str) -> int:
+        """Open the file that is locked while a search may measure in the work tree of a commit."""
+        return os.open(self._trees / f"{commit}.used", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
 
 
 def git(folder: Path, *arguments: str) -> str:

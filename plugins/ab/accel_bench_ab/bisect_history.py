@@ -65,8 +65,11 @@ class History(Protocol):
         Raises VersionError if it cannot be built.
         """
 
-    def close(self) -> None:
-        """Remove temporary files once the search has an answer."""
+    def decides_on(self, name: str) -> bool:
+        """Return whether a version has its own content of a file that a command names."""
+
+    def close(self, answered: bool = True) -> None:
+        """End the search; with an answer, remove its temporary files unless others use them."""
 
 
 def run_program(
@@ -80,8 +83,7 @@ def run_program(
             cwd=folder,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             errors="replace",
             timeout=SECONDS,
@@ -90,6 +92,6 @@ def run_program(
     except (OSError, subprocess.SubprocessError) as error:
         raise VersionError(f"{name} cannot be run: {error}") from error
     if done.returncode:
-        last = " | ".join(done.stdout.rstrip().splitlines()[-LAST_LINES:])
+        last = " | ".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-LAST_LINES:])
         raise VersionError(f"{name} ended with {done.returncode}: {last}")
     return done.stdout

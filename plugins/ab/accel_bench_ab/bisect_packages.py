@@ -78,7 +78,11 @@ class PackageHistory:
         except ScenarioError as error:
             raise VersionError(str(error)) from error
 
-    def close(self) -> None:
+    def decides_on(self, name: str) -> bool:
+        """Return False: packages decide on no file that a command names."""
+        return False
+
+    def close(self, answered: bool = True) -> None:
         """Keep the environments, which other commands share."""
 
     def _versions(self) -> Iterator[Version]:

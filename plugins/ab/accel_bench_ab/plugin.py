@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -71,12 +72,13 @@ def digests_of(words: Sequence[str], folder: Path) -> dict[str, str]:
         if option == "-m":
             place = module.replace(".", "/")
             names += [f"{place}.py", f"{place}/__main__.py"]
-    paths = {name: folder / name for name in names if name}
-    return {
-        name: sha256(path.read_bytes()).hexdigest()
-        for name, path in paths.items()
-        if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES
-    }
+    digests = {}
+    for name in filter(None, names):
+        path = folder / name
+        with suppress(OSError, ValueError):  # A long word is no file, and others cannot be read.
+            if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
+                digests[name] = sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 class _Counts(Task[Options]):

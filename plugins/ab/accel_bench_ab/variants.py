@@ -133,15 +133,17 @@ def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
     trees = {one: cache_folder() / "ab" / digest(str(root), 24) / one for one in commits.values()}
     if git(root, "status", "--porcelain", "--untracked-files=no"):
         print_aside("your changes that are not committed are in neither revision")
+    revisions = []
     with ExitStack() as stack:
         for commit, tree in sorted(trees.items()):
             stack.enter_context(locked(tree.with_suffix(".lock")))
             stack.callback(remove_tree, root, tree)
             check_out(root, tree, commit)
-        yield [
-            (plain_word(ref).strip("-."), os.path.join(trees[commits[ref]], below), commits[ref])
-            for ref in two_sides(refs, "--ref")
-        ]
+        for ref in two_sides(refs, "--ref"):
+            commit = commits[ref]
+            name = plain_word(ref).strip("-.") or commit[:10]
+            revisions.append((name, os.path.join(trees[commit], below), commit))
+        yield revisions
 
 
 def _environment(side: str) -> tuple[str, str]:
@@ -150,7 +152,8 @@ def _environment(side: str) -> tuple[str, str]:
     Raises ScenarioError.
     """
     path = Path(side)
-    name = plain_word(path.stem if path.is_file() else path.name).strip("-.")
+    own = path.stem if path.is_file() else path.resolve().name
+    name = plain_word(own).strip("-.") or "environment"
     if path.is_dir():
         if not (path / "bin" / "python").exists():
             raise ScenarioError(f"--env {side} is no environment: it has no bin/python")

@@ -243,6 +243,28 @@ def images() -> None:
         ours.optimizer.step()
 
 
+class Jagged:
+    """A batch that has keys, and no `get`."""
+
+    def keys(self) -> list[str]:
+        """Return the names of its parts."""
+        return ["features"]
+
+
+def batches_without_get() -> None:
+    ours = Ours()
+    rows = torch.utils.data.DataLoader(range(STEPS), 1, collate_fn=lambda _: Jagged())
+    for step, _ in enumerate(rows):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def killed_with_losses_on_a_device() -> None:
+    torch.Tensor.is_cpu = property(lambda tensor: False)  # type: ignore[assignment]
+    plain()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def scaled_and_divided() -> None:
     ours = Ours()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -353,6 +375,8 @@ CASES = [
     scaled,
     in_a_fork,
     killed,
+    killed_with_losses_on_a_device,
+    batches_without_get,
 ]
 
 

@@ -49,6 +49,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_slow_commit_of_eight_is_found_though_it_was_stopped_and_one_fails(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,24 @@ def test_a_build_that_was_cut_off_begins_anew(repository: Path) -> None:
     history.prepare(1, True)
     assert (folder / "a.py").read_text() == "2"
     assert not (folder / "half").exists()
+
+
+def test_work_trees_that_another_search_measures_in_stay(repository: Path) -> None:
+    good, bad = commit(repository, "Begin"), commit(repository, "Change")
+    ended, running = (CommitHistory(good, bad, (), repository) for _ in range(2))
+    folders = [ended.prepare(0, True).folder, ended.prepare(1, True).folder]
+    assert running.prepare(1, True).folder == folders[1]
+    ended.close()
+    assert [folder.exists() for folder in folders if folder] == [False, True]
+    running.close()
+    assert not any(folder.exists() for folder in folders if folder)
+
+
+def test_files_that_no_commit_decides_on_are_known(repository: Path) -> None:
+    good, bad = commit(repository, "Begin"), commit(repository, "Change")
+    history = CommitHistory(good, bad, (), repository)
+    names = ("main.py", "sub/new.py", "../bench.py", str(repository / "main.py"))
+    assert [*map(history.decides_on, names)] == [True, True, False, False]
 
 
 def test_a_good_commit_that_is_no_ancestor_is_refused(repository: Path) -> None:

@@ -91,6 +91,7 @@ def test_revisions_are_work_trees_that_go(
     assert folders[0] == folders[1], "they are part of an experiment's identity"
     assert len(git("worktree", "list").splitlines()) == 1
     assert names("x", refs="main..main") == ["1-main", "2-main"]
+    assert names("x", refs="HEAD~1..@") == ["HEAD-1", git("rev-parse", "HEAD")[:10]]
     (tmp_path / "below" / "a.txt").write_text("3")
     with compared_commands(["x"], [], "main..main", None):
         assert "not committed are in neither revision" in capsys.readouterr().err
@@ -190,6 +191,9 @@ def test_the_files_of_a_command_are_part_of_what_it_is(tmp_path: Path) -> None:
     words = ["python", "-m", "pack.run", "--config=a.yaml", "train.py", "--lr=1"]
     assert {*digests_of(words, tmp_path)} == {"pack/run.py", "a.yaml", "train.py"}
     assert {*digests_of(["python", "-m", "pack"], tmp_path)} == {"pack/__main__.py"}
+    unreadable = tmp_path / "unreadable"
+    unreadable.mkdir(mode=0)
+    assert not digests_of(["python", "-c", "x = 1; " * 99, "unreadable/a", "\0"], tmp_path)
     before = digests_of(words, tmp_path)
     (tmp_path / "a.yaml").write_text("lr: 2")
     assert digests_of(words, tmp_path) != before

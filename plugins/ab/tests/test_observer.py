@@ -32,7 +32,8 @@ def attempts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
     done = run(folder, sys.executable, str(HERE / "attempts.py"), str(folder))
     assert done.returncode == 0, done.stderr
     names = json.loads((folder / "names.json").read_text())
-    assert {name: code for name, code in names.items() if code} == {"killed": 9}
+    killed = {"killed": 9, "killed_with_losses_on_a_device": 9}
+    assert {name: code for name, code in names.items() if code} == killed
     return {name: observe(folder / name) for name in names}
 
 
@@ -112,6 +113,7 @@ def test_batches_of_an_evaluation_are_none_of_the_training(
     [
         ("two_loaders_a_step", "more batches are read than reach a backward pass"),
         ("images", "a backward pass was of no batch of tokens from a DataLoader"),
+        ("batches_without_get", "AttributeError: 'Jagged' object has no attribute 'get'"),
     ],
 )
 def test_batches_that_are_not_those_of_the_steps_are_not_counted(
@@ -125,6 +127,10 @@ def test_batches_that_are_not_those_of_the_steps_are_not_counted(
     [
         ("scaled_and_divided", "a scaled loss was changed before its backward pass"),
         ("loss_of_two_parts", "a backward pass was of several tensors"),
+        (
+            "killed_with_losses_on_a_device",
+            "the command was killed, with its losses on the device",
+        ),
     ],
 )
 def test_no_step_has_a_loss_that_is_a_part_of_it_or_scaled(

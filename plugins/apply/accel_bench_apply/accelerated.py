@@ -24,7 +24,7 @@ from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import build_model, close
 from accel_bench.worker.record import RankRecord, collect_evidence
 from accel_bench.worker.verify.recomputation import read_checkpointing
-from accel_bench_apply.given import recomputes, remembered, set_attention
+from accel_bench_apply.given import move, recomputes, remembered, set_attention
 from accel_bench_apply.outside import Outside, parts_outside
 from accel_bench_apply.request import Asked, World
 from accel_bench_apply.runs import one_micro_batch, run_of_script, with_checkpointing
@@ -87,7 +87,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         # Checkpointing that the model, or its Trainer, has beside the stack is no difference.
         self._recomputes_anyway = asked.recomputes or (given is not None and recomputes(given))
         try:
-            self._build(given, asked.names_data)
+            self._build(given, asked)
         except BaseException:
             self._undo()
             raise
@@ -231,18 +231,19 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
             )
         return self._run
 
-    def _build(self, given: Any, names_data: bool) -> None:
+    def _build(self, given: Any, asked: Asked) -> None:
         """Call the hooks from `prepare_experiment` to `parallelize_model`, as a run does."""
         run, active = self._run, self._active
         run.task = task_of(active)
         list(active.call_all("prepare_experiment", run=run))
         list(active.call_all("prepare_process", run=run))
         self._set_up()
-        if given is None and names_data:
+        if given is None and asked.names_data:
             run.dataset = active.require("load_data", run=run)
         if given is not None:
             refuse_architecture(active, type(given).__name__)
             self._prepare_given(given)
+            move(given, asked.device, asked.dtype)  # A call refused so far leaves it as it was.
         try:
             build_model(active, run, self._heartbeat, given)
         except ScenarioError as error:

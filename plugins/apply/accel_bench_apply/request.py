@@ -61,6 +61,12 @@ class Asked(NamedTuple):
     recomputes: bool = False
     """True if a Trainer recomputes activations, by its arguments."""
 
+    device: str | None = None
+    """Device to which a given module is moved; None leaves it."""
+
+    dtype: str | None = None
+    """Dtype to which a given module is converted; None leaves it."""
+
 
 class World(NamedTuple):
     """Number of processes that train together, and the place of this one."""
@@ -142,6 +148,8 @@ def ask(  # noqa: PLR0913 - what a script says
         draft.get("data") is not None,
         tuple(notices),
         any(getattr(arguments, f"{word}_checkpointing", False) for word in CHECKPOINTING_WORDS),
+        device,
+        dtype,
     )
 
 

@@ -61,7 +61,7 @@ def accelerate(  # noqa: PLR0913 - what a script says
     closed: plugins change functions of the whole process.
     """
     from accel_bench_apply.accelerated import AcceleratedModel
-    from accel_bench_apply.given import checked_dtype, move
+    from accel_bench_apply.given import checked_dtype
     from accel_bench_apply.request import ask, read_world
 
     with _one_at_a_time:
@@ -88,8 +88,6 @@ def accelerate(  # noqa: PLR0913 - what a script says
                 dtype=dtype,
             )
             given = model if is_module else None
-            if is_module:
-                move(model, device, dtype)  # A call that is refused leaves the model as it was.
             made = AcceleratedModel(asked, world, folder, given, trust_remote_code, _closing)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

@@ -124,17 +124,17 @@ def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
     said = dict(of_trainer(args))
     samples = said["train.micro_batch_size"] * said["train.gradient_accumulation"]
     said["train.global_batch_size"] = samples * args.world_size
-    said["data.sequence_length"] = getattr(args, "max_length", None)
+    said["data.sequence_length"] = length = getattr(args, "max_length", None)
+    shown = TAKEN_FROM_ARGUMENTS | ({"data.sequence_length": "max_length"} if length else {})
     for part in made.outside:
-        argument = TAKEN_FROM_ARGUMENTS.get(part.name)
+        argument = shown.get(part.name)
         if argument and said[part.name] != part.value:
             yield (
                 f"{part.name} is {part.value} by {part.by}, and Trainer's {argument} makes it "
                 f"{said[part.name]}"
             )
         elif argument is None and part.by == "the stack" and not part.name.startswith("optimizer."):
-            if said.get(part.name) != part.value:
-                warnings.warn(f"Trainer's arguments do not show {part}", stacklevel=2)
+            warnings.warn(f"Trainer's arguments do not show {part}", stacklevel=2)
 
 
 def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:

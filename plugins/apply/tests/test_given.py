@@ -57,10 +57,18 @@ def test_a_dtype_of_the_scenario_that_the_module_lacks_is_a_warning() -> None:
         assert accelerated.notices == ()
 
 
-def test_a_refused_call_leaves_the_module_in_its_dtype() -> None:
+@pytest.mark.parametrize(
+    ("stack", "reason"),
+    [
+        ("paddingfree", "no stack or plugin is called"),
+        pytest.param("hf-trainer", "drives the optimizer steps itself", marks=pytest.mark.box),
+        ({"set": {"model.attention": "flash_attention_9"}}, "attention"),
+    ],
+)
+def test_a_refused_call_leaves_the_module_in_its_dtype(stack: Any, reason: str) -> None:
     model = small_llama()
-    with pytest.raises(AccelBenchError, match="no stack or plugin is called"):
-        accel_bench.accelerate(model, "paddingfree", dtype="bfloat16")
+    with pytest.raises(AccelBenchError, match=reason):
+        accel_bench.accelerate(model, stack, dtype="bfloat16")
     assert model.dtype == torch.float32
     with accel_bench.accelerate(model, dtype=torch.bfloat16) as accelerated:  # type: ignore[arg-type]
         assert accelerated.experiment.scenario.model.dtype == "bfloat16"

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 import accel_bench
 from accel_bench.errors import AccelBenchError, InvalidRunError, PluginError, ScenarioError
 
-from .scripts import small_llama
+from .scripts import small_llama, tiny
 
 SAMPLES = [{"input_ids": list(range(1, 5 + 3 * number % 11))} for number in range(16)]
 
@@ -215,6 +215,20 @@ def test_a_setting_that_no_argument_shows_is_a_warning(losses: Any, arguments: A
     callback = AccelerateCallback({"set": {"data.sequence_length": 64}})
     with pytest.warns(UserWarning, match="do not show data.sequence_length = 64"):
         losses(small_llama(), arguments(), callbacks=[callback])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stack": {"set": {"data.sequence_length": 64}}},
+        {"stack": None, "scenario": tiny({}, data={"sequence_length": 64})},
+    ],
+)
+def test_rows_of_another_length_are_refused(options: Any, losses: Any, arguments: Any) -> None:
+    longer = arguments()
+    longer.max_length = 128  # An argument of TRL.
+    with pytest.raises(ScenarioError, match=r"length is 64 by the s.*max_length makes it 128"):
+        losses(small_llama(), longer, callbacks=[AccelerateCallback(**options)])
 
 
 def test_clipping_that_a_stack_takes_back_is_refused_with_trainers(

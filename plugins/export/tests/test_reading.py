@@ -282,3 +282,5 @@ def test_the_files_of_a_padding_free_training_are_read_back(tmp_path: Path) -> N
         found = read(tmp_path, f"use_peft: true\npadding_free: true\n{more}")
         assert found.uses == [{"use": "padding-free", "sampler": "same"}], more
         assert not found.left_out
+    saved = "padding_free: false\nmax_length: null\npad_to_multiple_of: null\n"
+    assert not read(tmp_path, f"use_peft: true\n{saved}").uses

@@ -46,12 +46,12 @@ class Confinement(NamedTuple):
 
     @property
     def gaps(self) -> list[str]:
-        """What the process may still do, for a sentence."""
+        """Verbs and objects of what the process may still do, such as `use sockets`."""
         missing = {
             "write files and read the memory of other processes": self.landlock < 1,
             "shorten files": 1 <= self.landlock < 3,
             "use sockets": not self.filtered,
-            "signal other processes": self.landlock < 6 and not self.filtered,
+            "signal other processes of yours": self.landlock < 6,
             "change the scheduling of accel-bench": not self.filtered,
         }
         return [what for what, is_missing in missing.items() if is_missing]

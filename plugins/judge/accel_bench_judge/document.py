@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import Field
 
 from accel_bench.analysis.schema import Document, ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
-from accel_bench.documents.base import JsonValue
 from accel_bench.result import Status
-from accel_bench_judge.scenario import ENGINE, REFERENCE_STACK
+from accel_bench_judge.judgements import NAME as JUDGEMENTS
+from accel_bench_judge.scenario import REFERENCE_STACK
 
 FASTER, REFUSED, NOT_FASTER, OPEN = 0, 1, 4, 5
 """Exit codes; the largest reason to look counts: refused before slower before open."""
@@ -110,8 +109,9 @@ def exit_code_of(steps: Sequence[JudgedStep]) -> int:
 
 
 def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
-    judgement = _judgement(row.evidence.get(ENGINE))
-    update = judgement.get("training", "not tested")
+    known = {one["stack"]: one for one in summary.sections.get(JUDGEMENTS, ())}
+    judgement = known.get(row.stack, {})
+    update = judgement.get("update", "not tested")
     is_reference = row.stack == summary.baseline == REFERENCE_STACK
     return JudgedStep(
         step=row.stack,
@@ -126,12 +126,7 @@ def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
         distance=judgement.get("distance"),
         allowed=judgement.get("allowed"),
         flops=judgement.get("flops"),
-        flops_of_reference=judgement.get("reference_flops"),
+        flops_of_reference=judgement.get("flops_of_reference"),
         confined=not judgement["unconfined"] if "unconfined" in judgement else None,
         unconfined=tuple(judgement.get("unconfined", ())),
     )
-
-
-def _judgement(evidence: JsonValue) -> Mapping[str, Any]:
-    found = evidence.get("judgement") if isinstance(evidence, Mapping) else None
-    return found if isinstance(found, Mapping) else {}

@@ -81,6 +81,8 @@ class Step(Plugin[StepOptions]):
             yield "a step is judged on the CPU alone: set resources.device to cpu"
         if not machine.system.startswith("Linux"):
             yield "a step is judged on Linux alone"
+        if not isinstance(experiment.scenario.measure.warmup, int):
+            yield "other processes are watched after the warm-up: set measure.warmup to a number"
         try:
             self.fingerprint(experiment)
         except ScenarioError as error:

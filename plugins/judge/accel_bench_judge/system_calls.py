@@ -12,12 +12,13 @@ import os
 import platform
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 ALLOW, REFUSE, ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-"""What a filter returns: the call goes on, or fails with EPERM or ENOSYS."""
+"""Return values of a filter: the call goes on, or fails with EPERM or ENOSYS."""
 
 LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 """Codes of BPF: load a word of the call, compare it with a constant, return."""
@@ -27,6 +28,7 @@ FOREIGN_ABI = 0x40000000
 """Numbers of calls from here on belong to another interface (x32)."""
 
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
+F_SETOWN, F_SETOWN_EX = 8, 15
 
 Instruction = tuple[int, int, int, int]
 """Code, lines to skip if a comparison holds, and if it does not, and the constant."""
@@ -37,7 +39,7 @@ class Machine(NamedTuple):
 
     audit: int
     refused: Sequence[int]
-    """Calls that are refused: socket, io_uring_setup, ptrace."""
+    """Calls that are refused: socket, io_uring_setup, ptrace, pidfd_send_signal."""
 
     of_process: Sequence[int]
     """Calls whose first argument names a process: kill, tkill, tgkill, rt_sigqueueinfo,
@@ -48,19 +50,24 @@ class Machine(NamedTuple):
     """Calls whose second argument does, each with the first one that names a user instead:
     setpriority, ioprio_set."""
 
+    fcntl: int
+    """The call that chooses the process of a file's signals."""
+
 
 MACHINES = {
     "x86_64": Machine(
         0xC000003E,
-        (41, 425, 101),
+        (41, 425, 101, 424),
         (62, 200, 234, 129, 297, 434, 142, 144, 203, 314, 302),
         ((141, PRIO_USER), (251, IOPRIO_WHO_USER)),
+        72,
     ),
     "aarch64": Machine(
         0xC00000B7,
-        (198, 425, 117),
+        (198, 425, 117, 424),
         (129, 130, 131, 138, 240, 434, 118, 119, 122, 274, 261),
         ((140, PRIO_USER), (30, IOPRIO_WHO_USER)),
+        25,
     ),
 }
 
@@ -94,6 +101,7 @@ def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
         lines += _unless(call, [(0, processes)])
     for call, of_user in machine.priorities:
         lines += _unless(call, [(0, [of_user]), (1, processes)])
+    lines += _unless(machine.fcntl, [(1, [F_SETOWN, F_SETOWN_EX])])
     lines.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
@@ -109,10 +117,11 @@ def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Ins
 
 
 def ancestors() -> set[int]:
-    """Return ids of all processes above this one, and of their groups."""
+    """Return ids of all processes above this one that it can see, and of their groups."""
     found, pid = {1}, os.getppid()
-    while pid > 0:
-        found |= {pid, os.getpgid(pid)}
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
-        pid = int(fields[1])
+    with suppress(OSError):  # Those of others may be hidden, and one may end meanwhile.
+        while pid > 0:
+            found |= {pid, os.getpgid(pid)}
+            fields = Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
+            pid = int(fields[1])
     return found - {0}

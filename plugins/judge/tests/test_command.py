@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_judge.scenario import judge_scenario
+from accel_bench_judge.document import judge_report
+from accel_bench_judge.scenario import ENGINE, judge_scenario
+from analysis_factory import make_experiment, make_rank, make_result, make_summary
 
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
@@ -152,3 +154,35 @@ def test_the_gaps_of_a_confinement_stand_under_the_table() -> None:
         step="one", status=Status.OK, runs=5, confined=False, unconfined=("use sockets",)
     )
     assert _reasons(step) == ["on this kernel the step's process could use sockets"]
+
+
+def test_all_rounds_decide_on_the_update() -> None:
+    experiment = make_experiment("candidate")
+    distances = (1e-6, 3e-6, 2e-6)
+    results = []
+    for number, distance in enumerate(distances):
+        made = {
+            "training": "equivalent" if number == 1 else "bitwise equal",
+            "distance": distance,
+            "allowed": 2 * distance,
+            "flops": 99.0 + number,
+            "reference_flops": 100.0,
+            "unconfined": ["shorten files"] if number == 0 else [],
+        }
+        rank = make_rank().model_copy(update={"evidence": {ENGINE: {"judgement": made}}})
+        results.append(make_result(experiment, round=number, ranks=[rank]))
+    summary = make_summary([experiment], results, baseline="candidate")
+    (step,) = judge_report(summary, "reference.py").steps
+    assert (step.update, step.distance, step.allowed) == ("equivalent", 3e-6, 6e-6)
+    assert (step.flops, step.unconfined) == (99.0, ("shorten files",))
+    plain = make_summary([experiment], [make_result(experiment)], baseline="candidate")
+    assert "judgements" not in plain.sections
+    assert judge_report(plain, "reference.py").steps[0].update == "not tested"
+
+
+def test_a_warm_up_of_unknown_length_is_refused(tmp_path: Path) -> None:
+    reference, one = files(tmp_path, "reference.py", "one.py")
+    (draft,) = find_drafts([scenario(reference, one)])
+    asked = PlanRequest(overrides=(("measure.warmup", "auto"),))
+    plan = make_plan(draft, read_machine(), asked)
+    assert all("set measure.warmup to a number" in one.skipped[0] for one in plan.planned)

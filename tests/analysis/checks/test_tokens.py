@@ -101,6 +101,12 @@ def test_one_step_of_two_batches_among_many_is_named() -> None:
     )
 
 
+def test_the_step_that_differs_most_is_a_short_one() -> None:
+    assert token_differences(run((10**5, 9), (200, 9)), run((100_900, 9), (0, 9))) == (
+        "a step holds 0 times the baseline's real tokens (0 against 200)",
+    )
+
+
 def test_steps_that_one_of_them_did_not_take_are_left_out() -> None:
     longer = run((250, 240), (266, 240), (900, 900))
     assert token_differences(BASELINE, longer) == ()

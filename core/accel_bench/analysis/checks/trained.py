@@ -80,7 +80,8 @@ def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     sentences = []
     for kind, name in TOKEN_KINDS.items():
         before, after = _by_step(baseline, kind), _by_step(stack, kind)
-        steps = sorted(set(before) & set(after), key=lambda step: abs(after[step] - before[step]))
+        apart = {i: abs(after[i] - n) / max(n, 1) for i, n in before.items() if i in after}
+        steps = sorted(apart, key=apart.__getitem__)
         for some in (steps, steps[-1:]):
             theirs, ours = (sum(counts[step] for step in some) for counts in (before, after))
             if abs(ours - theirs) > allowed * theirs:

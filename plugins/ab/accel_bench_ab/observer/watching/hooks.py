@@ -24,7 +24,7 @@ def watch_backward(torch: Any, watch: Watch) -> None:
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if watch.depth == 0:
-            watch._guarded(watch.backward, tensors)
+            watch._guarded("loss", watch.backward, tensors)
         watch.depth += 1
         try:
             return own(tensors, *args, **kwargs)
@@ -70,7 +70,7 @@ def watch_loader(torch: Any, watch: Watch) -> None:
         except StopIteration:
             reading.ended = True
             raise
-        watch._guarded(watch.fetched, reading, batch)
+        watch._guarded("tokens", watch.fetched, reading, batch)
         return batch
 
     kind.__next__ = kind.next = fetch

@@ -19,7 +19,7 @@ from .weights import live, names_in, scales_losses, sketch
 MOST_STEPS = 100_000
 """Maximum number of recorded steps; later ones are only counted."""
 
-SKETCHES = (2, 8)
+SKETCHES = (1, 2, 8)
 """Numbers of steps after which weight changes are sketched; any warm-up includes them."""
 
 MOST_PENDING = 3
@@ -84,7 +84,7 @@ class Watch:
         self.entered = True
         if id(optimizer) not in self.sketched:
             self.sketched.add(id(optimizer))
-            self._guarded(self._first_sketch, optimizer)
+            self._guarded("update", self._first_sketch, optimizer)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Record the end of a step; a failure ends the record, and never the training."""
@@ -118,7 +118,7 @@ class Watch:
     def _another(self, optimizer: Any, first: int, entered: bool, now: int) -> None:
         """Count a further optimizer, or its next group of parameters, as part of the same step.
 
-        A step that ends without having been `entered` is that of a class around the last one.
+        A step that ends without having been `entered` belongs to a class around the last one.
         """
         if entered and first in self.parts:
             self._lose("an optimizer took two steps without a backward pass between them")
@@ -136,7 +136,7 @@ class Watch:
         self.count = number + 1
         if steps is not None and number < MOST_STEPS:
             if number == steps.room:
-                self._guarded(steps.grow)
+                self._guarded("steps", steps.grow)
                 if number == steps.room:
                     self._lose("its record found no room on the disk")
                     return
@@ -154,15 +154,15 @@ class Watch:
             whole[row + 6] = self.passes
             whole[row + 7] = 1
             if self.pending_losses:
-                self._guarded(self._keep_loss, number)
+                self._guarded("loss", self._keep_loss, number)
         self.tokens[:] = 0, 0, 0, 0
         self.passes, self.loss, self.scaled = 0, math.nan, False
         if self.page is not None:
             self.page[0] = self.count
-        if number < 8 and (number == 0 or self.count in SKETCHES):
+        if number < SKETCHES[-1] and self.count in SKETCHES:
             self.sketch_is_due = True
-            self._guarded(self._read_optimizers)
-            self._guarded(self.write)
+            self._guarded("update", self._read_optimizers)
+            self._guarded("update", self.write)
 
     def backward(self, tensors: Any) -> None:
         """Count a backward pass, with its loss and its batch."""
@@ -170,8 +170,8 @@ class Watch:
         self.all_passes += 1
         if self.sketch_is_due:  # Now all optimizers of the step before have taken it.
             self.sketch_is_due = False
-            self._guarded(self._early_sketch)
-            self._guarded(self.write)
+            self._guarded("update", self._early_sketch)
+            self._guarded("update", self.write)
         if self.reading is not None and not self.tokens_unseen:
             self._count_tokens()
         loss: Any = tensors
@@ -192,7 +192,7 @@ class Watch:
             self.pending_losses.append(loss.detach())
 
     def _count_tokens(self) -> None:
-        """Add the tokens of the batch that was read first to those of the step."""
+        """Add the tokens of the batch that was read first to the step's tokens."""
         reading, counts = self.waiting.pop(0) if self.waiting else (self.reading, None)
         if counts is None:
             self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
@@ -238,15 +238,17 @@ class Watch:
 
     def _lose(self, reason: str) -> None:
         self.steps_unseen = reason
-        self._guarded(self._open)
-        self._guarded(self.write)
+        self._guarded("update", self._open)
+        self._guarded("update", self.write)
 
-    def _guarded(self, work: Any, *args: Any) -> None:
-        """Call a function whose exceptions must not affect the training."""
+    def _guarded(self, what: str, work: Any, *args: Any) -> None:
+        """Call a function whose exceptions must not affect the training: they are why something,
+        such as the loss, is not seen."""
         try:
             work(*args)
         except Exception as error:
-            self.update_unseen = self.update_unseen or f"{type(error).__name__}: {error}"
+            unseen = f"{what}_unseen"
+            setattr(self, unseen, getattr(self, unseen) or f"{type(error).__name__}: {error}")
 
     @property
     def _name(self) -> str:
@@ -284,8 +286,8 @@ class Watch:
             finalizer()
         self.closed = True
         if self.pinned is not None and self.steps is not None:
-            self._guarded(self._read_losses)
-        self._guarded(self.write)
+            self._guarded("loss", self._read_losses)
+        self._guarded("update", self.write)
 
     def _read_losses(self) -> None:
         if self.pinned.is_pinned():
@@ -299,6 +301,12 @@ class Watch:
         with open(f"{path}.part", "w", encoding="utf8") as file:
             json.dump(self.facts(), file)
         os.replace(f"{path}.part", path)
+
+    @property
+    def _lost_losses(self) -> str:
+        """Reason why no loss would be read if the process were killed now; empty on a CPU."""
+        lost = self.pinned is not None and not self.closed
+        return "the command was killed, with its losses on the device" if lost else ""
 
     def _read_optimizers(self) -> None:
         """Record the optimizers' settings, after the same steps in every run."""
@@ -321,7 +329,7 @@ class Watch:
             "backward_passes": self.all_passes,
             "steps_unseen": self.steps_unseen,
             "tokens_unseen": tokens,
-            "loss_unseen": self.loss_unseen,
+            "loss_unseen": self.loss_unseen or self._lost_losses,
             "update_unseen": self.update_unseen,
             "updates": self.updates,
             "threads": self.torch.get_num_threads(),
@@ -357,7 +365,9 @@ class Watch:
         self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
         dtypes = {name: one.dtype for name, one in trained.items()}
         pid = self.pid
-        last = weakref.finalize(optimizer, self._guarded, self._last_sketch, pid, trained, dtypes)
+        last = weakref.finalize(
+            optimizer, self._guarded, "update", self._last_sketch, pid, trained, dtypes
+        )
         self.finalizers.append(last)
 
     def _look_at_modules(self) -> None:
