@@ -27,7 +27,7 @@ def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedPr
 
 @pytest.fixture(scope="module")
 def attempts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
-    """What is seen of each attempt; all are processes forked from one."""
+    """Observations of each attempt; all are processes forked from one."""
     folder = tmp_path_factory.mktemp("attempts")
     done = run(folder, sys.executable, str(HERE / "attempts.py"), str(folder))
     assert done.returncode == 0, done.stderr

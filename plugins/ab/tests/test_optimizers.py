@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
-    """What is seen of five steps of two micro-batches with each."""
+    """Observations of five steps of two micro-batches with each."""
     folder = tmp_path_factory.mktemp("optimizers")
     # What torchao compiles takes a minute.
     variables = {**os.environ, "DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1"}

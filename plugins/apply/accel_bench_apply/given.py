@@ -144,8 +144,8 @@ def move(model: Any, device: str | None, dtype: str | None) -> None:
 def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
     """Give a module the attention that is asked for; return a function that undoes it.
 
-    None if it has that attention, or no attention at all. Raises ScenarioError for a module whose
-    attention cannot be changed.
+    Nothing is returned if it has that attention, or no attention at all. Raises ScenarioError for a
+    module whose attention cannot be changed.
     """
     config = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)

@@ -101,8 +101,8 @@ def parts_outside(
 def _settings(
     scenario: Scenario, by_stack: Collection[str], written: Collection[str]
 ) -> Iterator[Outside]:
-    """Yield the keys that a script must follow: all of the stack, and those of the scenario that
-    ask for something."""
+    """Yield the keys that a script must follow: all of the stack, and the scenario's that ask for
+    something."""
     for key in dict.fromkeys([*by_stack, *written]):
         value, by = _value(scenario, key), "the scenario"
         if key in by_stack:
@@ -141,7 +141,7 @@ def _is_below(key: str, keys: Collection[str]) -> bool:
 
 
 def _value(scenario: Scenario, key: str) -> Any:
-    """Return the resolved value of a dotted key, None if there is none."""
+    """Return the resolved value of a dotted key, if there is one."""
     value: Any = scenario.model_dump(mode="json")
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

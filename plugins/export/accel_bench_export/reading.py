@@ -137,6 +137,9 @@ def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]
     for key, (other, factor) in trainer.multiples.items():
         if key not in given and isinstance(base := whole.get(other), int | float):
             whole[key] = base * factor
+    for key, other in trainer.opposites.items():
+        if key not in given:
+            whole[key] = not whole.get(other)
     return whole
 
 
@@ -156,12 +159,13 @@ def _plugin_in(
 ) -> tuple[dict[str, Any], set[str]]:
     """Return the options of a plugin that settings state, and their keys; none without it.
 
-    A plugin is there if one of its rules with fixed settings is recognized.
+    A plugin is there if one of its rules with fixed settings, not all null, is recognized.
     """
     rules = rules_of(plugin, name)
     found: tuple[dict[str, Any], set[str]] = {}, set()
     for view in (settings, _alike(trainer, settings)):
-        if any(rule.fixed and recognize([rule], view)[1] for rule in rules):
+        said = (rule for rule in rules if any(one is not None for one in rule.fixed.values()))
+        if any(recognize([rule], view)[1] for rule in said):
             found = max(found, recognize(rules, view), key=lambda one: len(one[1]))
     return found
 

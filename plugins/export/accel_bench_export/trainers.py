@@ -72,6 +72,9 @@ class Trainer(Frozen):
     multiples: dict[str, tuple[str, float]] = Field(default_factory=dict)
     """Settings whose default is a multiple of another one, with that and the factor."""
 
+    opposites: dict[str, str] = Field(default_factory=dict)
+    """Switches whose default is the opposite of another switch."""
+
     aliases: dict[str, str] = Field(default_factory=dict)
     """Other names of settings, which the program prefers if a file has both."""
 

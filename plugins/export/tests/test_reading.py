@@ -262,6 +262,19 @@ def test_a_number_of_steps_takes_no_other_setting_with_it(tmp_path: Path) -> Non
     assert found.settings["adapter.r"] == 2048
 
 
+@pytest.mark.parametrize("program", ["use_peft: true", "base_model: org/m\nadapter: lora"])
+def test_float16_is_not_taken_for_bfloat16(program: str, tmp_path: Path) -> None:
+    found = read(tmp_path, f"{program}\nfp16: true\n")
+    assert found.settings["train.precision"] == "fp16-autocast"
+    assert not found.left_out
+    assert read(tmp_path, program).settings["train.precision"] == "bf16-autocast"
+
+
+def test_a_null_of_trl_is_its_default(tmp_path: Path) -> None:
+    found = read(tmp_path, "use_peft: true\nbf16: null\n")
+    assert found.settings["train.precision"] == "bf16-autocast"
+
+
 def test_preferences_keep_their_loss(tmp_path: Path) -> None:
     text = "model_name_or_path: org/m\nuse_peft: true\nbeta: 0.3\nloss_type: [sigmoid, sft]\n"
     found = read(tmp_path, text + "loss_weights: [1.0, 0.5]\n")

@@ -1,4 +1,4 @@
-"""Are the steps those of the reference? Losses and the change of each tensor, in every step.
+"""Comparison of a step with the reference: losses and the change of each tensor, in every step.
 
 The reference is computed twice in the judge's process, as it stands and in float64. How far it is
 from itself in float64 is what its own dtype costs; a step may be a few times as far away.
@@ -160,7 +160,7 @@ def _compare_update(
 ) -> None:
     """Compare one step's changes of all weights, and of each tensor.
 
-    `changes` are those of the step, of the reference and of the reference in float64; `errors`
+    `changes` belong to the step, to the reference and to the reference in float64; `errors`
     holds the largest rounding error of each tensor in the steps before.
     """
     step, own, gold = changes
@@ -197,7 +197,7 @@ def _compare_update(
 
 
 def allowance(rounding: float, floor: float) -> float:
-    """Return the relative distance from float64 that is allowed, for that of the reference."""
+    """Return the allowed relative distance from float64, given the reference's distance."""
     return max(floor, min(TIMES * rounding, COARSE), COARSE_TIMES * rounding)
 
 

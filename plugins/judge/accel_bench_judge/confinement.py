@@ -1,4 +1,4 @@
-"""What a candidate's process gives up before any of the candidate's code runs; Linux alone.
+"""Confinement of a candidate's process before any of the candidate's code runs; Linux alone.
 
 Landlock takes away writing outside of two folders, signals to other processes, and reading or
 changing their memory; a filter of system calls takes away sockets, and the scheduling of others.

@@ -63,7 +63,7 @@ class JudgedStep(Comparison):
     """True if the kernel confined the process of the step in all that docs/judge.md lists."""
 
     unconfined: tuple[str, ...] = ()
-    """What the process could do for want of a newer kernel, such as `use sockets`."""
+    """Abilities left to the process for want of a newer kernel, such as `use sockets`."""
 
     @property
     def refused(self) -> bool:

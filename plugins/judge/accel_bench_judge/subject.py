@@ -56,7 +56,7 @@ def start_program(
 
 
 class Usage(NamedTuple):
-    """What processes have used since they started, those that have ended included."""
+    """Resources used by processes since their start, ended processes included."""
 
     faults: int
     """Page faults; a process that runs makes some, one that stands still none."""

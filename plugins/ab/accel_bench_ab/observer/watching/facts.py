@@ -73,7 +73,7 @@ def compiler_facts() -> dict[str, Any]:
 
 
 def peak_resident_bytes() -> int | None:
-    """Return the peak resident memory of this process; None if unreadable."""
+    """Return this process's peak resident memory, if it can be read."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             for line in file:
