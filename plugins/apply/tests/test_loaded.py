@@ -33,6 +33,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def packed_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make GPTQModel pack in Python, since compiling its kernel takes most of a minute."""
+    monkeypatch.setenv("GPTQMODEL_DISABLE_PACK_EXT", "1")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
     """A model's folder with weights, as `save_pretrained` writes it."""
