@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import pstdev
 
 from accel_bench_ab.bisect_search import BisectAnswer, Bisection, MoreRounds
 
@@ -72,7 +73,7 @@ def measure_bisect(counts: Counts) -> Iterator[Entry]:
     )
     noise = [math.log(one) for one in seconds]
     for changes in (0, 1, 2):
-        yield _simulated(changes, noise, 4 if quick else HISTORIES, machine)
+        yield from _simulated(changes, noise, 4 if quick else HISTORIES, machine)
 
 
 def bisect_unchanged(number: int, rounds: int) -> tuple[str, list[float]]:
@@ -114,10 +115,13 @@ def describe(answers: Counter[str]) -> str:
     return ", ".join(f"{number} {answer}" for answer, number in answers.most_common())
 
 
-def _simulated(changes: int, noise: Sequence[float], histories: int, machine: Machine) -> Entry:
-    """Return the fraction of wrong answers in histories with so many changes."""
+def _simulated(
+    changes: int, noise: Sequence[float], histories: int, machine: Machine
+) -> Iterator[Entry]:
+    """Yield the fractions of wrong and of right answers in histories with so many changes."""
     wanted = ("none", "culprit", "several")[changes]
-    answers, wrong, probes, runs = Counter[str](), list[float](), list[float](), list[float]()
+    answers, rights = Counter[str](), list[float]()
+    wrong, probes, runs = list[float](), list[float](), list[float]()
     for seed in range(SEED, SEED + histories):
         draw = random.Random(seed)
         places = draw.sample(range(1, VERSIONS), changes)
@@ -125,17 +129,29 @@ def _simulated(changes: int, noise: Sequence[float], histories: int, machine: Ma
         answer, bisection = simulate(effects, _reader(noise, draw), seed)
         right = answer.kind == wanted and (changes != 1 or answer.first_bad == places[0])
         answers["right" if right else answer.kind] += 1
+        rights.append(float(right))
         wrong.append(float(not right and answer.kind != "inconclusive"))
         probes.append(float(bisection.probes))
         runs.append(float(bisection.runs))
-    return Entry(
+    where = f"in {histories} simulated histories of {changes} changes"
+    yield Entry(
         name=f"bisect-wrong-of-{changes}",
         value=sum(wrong) / histories,
-        unit=f"fraction of wrong answers in {histories} simulated histories of {changes} changes",
+        unit=f"fraction of wrong answers {where}",
         goal=0.05,
         goal_is="at most",
         notes=(describe(answers), f"at most {max(probes):.0f} probes of {MOST_PROBES} allowed"),
         samples={"wrong": tuple(wrong), "probes": tuple(probes), "runs": tuple(runs)},
+        machine=machine,
+    )
+    yield Entry(
+        name=f"bisect-right-of-{changes}",
+        value=sum(rights) / histories,
+        unit=f"fraction of right answers {where}",
+        goal=None,
+        goal_is="at least",
+        notes=(f"runs of a command scatter by {pstdev(noise):.1%}",),
+        samples={"right": tuple(rights)},
         machine=machine,
     )
 
