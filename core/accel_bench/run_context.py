@@ -250,7 +250,7 @@ class StepObserver(Protocol):
     """Number of steps to observe, at least 1."""
 
     def start(self) -> None:
-        """Start observing, before the first step, when the device has finished all work."""
+        """Start observing optimizer steps; called once, on an idle device, before the first one."""
 
     def end_step(self, batches: Sequence[Batch]) -> None:
         """Handle the end of a step with these micro-batches; the device may still be at work."""

@@ -229,6 +229,6 @@ def _number(text: str) -> float | None:
 
 
 def _like(value: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
-    """Return the case-insensitive comparison with a pattern in which * is any text."""
+    """Return the SQL condition that a value matches a pattern with `*`, ignoring case."""
     escaped = re.sub(r"([\\%_])", r"\\\1", pattern.lower()).replace("*", "%")
     return func.lower(value).like(escaped, escape="\\")

@@ -132,9 +132,9 @@ class LearningSteps(StepStage):
         self._first = 0
 
     def before_training(self) -> None:
-        """Evaluate the model before its first training step.
+        """Evaluate the model before its first training step, and free cached device memory.
 
-        Memory of the evaluation's peak is released: the window's reserved memory is training's.
+        Otherwise the evaluation's peak would count as reserved memory of the training.
         """
         self._run.trace.mark("build_engine")
         self._evaluate(0)

@@ -119,7 +119,10 @@ class Command(Plugin[CommandOptions]):
     uses_torch = False
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks; a run calls only the launcher's."""
+        """Return the one-answer hooks that no other plugin shall answer beside a command.
+
+        A run calls `launch_ranks` alone, since the command has its own model and data.
+        """
         return frozenset(
             {"launch_ranks", "load_data", "load_model", "build_optimizer", "build_batches"}
         )

@@ -62,7 +62,7 @@ class Liger(_Kernels):
 
 
 class FusedKernels(_Kernels):
-    """Kernels of the plugin `fused-kernels`: Liger's on a GPU, torch's on a CPU, and its LoRA."""
+    """Executor with the plugin's kernels: Liger's on a GPU, torch's on a CPU, its own for LoRA."""
 
     name = "fused-kernels"
     operations = frozenset({*PARTS, *ADAPTED, MODEL})

@@ -149,7 +149,7 @@ def _samples(
 def _steps(
     part: Mapping[str, Any], scenario: Mapping[str, Any], processes: int | None
 ) -> int | None:
-    """Return the number of measured steps, from the configuration or the number of times."""
+    """Return the number of measured steps, by the configuration, else by its latencies."""
     most = parse.positive_integer(scenario.get("max_steps"))
     warmup = parse.number(scenario.get("warmup_steps"))
     if most is not None and warmup is not None and most > warmup:

@@ -31,7 +31,8 @@ STEPS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
-    """Selection of cells; empty for the defaults."""
+    """Selection of micro-benchmarks, executors, sizes and compute types; an empty part selects the
+    defaults."""
 
     names: Sequence[str]
     executors: Sequence[str] = ()

@@ -120,7 +120,10 @@ def repeats(bundle: Bundle) -> Provenance:
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield dotted key and text of each value that a run may read."""
+    """Yield the dotted key and the text of each string in a scenario.
+
+    Names, descriptions and tags at its top level are left out: they name no path and no host.
+    """
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

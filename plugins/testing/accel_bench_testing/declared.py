@@ -1,4 +1,4 @@
-"""Clauses that are checked without a run: import, hooks, options, declarations, requirements."""
+"""Checks of the plugin contract that need no run: import, hooks, options, declarations, needs."""
 
 from __future__ import annotations
 

@@ -110,7 +110,10 @@ class TorchAOBase:
             )
 
     def _kernel(self) -> str:
-        """Return the name of the kernel; torchao has no specialized one for these weights."""
+        """Return the operations that multiply with quantized weights, such as `dequantize, mm`.
+
+        They stand in for a kernel's name, since torchao has no kernel of its own for these weights.
+        """
         if self._config is None:
             return "dequantize, mm; once more in backward"
         whole = self.options.base == "int8" and self.options.group_of_base is None

@@ -100,7 +100,7 @@ class Agreement(NamedTuple):
 
 
 def _divergence(observed: float, share: float) -> float:
-    """Return the Kullback-Leibler divergence of two shares, in nats."""
+    """Return the Kullback-Leibler divergence of Bernoulli(`observed`) from Bernoulli(`share`)."""
     if share <= 0:
         return math.inf
     rest = (1 - observed) * math.log((1 - observed) / (1 - share)) if observed < 1 else 0.0

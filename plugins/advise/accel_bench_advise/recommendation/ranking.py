@@ -160,7 +160,10 @@ def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> 
 def _seconds_of(
     one: Candidate, other: Candidate, tokens: float | None
 ) -> tuple[dict[RoundKey, float], dict[RoundKey, float], bool]:
-    """Return the job's seconds of two candidates by round, and whether they are paired."""
+    """Return two candidates' seconds for the job by round, and whether the rounds are paired.
+
+    Without the job's `tokens`, they are seconds per token.
+    """
     keys = pairs_of(one, other)
     seconds, others = (
         {key: own[key] for key in keys or own if key in own}

@@ -159,7 +159,7 @@ def unlike_siblings(model: nn.Module, adapted: bool = False) -> frozenset[str]:
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    """Return the modules inside of wrappers that `plain_path` leaves out."""
+    """Return the module inside wrappers of torch.compile, FSDP, checkpointing and PEFT layers."""
     inside = (module._modules.get(name) for name in WRAPPER_NAMES)
     wrapped = next(filter(None, inside), None)
     return module if wrapped is None else _unwrapped(wrapped)

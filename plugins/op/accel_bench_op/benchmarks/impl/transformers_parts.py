@@ -66,7 +66,7 @@ def block(shape: Shape, device: str, dtype: str) -> nn.Module:
 
 
 def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
-    """Return the attention of a block, with its projections."""
+    """Return the attention module of one decoder block, with its projections."""
     whole = block(shape, device, dtype)
     return getattr(whole, "self_attn", None) or whole.attn
 
