@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 from accel_bench_ab.bisect_search import BisectAnswer, Bisection, MoreRounds
 
@@ -43,6 +43,9 @@ MOST_PROBES = 8
 
 FLOOR, MOST_ROUNDS = 0.02, 80
 """Floor, and most rounds of a comparison, as by default."""
+
+PATIENT_ROUNDS = 1280
+"""Most rounds of a comparison with which histories of one change are searched again."""
 
 WORK = "print(sum(number * number for number in range(4_000_000)))\n"
 """Program of a history: a third of a second of computation."""
@@ -74,6 +77,8 @@ def measure_bisect(counts: Counts) -> Iterator[Entry]:
     noise = [math.log(one) for one in seconds]
     for changes in (0, 1, 2):
         yield from _simulated(changes, noise, 4 if quick else HISTORIES, machine)
+    *_, patient = _simulated(1, noise, 4 if quick else HISTORIES // 4, machine, PATIENT_ROUNDS)
+    yield patient.model_copy(update={"name": f"bisect-right-in-{PATIENT_ROUNDS}-rounds"})
 
 
 def bisect_unchanged(number: int, rounds: int) -> tuple[str, list[float]]:
@@ -99,10 +104,10 @@ def bisect_unchanged(number: int, rounds: int) -> tuple[str, list[float]]:
 
 
 def simulate(
-    effects: Sequence[float], noise: Callable[[], float], seed: int
+    effects: Sequence[float], noise: Callable[[], float], seed: int, rounds: int = MOST_ROUNDS
 ) -> tuple[BisectAnswer, Bisection]:
     """Search a history whose versions have these log-costs."""
-    bisection, order = Bisection(len(effects), FLOOR, MOST_ROUNDS), random.Random(seed)
+    bisection, order = Bisection(len(effects), FLOOR, rounds), random.Random(seed)
     while isinstance(more := bisection.next(), MoreRounds):
         for _ in range(more.rounds):
             turns = order.sample(more.comparing.versions, len(more.comparing.versions))
@@ -116,7 +121,11 @@ def describe(answers: Counter[str]) -> str:
 
 
 def _simulated(
-    changes: int, noise: Sequence[float], histories: int, machine: Machine
+    changes: int,
+    noise: Sequence[float],
+    histories: int,
+    machine: Machine,
+    most_rounds: int = MOST_ROUNDS,
 ) -> Iterator[Entry]:
     """Yield the fractions of wrong and of right answers in histories with so many changes."""
     wanted = ("none", "culprit", "several")[changes]
@@ -126,7 +135,7 @@ def _simulated(
         draw = random.Random(seed)
         places = draw.sample(range(1, VERSIONS), changes)
         effects = [sum(STEP for one in places if version >= one) for version in range(VERSIONS)]
-        answer, bisection = simulate(effects, _reader(noise, draw), seed)
+        answer, bisection = simulate(effects, _reader(noise, draw), seed, most_rounds)
         right = answer.kind == wanted and (changes != 1 or answer.first_bad == places[0])
         answers["right" if right else answer.kind] += 1
         rights.append(float(right))
@@ -150,7 +159,10 @@ def _simulated(
         unit=f"fraction of right answers {where}",
         goal=None,
         goal_is="at least",
-        notes=(f"runs of a command scatter by {pstdev(noise):.1%}",),
+        notes=(
+            f"runs of a command scatter by {pstdev(noise):.1%}",
+            f"{fmean(runs):,.0f} runs of a search on average",
+        ),
         samples={"right": tuple(rights)},
         machine=machine,
     )
