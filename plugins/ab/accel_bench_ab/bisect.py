@@ -149,6 +149,13 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
     """Return the subject with what can be counted at both ends, after a look at each."""
     known = history.versions
     ready = {known[one].name: history.prepare(one, True) for one in (0, len(known) - 1)}
+    for version, made in ready.items():
+        for word in filter(history.decides_on, subject.command):
+            if Path(word).is_file() and not (made.folder or Path()).joinpath(word).exists():
+                raise ScenarioError(
+                    f"{version} has no {word}, which is not committed there: take a later good "
+                    "commit, or give the file's full path to run it as it is at each version"
+                )
     looking = replace(subject, settings=replace(subject.settings, steps=0))
     settings = counted_by(see(looking.plan(ready, 1), subject.invoked), subject.settings)
     unit = "runs by wall time" if settings.by == "wall" else settings.by

@@ -65,11 +65,11 @@ class CommitHistory:
         between = git(
             self._root, "rev-list", "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}"
         ).split()
-        try:
-            git(self._root, "merge-base", "--is-ancestor", *ends)
-        except ScenarioError:
-            between = []
-        if not between:
+        if self._is_ancestor(*reversed(ends)):
+            raise ScenarioError(
+                f"{good}..{bad}: the bad commit is an ancestor of the good one: write {bad}..{good}"
+            )
+        if not (between and self._is_ancestor(*ends)):
             raise ScenarioError(
                 f"{good}..{bad}: the good commit must be an ancestor of the bad one; "
                 f"`git merge-base {good} {bad}` prints one that is"
@@ -80,6 +80,12 @@ class CommitHistory:
                 f"{parent[:DIGITS]}, the last one before that on the line of first parents"
             )
         return [ends[0], *between]
+
+    def _is_ancestor(self, older: str, newer: str) -> bool:
+        with suppress(ScenarioError):
+            git(self._root, "merge-base", "--is-ancestor", older, newer)
+            return True
+        return False
 
     def _version(self, commit: str) -> Version:
         title = git(self._root, "show", "--no-patch", "--format=%s", commit)

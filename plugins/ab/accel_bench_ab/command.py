@@ -24,7 +24,7 @@ from accel_bench.report.formats import render
 from accel_bench.runner.benchmark import WITHIN
 from accel_bench_ab.figures import OWN_METRICS
 from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
-from accel_bench_ab.session import counted_by, plan_commands, see
+from accel_bench_ab.session import counted_by, in_their_dtypes, plan_commands, see
 from accel_bench_ab.variants import compared_commands
 
 
@@ -109,7 +109,7 @@ def _compare(
     commands: Sequence[NamedCommand], options: AbOptions, invoked: Invocation, request: PlanRequest
 ) -> int:
     """Choose what is counted, run the commands and print the comparison."""
-    settings = _counted(commands, settings_of(options), options, invoked, request)
+    settings, commands = _looked_at(commands, settings_of(options), options, invoked, request)
     if options.save is not None:
         options.save.write(
             printable(yaml.safe_dump(commands_scenario(commands, settings), sort_keys=False))
@@ -152,23 +152,26 @@ def settings_of(options: AbOptions) -> CommandSettings:
     )
 
 
-def _counted(
+def _looked_at(
     commands: Sequence[NamedCommand],
     settings: CommandSettings,
     options: AbOptions,
     invoked: Invocation,
     request: PlanRequest,
-) -> CommandSettings:
-    """Return the settings with what can be counted of all commands, after a look at each."""
+) -> tuple[CommandSettings, Sequence[NamedCommand]]:
+    """Return the settings with what can be counted of all commands, and these with their dtypes,
+    after a look at each."""
     if options.by != "auto" or options.no_observe:
-        return settings
+        return settings, commands
     looking = replace(settings, steps=0)
     if options.dry_run:
-        return looking
+        return looking, commands
     plan = plan_commands(commands, looking, invoked, request)
     print_aside(f"a look at the first steps of {join_names([one.name for one in commands])}")
     seen = see(plan, invoked)
     for one, found in zip(plan.runnable, seen, strict=True):
         for what, reason in found["unseen"].items():
             print_aside(plain(f"{one.experiment.stack.name}: {what} not seen: {reason}"))
-    return counted_by(seen, settings)
+    names = [one.experiment.stack.name for one in plan.runnable]
+    dtypes = in_their_dtypes(commands, dict(zip(names, seen, strict=True)))
+    return counted_by(seen, settings), dtypes

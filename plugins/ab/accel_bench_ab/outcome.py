@@ -66,10 +66,14 @@ class Finished:
     """States of the files with figures before the command started."""
 
     def seen(self) -> dict[str, Any]:
-        """Return JSON of the observed steps, from which the compared quantity is chosen."""
+        """Return JSON of the observed steps, from which the compared quantity is chosen, and of the
+        dtypes in force."""
+        facts = self.observed.ranks[0].facts if self.observed.ranks else {}
         return {
             "steps": len(self.observed.steps),
             "unseen": self.observed.unseen,
+            "autocast": facts.get("autocast", ""),
+            "dtypes": [*effective_of(self.observed).trained_dtypes],
             "code": 0 if self.ended_by else self.code,
             "seconds": self.ended - self.started,
         }

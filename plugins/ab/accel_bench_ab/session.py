@@ -7,14 +7,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from shlex import join
 from typing import Any
 
 from accel_bench.cli.request import Invocation
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import ScenarioError, WorkerError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.runner.purpose import ask_ranks
 from accel_bench.scenario.find import find_drafts
 from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
+
+PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
+"""Abbreviations of dtypes of 16 bits."""
 
 LOOK = "look-at-command"
 """Purpose of a job that starts a command to see what can be seen of it."""
@@ -39,8 +43,32 @@ def see(plan: Plan, invoked: Invocation) -> list[dict[str, Any]]:
     """
     found = []
     for planned in plan.runnable:
-        (answer,) = ask_ranks(LOOK, planned, invoked.machine, one_process=True)
+        try:
+            (answer,) = ask_ranks(LOOK, planned, invoked.machine, one_process=True)
+        except WorkerError as error:
+            why = str(error).partition(": ")[2]
+            stack = planned.experiment.stack
+            words: Any = planned.experiment.scenario.engine.options["command"]
+            failed = f"{stack.name} ({join(words)}) failed before its third step: {why}"
+            raise WorkerError(failed) from error
         found.append(json.loads(answer))
+    return found
+
+
+def in_their_dtypes(
+    commands: Sequence[NamedCommand], seen: Mapping[str, Mapping[str, Any]]
+) -> list[NamedCommand]:
+    """Return the commands with the dtypes that were `seen` of them, by name: the limits of verdicts
+    depend on these."""
+    found = []
+    for one in commands:
+        facts = seen.get(one.name, {"autocast": "", "dtypes": ()})
+        short = PRECISIONS.get(facts["autocast"])
+        halves = [dtype for dtype in facts["dtypes"] if dtype in PRECISIONS]
+        more: dict[str, Any] = {"train.precision": f"{short}-autocast"} if short else {}
+        if halves and not short and len(facts["dtypes"]) == 1:
+            more = {"model.dtype": halves[0]}
+        found.append(replace(one, settings={**more, **one.settings}))
     return found
 
 

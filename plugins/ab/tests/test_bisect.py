@@ -142,8 +142,21 @@ def test_files_that_no_commit_decides_on_are_known(repository: Path) -> None:
 
 def test_a_good_commit_that_is_no_ancestor_is_refused(repository: Path) -> None:
     first, second = commit(repository, "Begin"), commit(repository, "Change")
-    with pytest.raises(ScenarioError, match="must be an ancestor"):
+    with pytest.raises(ScenarioError, match=f"write {first}..{second}"):
         CommitHistory(second, first, (), repository)
+    git(repository, "checkout", "-q", "-b", "side", first)
+    beside = commit(repository, "Beside")
+    with pytest.raises(ScenarioError, match="must be an ancestor"):
+        CommitHistory(beside, second, (), repository)
+
+
+def test_a_script_that_no_commit_has_is_named(repository: Path, tmp_path: Path) -> None:
+    ends = "..".join([commit(repository, "Begin"), commit(repository, "Change")])
+    (repository / "new.py").write_text("")
+    words = ("--results", str(tmp_path / "results"), "--", sys.executable, "new.py")
+    done = call("bisect", ends, *words, folder=repository)
+    assert done.code == 2
+    assert "has no new.py, which is not committed there" in done.err
 
 
 def test_a_good_commit_beside_the_line_is_refused_with_one_on_it(repository: Path) -> None:

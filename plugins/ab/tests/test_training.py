@@ -51,6 +51,16 @@ def test_a_halved_batch_is_a_different_training(found: dict[str, dict[str, Any]]
     assert row["update_verdict"] == "different"
 
 
+def test_a_command_under_autocast_has_the_limits_of_16_bits(tmp_path: Path) -> None:
+    loop = [sys.executable, str(LOOP), "60", "4", "{v}"]
+    words = ["--rounds", "1", "--format", "json", "--vary", "v=none,autocast"]
+    done = call("ab", *words, "--", *loop, folder=tmp_path, OMP_NUM_THREADS="1")
+    plain, autocast = json.loads(done.out)["experiments"]
+    assert (autocast["loss_tolerance"], autocast["update_tolerance"]) == (0.02, 0.2), done.err
+    assert autocast["update_verdict"] == "equivalent"
+    assert plain["stack"] == "v.none"
+
+
 def test_other_threads_are_compared_and_train_the_same(found: dict[str, dict[str, Any]]) -> None:
     row = found["v.threads"]
     assert row["verdict_reason"] == "1 of the 5 rounds that a verdict needs; 4 missing"

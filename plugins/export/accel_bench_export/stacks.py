@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from accel_bench.analysis.wording import join_names
 from accel_bench.cli.request import parse_overrides, single_draft
 from accel_bench.documents.presets import find_presets
-from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import resolve_request
@@ -44,8 +45,12 @@ def stack_in_scenario(
     Raises ScenarioError.
     """
     draft = single_draft(scenario, "export")
-    if text not in (draft.get("stacks") or {"baseline": []}):
-        alone = stack_alone(text)
+    own = draft.get("stacks") or {"baseline": []}
+    if text not in own:
+        try:
+            alone = stack_alone(text)
+        except PluginError as error:
+            raise PluginError(f"{scenario} has {join_names([*own])}; {error}") from error
         uses = [use.model_dump(mode="json") for use in alone.uses]
         entry = {"use": uses, "set": dict(alone.settings)}
         draft.data.setdefault("stacks", {"baseline": {"use": []}})[text] = entry

@@ -245,3 +245,9 @@ def test_another_distribution_adds_a_program(site: str, chats: str) -> None:
     assert yaml.safe_load(done.out) == {"lr": 2e-4}
     assert "#   model.id: 'org/model' has no counterpart" in done.out
     assert "#   lora has no counterpart" in done.out
+
+
+def test_a_stack_that_the_scenario_lacks_is_answered_with_those_it_has(chats: str) -> None:
+    done = call("export", "faster", "--to", "trl", "--scenario", chats)
+    assert done.code == 2
+    assert f"{chats} has baseline" in done.err and "called 'faster'" in done.err

@@ -14,8 +14,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 rows = torch.randint(0, 8, (steps * batch, 16), generator=generator)
 loader = torch.utils.data.DataLoader(rows, batch // 2 if fault == "halved" else batch)
 for number, ids in zip(range(steps), loader, strict=False):
-    outputs = model(ids[:, :-1]).flatten(0, 1)
-    torch.nn.functional.cross_entropy(outputs, ids[:, 1:].flatten()).backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=fault == "autocast"):
+        outputs = model(ids[:, :-1]).flatten(0, 1)
+    torch.nn.functional.cross_entropy(outputs.float(), ids[:, 1:].flatten()).backward()
     if fault != "skipped" or number != steps // 2:
         optimizer.step()
     optimizer.zero_grad()

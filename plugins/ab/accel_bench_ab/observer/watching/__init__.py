@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from .hooks import untraced, watch_backward, watch_loader, watch_scaler
+from .hooks import untraced, watch_autocast, watch_backward, watch_loader, watch_scaler
 from .watch import Watch
 
 WATCHES: list[Watch] = []
@@ -29,6 +29,7 @@ def start(torch: Any, folder: str) -> None:
     optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
     watch_backward(torch, watch)
     watch_scaler(torch, watch)
+    watch_autocast(torch, watch)
     watch_loader(torch, watch)
     os.register_at_fork(after_in_child=watch.forget)
     atexit.register(watch.close)

@@ -53,6 +53,20 @@ def watch_scaler(torch: Any, watch: Watch) -> None:
     kind.scale = scale
 
 
+def watch_autocast(torch: Any, watch: Watch) -> None:
+    """Patch torch's autocast to record its dtype where gradients are computed."""
+    kind = torch.amp.autocast_mode.autocast
+    own = kind.__enter__
+
+    def enter(self: Any) -> Any:
+        if getattr(self, "_enabled", False) and torch.is_grad_enabled():
+            watch.autocast = str(getattr(self, "fast_dtype", "")).removeprefix("torch.")
+        return own(self)
+
+    enter.__wrapped__, enter.__doc__ = own, own.__doc__  # type: ignore[attr-defined]
+    kind.__enter__ = enter
+
+
 def watch_loader(torch: Any, watch: Watch) -> None:
     """Patch the iterators of DataLoader to notify the observer of their batches."""
     from torch.utils.data import dataloader

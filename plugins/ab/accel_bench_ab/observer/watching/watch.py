@@ -56,6 +56,7 @@ class Watch:
         self.pending_losses: list[Any] = []
         self.pinned: Any = None
         self.scaled = False
+        self.autocast = ""
         self.reading: Reading | None = None
         self.waiting: list[tuple[Reading, tuple[int, int, int, int] | None]] = []
         self.tokens = [0, 0, 0, 0]
@@ -333,6 +334,7 @@ class Watch:
             "update_unseen": self.update_unseen,
             "updates": self.updates,
             "threads": self.torch.get_num_threads(),
+            "autocast": self.autocast,
             "peak_rss_bytes": peak_resident_bytes(),
             "ended": self.closed,
             **device_facts(self.torch),
