@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from accel_bench.analysis.wording import count
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError
@@ -126,7 +127,9 @@ def _work_parts(
 ) -> Iterator[Part]:
     """Yield the work: settings that make the program comparable, sections, slots."""
     values = dict(dotted(scenario.model_dump(mode="json")))
-    yield Part("what makes it train as the scenario does", dict(trainer.always))
+    unsaved = trainer.always.get("save_strategy") == "no"
+    kept = ["nothing is saved: change that to keep what is trained"] if unsaved else []
+    yield Part("what makes it train as the scenario does", dict(trainer.always), kept)
     task = {f"task.{key}": value for key, value in full_options(scenario.task).items()}
     found = translate(trainer.work, {**task, **values})
     usual = {**task, **dict(dotted(Scenario().model_dump(mode="json")))}
@@ -141,7 +144,10 @@ def _work_parts(
             f"{scenario.model.id} is a model of accel-bench's catalog: name a hub id or a folder"
         )
     title = f"the work of {scenario.name}"
-    comments = [*found.notes, *changed, *_process_comments(scenario, found.covered), *remarks]
+    steps = f"{count(scenario.measure.steps, 'step')}, as many as were measured: set your own"
+    counted = [steps] if "measure.steps" in found.covered else []
+    process = _process_comments(scenario, found.covered)
+    comments = [*counted, *found.notes, *changed, *process, *remarks]
     yield Part(title, found.settings, comments)
     for slot in slots:
         use: Use = getattr(scenario, slot)
