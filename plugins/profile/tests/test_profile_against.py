@@ -112,12 +112,12 @@ def test_planted_pauses_are_recovered_by_name_and_size(tmp_path: Path) -> None:
     assert first.module == "model.layers.*.mlp"
     assert first.mostly == "model.layers.*.mlp.act_fn"
     assert next(iter(first.kinds)) == "idle"
-    assert 0.16 < first.change < 0.4  # A busy machine wakes a sleeper later, and never sooner.
+    assert first.change == pytest.approx(0.2, rel=0.2)
     second = found.modules[1]
     assert (second.module, next(iter(second.kinds))) == (DATA, "data")
-    assert 0.08 < second.change < 0.2
+    assert second.change == pytest.approx(0.1, rel=0.2)
     assert found.lost[:2] == ("model.layers.*.mlp", DATA)
-    assert found.explained is not None and found.explained > 0.75
+    assert found.explained is not None and found.explained > 0.9
 
     # The other way round, from what is stored already: it is the first that gained.
     with open_store(tmp_path / "accel_bench_results", write=False) as store:
