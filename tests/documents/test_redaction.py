@@ -61,7 +61,7 @@ def test_a_name_of_a_secret_is_known_and_its_value_redacted_everywhere(name: str
         "sort_key=tokens_per_second TRITON_CACHE_KEY=0123456789 PUBLIC_KEY=0123456789 pat=[a-z]{9}",
         "KEYBOARD=dvorak-intl PWD=/home/me/work OLDPWD=/home/me/other SSH_ASKPASS=/usr/bin/ask",
         "tokenizer=bert-base-uncased max_tokens=12345678 MAX_TOKENS=12345678 COMPASS=northwest",
-        "/home/me/work/author=somebody keys=12345678",
+        "/home/me/books/author=somebody keys=12345678",
         "shared_keys=lm_head.weight WEBHOOK_FILE=/home/me/webhook",
         "https://huggingface.co/mistralai/Mistral-7B-v0.1?download=true",
         "https://example.org:8080/path@v1.2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -150,17 +151,22 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
     known = history.versions
     ready = {known[one].name: history.prepare(one, True) for one in (0, len(known) - 1)}
     for version, made in ready.items():
-        for word in filter(history.decides_on, subject.command):
-            if Path(word).is_file() and not (made.folder or Path()).joinpath(word).exists():
-                raise ScenarioError(
-                    f"{version} has no {word}, which is not committed there: take a later good "
-                    "commit, or give the file's full path to run it as it is at each version"
-                )
+        _refuse_uncommitted(subject.command, history, version, made.folder or Path())
     looking = replace(subject, settings=replace(subject.settings, steps=0))
     settings = counted_by(see(looking.plan(ready, 1), subject.invoked), subject.settings)
     unit = "runs by wall time" if settings.by == "wall" else settings.by
     print_aside(f"counted in {unit}, as seen at both ends")
     return replace(subject, settings=settings)
+
+
+def _refuse_uncommitted(words: Sequence[str], history: History, version: str, folder: Path) -> None:
+    """Raise ScenarioError for a file of the command that a version's work tree lacks."""
+    for word in filter(history.decides_on, words):
+        if os.path.isfile(word) and not (folder / word).exists():
+            raise ScenarioError(
+                f"{version} has no {word}, which is not committed there: take a later good "
+                "commit, or give the file's full path to run it as it is at each version"
+            )
 
 
 def _subject(options: BisectOptions, history: History, invoked: Invocation) -> Subject:

@@ -129,16 +129,11 @@ class CommitHistory:
         for commit, tree in trees.items():
             if not tree.exists():
                 continue
-            with locked(self._trees / f"{commit}.lock"):
-                use = self._open_use(commit)
-                try:
+            with locked(self._trees / f"{commit}.lock"), os.fdopen(self._open_use(commit)) as use:
+                with suppress(BlockingIOError):
                     fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     (self._trees / f"{commit}.complete").unlink(missing_ok=True)
                     remove_tree(self._root, tree)
-                except BlockingIOError:
-                    pass
-                finally:
-                    os.close(use)
 
     def _open_use(self, commit: str) -> int:
         """Open the file that is locked while a search may measure in the work tree of a commit."""

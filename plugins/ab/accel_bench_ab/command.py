@@ -169,9 +169,7 @@ def _looked_at(
     plan = plan_commands(commands, looking, invoked, request)
     print_aside(f"a look at the first steps of {join_names([one.name for one in commands])}")
     seen = see(plan, invoked)
-    for one, found in zip(plan.runnable, seen, strict=True):
+    for name, found in seen.items():
         for what, reason in found["unseen"].items():
-            print_aside(plain(f"{one.experiment.stack.name}: {what} not seen: {reason}"))
-    names = [one.experiment.stack.name for one in plan.runnable]
-    dtypes = in_their_dtypes(commands, dict(zip(names, seen, strict=True)))
-    return counted_by(seen, settings), dtypes
+            print_aside(plain(f"{name}: {what} not seen: {reason}"))
+    return counted_by(seen, settings), in_their_dtypes(commands, seen)

@@ -36,22 +36,22 @@ def plan_commands(
     return invoked.plan(draft, request)
 
 
-def see(plan: Plan, invoked: Invocation) -> list[dict[str, Any]]:
+def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
     """Start each command of a plan until three of its steps are seen, or to its end.
 
-    Return what was seen, by command. Raises WorkerError for a command that fails.
+    Return what was seen, by the command's name. Raises WorkerError for a command that fails.
     """
-    found = []
+    found = {}
     for planned in plan.runnable:
+        stack = planned.experiment.stack
         try:
             (answer,) = ask_ranks(LOOK, planned, invoked.machine, one_process=True)
         except WorkerError as error:
             why = str(error).partition(": ")[2]
-            stack = planned.experiment.stack
             words: Any = planned.experiment.scenario.engine.options["command"]
             failed = f"{stack.name} ({join(words)}) failed before its third step: {why}"
             raise WorkerError(failed) from error
-        found.append(json.loads(answer))
+        found[stack.name] = json.loads(answer)
     return found
 
 
@@ -63,21 +63,22 @@ def in_their_dtypes(
     found = []
     for one in commands:
         facts = seen.get(one.name, {"autocast": "", "dtypes": ()})
-        short = PRECISIONS.get(facts["autocast"])
-        halves = [dtype for dtype in facts["dtypes"] if dtype in PRECISIONS]
-        more: dict[str, Any] = {"train.precision": f"{short}-autocast"} if short else {}
-        if halves and not short and len(facts["dtypes"]) == 1:
-            more = {"model.dtype": halves[0]}
+        dtypes = {*facts["dtypes"]}
+        more: dict[str, Any] = {}
+        if facts["autocast"] in PRECISIONS:
+            more["train.precision"] = f"{PRECISIONS[facts['autocast']]}-autocast"
+        elif len(dtypes) == 1 and dtypes <= PRECISIONS.keys():
+            (more["model.dtype"],) = dtypes
         found.append(replace(one, settings={**more, **one.settings}))
     return found
 
 
-def counted_by(seen: Sequence[Mapping[str, Any]], settings: CommandSettings) -> CommandSettings:
+def counted_by(seen: Mapping[str, Mapping[str, Any]], settings: CommandSettings) -> CommandSettings:
     """Return the settings with the unit in which runs of all commands can be counted.
 
     Raises ScenarioError if they are to end after steps that are not seen.
     """
-    unseen = {what for one in seen for what in one["unseen"]}
+    unseen = {what for one in seen.values() for what in one["unseen"]}
     if "steps" not in unseen:
         return replace(settings, by="steps" if "tokens" in unseen else "tokens")
     if settings.steps:

@@ -21,6 +21,7 @@ TAKEN_FROM_ARGUMENTS = {
     "train.max_grad_norm": "max_grad_norm",
     "train.precision": "bf16, fp16",
     "train.learning_rate": "learning_rate",
+    "data.sequence_length": "max_length",
 }
 """Scenario keys that arguments of Trainer set, with the arguments' names."""
 
@@ -124,10 +125,10 @@ def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
     said = dict(of_trainer(args))
     samples = said["train.micro_batch_size"] * said["train.gradient_accumulation"]
     said["train.global_batch_size"] = samples * args.world_size
-    said["data.sequence_length"] = length = getattr(args, "max_length", None)
-    shown = TAKEN_FROM_ARGUMENTS | ({"data.sequence_length": "max_length"} if length else {})
+    if length := getattr(args, "max_length", None):
+        said["data.sequence_length"] = length
     for part in made.outside:
-        argument = shown.get(part.name)
+        argument = TAKEN_FROM_ARGUMENTS.get(part.name) if part.name in said else None
         if argument and said[part.name] != part.value:
             yield (
                 f"{part.name} is {part.value} by {part.by}, and Trainer's {argument} makes it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import Field
 
@@ -94,7 +95,8 @@ class JudgeReport(Document):
 
 def judge_report(summary: Summary, reference: str) -> JudgeReport:
     """Return the report of a session."""
-    steps = tuple(_judged(summary, row) for row in summary.experiments)
+    known = {one["stack"]: one for one in summary.sections.get(JUDGEMENTS, ())}
+    steps = tuple(_judged(summary, row, known.get(row.stack, {})) for row in summary.experiments)
     notices = tuple(dict.fromkeys((*summary.notices, *summary.noise)))
     return JudgeReport(
         reference=reference, steps=steps, exit_code=exit_code_of(steps), notices=notices
@@ -108,9 +110,8 @@ def exit_code_of(steps: Sequence[JudgedStep]) -> int:
     return next((one for one in (REFUSED, NOT_FASTER, OPEN) if one in codes), FASTER)
 
 
-def _judged(summary: Summary, row: ExperimentSummary) -> JudgedStep:
-    known = {one["stack"]: one for one in summary.sections.get(JUDGEMENTS, ())}
-    judgement = known.get(row.stack, {})
+def _judged(summary: Summary, row: ExperimentSummary, judgement: Mapping[str, Any]) -> JudgedStep:
+    """Return a row of the report; `judgement` is the step's in the section of judgements."""
     update = judgement.get("update", "not tested")
     is_reference = row.stack == summary.baseline == REFERENCE_STACK
     return JudgedStep(
