@@ -71,7 +71,8 @@ def test_export_then_import_gives_the_same_scenario_for_what_both_know(
     file = tmp_path / f"{program}.yaml"
     command = ("export", "compiled", "--to", program, "--scenario", str(source), "-o", str(file))
     assert call(*command).code == 0
-    scenario, uses, _ = imported(file, tmp_path / "ours")
+    scenario, uses, told = imported(file, tmp_path / "ours")
+    assert ("is named" in told) == (program == "llama-factory")
     written = list(resolve(read_draft(source)).points("cpu"))[-1]
     wanted, found = said(written.scenario), said(scenario)
     unknown = UNKNOWN[program]
@@ -113,6 +114,7 @@ def test_what_an_axolotl_file_holds_beside_a_scenario_is_listed_with_the_reason(
     assert (scenario.data.use, scenario.data.sequence_length) == ("instructions", 2048)
     assert "left out: datasets, val_set_size (no installed plugin is its counterpart)" in told
     assert "left out: lr_scheduler (here it is constant)" in told
+    assert "ax.yaml: no data file is named" in told and "no model" not in told
     assert "wandb_project" not in told
 
 
@@ -127,6 +129,7 @@ def test_saved_arguments_are_read_as_json(tmp_path: Path) -> None:
     assert scenario.train.precision == "bf16-autocast"
     assert scenario.optimizer.options["fused"] is True
     assert uses[0]["use"] == "torch-compile"
+    assert "training_args.json: no model is named" in told and "no data file" in told
     assert "lr_scheduler_type (here it is constant)" in told
 
 

@@ -20,6 +20,15 @@ What they return has `program`, `settings` of a scenario by dotted key, `uses` o
 STACK = "imported"
 """Name of the stack of a configuration's accelerations."""
 
+UNNAMED = {
+    "model.id": "no model is named, so the scenario trains its small default model; set model.id",
+    "data.path": (
+        "no data file is named, so the scenario trains on its default data; set data.source=path "
+        "and data.path=FILE"
+    ),
+}
+"""Notices on settings that decide the speed, for files that do not have them."""
+
 
 def read_scenario(path: Path, findings: Findings) -> NativeScenario | None:
     """Return a configuration as a scenario; None if no entry knows the file.
@@ -33,6 +42,8 @@ def read_scenario(path: Path, findings: Findings) -> NativeScenario | None:
             continue
         for key, reason in found.left_out.items():
             findings.drop(key, reason)
+        missing = (words for key, words in UNNAMED.items() if key not in found.settings)
+        findings.changed += [f"{path.name}: {words}" for words in missing]
         stacks: dict[str, Any] = {"baseline": []}
         return NativeScenario(
             name=short_name(path.stem),
