@@ -154,10 +154,13 @@ def test_a_round_that_is_measured_again_is_so_once(short: Path, tmp_path: Path) 
         measured(here, plan_of(here, STACKS), **again)
 
 
-def test_what_is_stored_says_how_long_further_rounds_take(short: Path, tmp_path: Path) -> None:
+def test_what_is_stored_says_how_long_further_rounds_take(
+    short: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     here = copied(short, tmp_path)
     _, runs, _ = measured(here, plan_of(here, STACKS), within=0.1, resume=True)
     assert runs == dict.fromkeys(STACKS, 5)
+    assert "verdicts stay open: --within 0 s has no time for 10 rounds" in caplog.text
 
 
 def test_a_scenario_that_cannot_run_here_does_not_end_the_others(

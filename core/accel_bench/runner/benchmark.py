@@ -15,6 +15,7 @@ from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
+from accel_bench.analysis.wording import duration
 from accel_bench.errors import StoreError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
@@ -126,6 +127,8 @@ def _run_looks(
             continue
         needed = (rounds - before) * len(more.runnable) * fmean(one.seconds for one in results)
         if time.monotonic() - started + needed > benchmark.within:
+            time_left = f"--within {duration(benchmark.within)} has no time for {rounds} rounds"
+            sessions[0].reporter.on_warning(f"verdicts stay open: {time_left}")
             return
         sessions.append(new_session(after=sessions, **settings))
         sessions[-1].run_plan(more)
