@@ -127,9 +127,8 @@ def _work_parts(
 ) -> Iterator[Part]:
     """Yield the work: settings that make the program comparable, sections, slots."""
     values = dict(dotted(scenario.model_dump(mode="json")))
-    unsaved = trainer.always.get("save_strategy") == "no"
-    kept = ["nothing is saved: change that to keep what is trained"] if unsaved else []
-    yield Part("what makes it train as the scenario does", dict(trainer.always), kept)
+    notes = [trainer.always_note] if trainer.always_note else []
+    yield Part("what makes it train as the scenario does", dict(trainer.always), notes)
     task = {f"task.{key}": value for key, value in full_options(scenario.task).items()}
     found = translate(trainer.work, {**task, **values})
     usual = {**task, **dict(dotted(Scenario().model_dump(mode="json")))}

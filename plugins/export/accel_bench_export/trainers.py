@@ -54,6 +54,9 @@ class Trainer(Frozen):
     always: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings that the program needs to train like a scenario."""
 
+    always_note: str = ""
+    """Comment on these settings in an exported file."""
+
     work: tuple[Rule, ...] = ()
     """Rules on the dotted keys of a scenario."""
 
