@@ -71,9 +71,13 @@ class StoreUnavailableError(StoreError):
 
 
 class WorkerError(AccelBenchError):
-    """A known kind of failure inside the measured process."""
+    """A known kind of failure inside the measured process; `reason` is the part that says why."""
 
     exit_code = 1
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class HookError(WorkerError):

@@ -75,8 +75,8 @@ def _attempt(
     result = run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
     if not result.status.completed:
         log = "\n".join(log_end(result))
-        reasons = "; ".join(result.reasons)
+        reason = f"{'; '.join(result.reasons)}\n{log}".rstrip()
         what = f"the purpose {entry.name!r} of {entry.brought_by}"
         stack = planned.experiment.stack.name
-        raise WorkerError(f"{what} has failed with stack {stack!r}: {reasons}\n{log}".rstrip())
+        raise WorkerError(f"{what} has failed with stack {stack!r}: {reason}", reason)
     return attempt.job

@@ -47,9 +47,8 @@ def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
         try:
             (answer,) = ask_ranks(LOOK, planned, invoked.machine, one_process=True)
         except WorkerError as error:
-            why = str(error).partition(": ")[2]
             words: Any = planned.experiment.scenario.engine.options["command"]
-            failed = f"{stack.name} ({join(words)}) failed before its third step: {why}"
+            failed = f"{stack.name} ({join(words)}) failed before its third step: {error.reason}"
             raise WorkerError(failed) from error
         found[stack.name] = json.loads(answer)
     return found
