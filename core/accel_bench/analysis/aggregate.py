@@ -38,7 +38,7 @@ RUN_FACTS = tuple(
     "metrics machine nodes provenance".split()
 )
 RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
-"""Fields of a run and of its ranks that tables of experiments need."""
+"""Fields of a run (RUN_FACTS) and of its ranks (RANK_FACTS) that tables of experiments need."""
 
 SEED_KEYS = ("train.seed", "data.seed")
 """Keys of seeds: experiments that differ in these alone are repetitions of one another."""
@@ -121,13 +121,13 @@ class ExperimentRuns:
 
     @property
     def other_work(self) -> tuple[str, ...]:
-        """Reasons for `degraded` that concern the computed work, without duplicates."""
+        """Reasons for the status `degraded` that concern the computed work, without duplicates."""
         stored = (reason for run in self.completed.values() for reason in run.reasons)
         return tuple(dict.fromkeys([*filter(concerns_work, stored), *self.gradient_reasons]))
 
     @property
     def how_it_ended(self) -> str:
-        """Status as a verb phrase, for the message that there is no figure."""
+        """Verb phrase that explains why the experiment has no figures, such as `was skipped`."""
         if self.imported:
             return self.imported
         status = self.ending.status
@@ -137,14 +137,14 @@ class ExperimentRuns:
 
     @property
     def compared_seconds(self) -> dict[RoundKey, float]:
-        """Seconds per real token of each completed run; at an arrival rate, the median latency."""
+        """Compared seconds by round: per real token or, at an arrival rate, the median latency."""
         found = (
             (key, compared_seconds(self.completed[key], one)) for key, one in self.speeds.items()
         )
         return {key: seconds for key, seconds in found if seconds is not None}
 
     def not_comparable_with(self, other: ExperimentRuns) -> str:
-        """Return why two experiments' quantities or request loads differ too much; empty if not."""
+        """Return the reason why quantities or request loads do not compare, or an empty text."""
         by_load = load_obstacle(other.load, self.load)
         return by_load or quantity_obstacle(other.quantity, self.quantity)
 
@@ -155,7 +155,7 @@ class ExperimentRuns:
 
     @property
     def saturated(self) -> bool:
-        """True if requests piled up in a completed run."""
+        """True if requests arrived faster than a completed run answered them."""
         return any(map(is_saturated, self.completed.values()))
 
     @property
@@ -176,7 +176,7 @@ class ExperimentRuns:
 
     @property
     def middle(self) -> Result | None:
-        """Completed run of median speed; the slower of the two middle ones for an even number."""
+        """Completed run of median speed, or the slower of two middle runs; None without runs."""
         keys = sorted(self.speeds, key=lambda key: self.speeds[key].tokens_per_second)
         return self.completed[keys[(len(keys) - 1) // 2]] if keys else None
 
@@ -186,8 +186,8 @@ class ExperimentRuns:
         return list(self.completed.values())[-1] if self.completed else None
 
     def for_tables(self, whole: Callable[[Result], Result] = lambda run: run) -> ExperimentRuns:
-        """Return a copy with a tenth of the memory, for tables. Only RUN_FACTS and speeds of its
-        runs remain; `middle` and `last` become complete results, which `whole` returns."""
+        """Return a copy for tables in a tenth of the memory: runs keep RUN_FACTS, ranks RANK_FACTS.
+        The function `whole` restores the complete results `middle` and `last`."""
         kept = {id(run) for run in (self.middle, self.last)}
         first = next(iter(self.counted.values()), None)
         runs = {
@@ -286,7 +286,7 @@ def collect_experiment(
 ) -> ExperimentRuns:
     """Return an experiment with all of its stored rounds.
 
-    `again` are runs of any experiment that replace a round; `known` is as in `collect_runs`.
+    `again` are runs that replace rounds of any experiment; `known` is as in `collect_runs`.
     """
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
@@ -315,7 +315,7 @@ def _blank(model: type[Frozen]) -> Frozen:
 
 
 def _imported(runs: Iterable[Result]) -> str:
-    """Return a clause with the file and the stated speed of imported runs; empty without any."""
+    """Return a clause on the file and stated speed of the first imported run, or an empty text."""
     run = next((run for run in runs if run.imported), None)
     if run is None:
         return ""
@@ -326,7 +326,7 @@ def _imported(runs: Iterable[Result]) -> str:
 
 
 def _exported(runs: Iterable[Result]) -> str:
-    """Return a clause that names the export that the runs came with; empty without one."""
+    """Return a clause on the export file from which runs were read, or an empty text."""
     files = (run.provenance.file for run in runs if run.provenance.origin == "exported")
     file = next(files, None)
     return "" if file is None else f"it came with the export {file}: it was not measured here"
@@ -366,8 +366,8 @@ def ending(
 ) -> StopReason:
     """Return the final status of an experiment from the statuses of its runs.
 
-    One invalid run makes it `invalid`; else it is `ok` if all runs are, and `degraded` if at least
-    half completed. `stopped` is the status if runs are missing.
+    The status is `invalid` if one run is, `ok` if all runs are, and `degraded` if at least half
+    completed. Otherwise it is the most frequent failure, or `stopped` if runs are only missing.
     """
     if not counted:
         return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
@@ -390,7 +390,7 @@ def ending(
 
 
 def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns:
-    """Return an experiment, degraded if its first gradients differ from the baseline's."""
+    """Return an experiment, marked `degraded` if its first gradients differ from the baseline's."""
     reasons = gradient_reasons(base.completed, row.completed)
     if not reasons:
         return row
@@ -407,7 +407,7 @@ def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
 
 
 def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
-    """Return why `row` is not compared with `base`, `called` so in messages; empty if it is."""
+    """Return the reason against comparing `row` with `base` (named `called`), or an empty text."""
     if not row.usable:
         return row.how_it_ended
     if row is base:

@@ -86,9 +86,9 @@ class ExperimentComparison(StackComparison, Document):
 def compare_stored(
     a: Sequence[Result], b: Sequence[Result], quantity: str | None = None
 ) -> ExperimentComparison:
-    """Compare the runs of experiment B with those of A, at least one each.
+    """Compare the runs of experiment B with the runs of A, at least one each.
 
-    `quantity` names the compared figure; by default the scenarios do.
+    `quantity` names the compared figure; by default the scenarios name it.
     """
     if quantity is not None:
         a, b = ([compared_by(run, quantity) for run in runs] for runs in (a, b))
@@ -117,8 +117,8 @@ def judged_rows(
     training: TrainingComparison,
     allowed: Comparability,
 ) -> Comparison:
-    """Return a comparison without its verdict, with the reason, if quantities, training, load of
-    the host or other conditions of the two experiments forbid one."""
+    """Return the comparison `found`, with a reason in place of its verdict if quantities, training,
+    load of the host or other conditions of the two experiments forbid a verdict."""
     base, row = rows
     if reason := row.not_comparable_with(base):
         found = Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
@@ -129,7 +129,7 @@ def judged_rows(
 
 
 def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Comparison:
-    """Return the comparison of paired speeds; for unpaired ones the ratio without a verdict."""
+    """Compare the quantities of two experiments; unpaired runs get a ratio without a verdict."""
     before, after = left.quantity.costs, right.quantity.costs
     if unused := _disowned(left, right):
         return Comparison(verdict_reason=unused)
@@ -157,14 +157,14 @@ def _training(
 
 
 def _disowned(left: ExperimentRuns, right: ExperimentRuns) -> str:
-    """Return which experiment was imported or failed its self-audit; empty for neither."""
+    """Return a clause on imported experiments and on failed self-audits, or an empty text."""
     sides = (("A", left), ("B", right))
     unused = [(name, side) for name, side in sides if side.disowned or side.imported]
     return ", ".join(f"{name} {side.how_it_ended}" for name, side in unused)
 
 
 def numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
-    """Return runs by their index instead of their round, to pair them in order."""
+    """Return runs with an index as key in place of session and round, to pair them in order."""
     return {("", number): run for number, run in enumerate(runs.values())}
 
 

@@ -23,7 +23,7 @@ from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
 SPELT_OUT = 3
-"""Number of stacks of one kind with a clause each; more are counted."""
+"""Largest number of stacks of one kind with a clause each; further stacks are counted."""
 
 SPELT_OUT_KINDS = {
     "better, different": "{words.better} with another {what}",
@@ -45,7 +45,7 @@ def conclusion(summary: Summary) -> str:
 
 
 def conclusions(summary: Summary) -> list[str]:
-    """Return the clauses of the conclusion."""
+    """Return the clauses of a comparison's conclusion, in their order."""
     if all(row.status is Status.SKIPPED for row in summary.experiments):
         return ["nothing was run", *_ended(summary.experiments)]
     if not any(row.status.completed for row in summary.experiments):
@@ -136,8 +136,8 @@ OPEN = "cannot be distinguished from"
 
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return clauses on inconclusive stacks: those that more rounds would settle, the hopeless, and
-    those that other load on the host disturbed."""
+    """Return clauses on inconclusive stacks: stacks that more rounds would settle, stacks that no
+    rounds would settle, and stacks with another reason, such as load on the host."""
     disturbed = [row for row in rows if row.verdict_reason]
     rows = [row for row in rows if not row.verdict_reason]
     rounds = max((row.rounds_needed or 0 for row in rows), default=0)
@@ -176,7 +176,7 @@ def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _leaning(row: ExperimentSummary) -> str:
-    """Return the direction of an interval whose verdict is open for another reason."""
+    """Return words on the side of 1 where a ratio's interval lies, such as `may be faster than`."""
     if row.ratio and row.ratio.low is not None and row.ratio.low > 1:
         return f"may be {row.words.better} than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
@@ -185,14 +185,14 @@ def _leaning(row: ExperimentSummary) -> str:
 
 
 def _range(row: ExperimentSummary) -> str:
-    """Return a label and its interval: `compiled (0.95 to 1.35 times as fast)`."""
+    """Return the label and the ratio's interval: `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
     return f"{label(row)} ({' to '.join(ends or [median])} {_times(row)})"
 
 
 def _times(row: ExperimentSummary) -> str:
-    """Return the unit of a ratio, such as `times as fast`, with the quantity unless it is usual."""
+    """Return the unit of a ratio, such as `times as fast`, and the quantity if it is no default."""
     return row.words.times + ("" if row.quantity.usual else row.quantity.by)
 
 
@@ -221,7 +221,7 @@ def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 
 def _uncompared(summary: Summary) -> list[str]:
-    """Return clauses on speeds without comparison, with the reason."""
+    """Return clauses on the speeds if no stacks were compared, and on the reason."""
     sound = [row for row in summary.experiments if row.status.completed and not row.disowned]
     speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
@@ -265,7 +265,7 @@ def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause on the stacks of each final status other than completed ones."""
+    """Return a clause for each final status of stacks that did not complete, with their names."""
     ends: dict[Status, list[ExperimentSummary]] = {}
     for row in rows:
         if not row.status.completed:

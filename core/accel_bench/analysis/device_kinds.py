@@ -11,15 +11,15 @@ from accel_bench.result import RankResult, Result
 
 
 def device_models(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return the sorted models of the devices that completed runs used; a CPU's processor."""
+    """Return the sorted models of the devices (of CPUs the processor) that completed runs used."""
     completed = [run for run in results if run.status.completed]
     return tuple(sorted({_model(rank, run) for run in completed for rank in run.ranks} - {""}))
 
 
 def device_model(run: Result) -> str:
-    """Return the model of a run's first device, from the file for an imported run.
+    """Return the model of a run's first device, or an empty text if it used no device.
 
-    Empty if the run used none.
+    The model of an imported run comes from its file.
     """
     used = (model for rank in run.ranks if (model := _model(rank, run)))
     return run.provenance.machine or next(used, "")
@@ -51,7 +51,7 @@ class DeviceKind(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name of the device kind in tables."""
+        """Name of the device kind in tables, with the number of devices and the host."""
         many = f"{self.devices} x " if self.devices > 1 else ""
         where = f" of {self.host}" if self.host else ""
         return f"{many}{self.name}{where}"
@@ -72,7 +72,7 @@ def device_of(result: Result) -> DeviceKind | None:
 
 
 def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
-    """Return the device kind of each run; a run that reached no device gets its session's."""
+    """Return the device kind of each run, by its session's other runs if it reached no device."""
     found = [device_of(result) for result in results]
     known = {r.session: one for r, one in zip(results, found, strict=True) if one}
     return [
@@ -82,7 +82,7 @@ def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
 
 
 def _unreached_device(result: Result, other: DeviceKind | None) -> DeviceKind:
-    """Return the device kind of a run that reached no device; `other` is its session's."""
+    """Return the device kind of a run that reached no device; `other` is its session's kind."""
     scenario = result.experiment.scenario
     known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")
     return known._replace(devices=scenario.world_size, nodes=scenario.resources.nodes)

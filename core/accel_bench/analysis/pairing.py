@@ -16,16 +16,16 @@ from accel_bench.result import Result
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
-    """Return whether all rounds that both experiments completed are pairs."""
+    """Return whether two experiments share completed rounds, and all of them are pairs."""
     shared = set(a.speeds) & set(b.speeds)
     return bool(shared) and paired_rounds(a, b) == shared
 
 
 def paired_rounds(a: ExperimentRuns, b: ExperimentRuns) -> set[RoundKey]:
-    """Return the paired rounds of two experiments, of sessions in which all rounds are paired.
+    """Return the paired rounds of two experiments, from sessions in which all rounds are paired.
 
-    Rounds are paired if both runs began before either's next one, on the same nodes, without
-    overlapping in time.
+    A round is paired if both runs began before the next round of either experiment, on the same
+    nodes, and did not overlap in time.
     """
     shared = sorted(set(a.speeds) & set(b.speeds))
     sessions = {session: list(keys) for session, keys in groupby(shared, lambda key: key[0])}

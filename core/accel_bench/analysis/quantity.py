@@ -87,7 +87,7 @@ class Quantity(Frozen):
 
     @property
     def without_costs(self) -> Quantity:
-        """Return a copy without the costs, for a document."""
+        """Copy of the quantity without its costs, for a document."""
         return self.model_copy(update={"costs": {}})
 
     @property
@@ -112,7 +112,7 @@ class Quantity(Frozen):
 
     @property
     def by(self) -> str:
-        """Name behind a ratio, as `, by NAME (less is better)`; empty for a default quantity."""
+        """Text on the quantity of a ratio: `, by NAME (less is better)`; empty for the speed."""
         if self.name == MEDIAN_LATENCY:
             return ", by the latency of the median request"
         more = "less" if self.better == "lower" else "more"
@@ -120,7 +120,7 @@ class Quantity(Frozen):
 
 
 def compared_name(name: str, rate: float | None) -> str:
-    """Return the compared quantity's name: at an arrival rate, latency replaces busy time."""
+    """Return the compared quantity's name; at an arrival rate, latency replaces busy time."""
     return MEDIAN_LATENCY if rate is not None and name in OF_BUSY_TIME else name
 
 
@@ -141,7 +141,7 @@ def compared_quantity(
 
 
 def compared_by(run: Result, name: str | None) -> Result:
-    """Return a run whose scenario compares the named quantity; None names the default one."""
+    """Return a run whose scenario compares the named quantity; None names the default."""
     scenario = run.experiment.scenario
     if scenario.measure.compare == name:
         return run
@@ -152,9 +152,9 @@ def compared_by(run: Result, name: str | None) -> Result:
 
 
 def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, float | None]:
-    """Return the figures of a completed run by name; None for an unmeasured one.
+    """Return the figures of a completed run by name; None for an unmeasured figure.
 
-    `speed` is needed for a run without its window, as tables have it.
+    `speed` is needed for a run that was stripped of its window for tables.
     """
     known = flat_figures(run) | flat_speed(speed)
     known["peak_memory_bytes"] = peak_memory([run])[0]
@@ -209,7 +209,7 @@ def _quantity(
 
 
 def quantity_obstacle(base: Quantity, row: Quantity) -> str:
-    """Return why two quantities cannot be compared; empty if they can."""
+    """Return the reason why two quantities cannot be compared, or an empty text if they can."""
     if base.name != row.name:
         return f"one is compared by {base.name}, the other one by {row.name} (measure.compare)"
     if obstacle := base.obstacle or row.obstacle:

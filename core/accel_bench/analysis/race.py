@@ -1,4 +1,4 @@
-"""Entry point for races, which stop running stacks that are surely not the best, and their records.
+"""Races: the entry point that drops stacks which are surely not the best, and records of drops.
 
 A distribution provides the entry point `sequential` of the group `accel_bench.races`: a function of
 the runs of a sweep point's stacks, the baseline's name and the number of rounds, which returns the
@@ -21,7 +21,7 @@ from accel_bench.plugins.doors import find_entry
 from accel_bench.result import Status
 
 GROUP = "accel_bench.races"
-"""Group of the entry point."""
+"""Group of the entry point for races."""
 
 ENDS_A_STACK = frozenset(
     {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
@@ -30,7 +30,7 @@ ENDS_A_STACK = frozenset(
 
 
 class RaceDrop(Comparison):
-    """A dropped stack, compared with a better one in the rounds so far."""
+    """A dropped stack, compared with a better stack in the rounds so far."""
 
     stack: str
     """Name of the dropped stack."""

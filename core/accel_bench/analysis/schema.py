@@ -181,7 +181,7 @@ class ExperimentFigures(ExperimentRow):
 
 
 class SlowRun(Frozen):
-    """A run much slower than its stack's others, which keeps a verdict open."""
+    """A run much slower than its stack's other runs, which keeps a verdict open."""
 
     stack: str
     """Name of the run's stack."""

@@ -2,13 +2,13 @@
 
 A distribution adds a section by an entry point of the group `accel_bench.sections` whose value is
 a module. Its function `document(summary, rows)` gets the comparison of the stacks, and the runs of
-each planned experiment. It returns a list of mappings, which stands under the section's name in the
-JSON document and is printed as a table with their keys as columns; or None for no section.
+each planned experiment. It returns a list of mappings, or None for no section. The JSON document
+has the list under the section's name, and a table has a row for each mapping, by its keys.
 The module may also have:
 
 - `tables(summary, document)`, which returns tables in place of the default one;
 - `notes(summary, document)`, which returns notes on the stacks, and
-  `details(summary, document, row)`, the lines of `--verbose` on one of them;
+  `details(summary, document, row)`, the lines of `--verbose` on one stack;
 - `compared(summary, document)`, which returns the noun for what the section compares, such as
   `sweep points`, for the headline if no stacks are compared; else an empty text;
 - `STACK_COLUMNS`, columns of the table of stacks, and `CSV_COLUMNS`, columns of the CSV;
@@ -29,7 +29,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 
 GROUP = "accel_bench.sections"
-"""Group of the entry points."""
+"""Group of the entry points for sections."""
 
 KIND = "section"
 """Word for an entry of the group in error messages."""
@@ -57,7 +57,7 @@ def with_sections(
 
 
 def compared_by_sections(summary: Summary) -> str:
-    """Return the plural noun of what a section compares other than stacks; empty without any."""
+    """Return the plural noun for things other than stacks that a section compares; else empty."""
     for name, document in summary.sections.items():
         with suppress(AccelBenchError):  # Notices name what fails.
             entry = find_entry(GROUP, KIND, name)

@@ -71,7 +71,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
 
     `results` may hold several attempts and sessions; stacks are compared with the stack called
     `baseline` at the same sweep point. `rounds` is the number of planned rounds, `stopped` the
-    reason for missing ones. `reference` is the tag of the sweep point that others are compared
+    reason for missing rounds. `reference` is the tag of the sweep point that others are compared
     with, by default the first. With `race`, dropped stacks have fewer rounds. `sections` are names
     of further sections, from other distributions.
     """
@@ -91,7 +91,7 @@ def collect_raced(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> tuple[list[ExperimentRuns], RaceSummary]:
-    """Return the runs of a race, none missing after a stack's drop, and the race's savings."""
+    """Return the experiments of a race, complete up to their stacks' drops, and its savings."""
     # Rounds that a dropped stack was spared are not missing.
     points = by_point(collect_runs(plan, results, 0) for plan in planned)
     drops = tuple(drop for point in points for drop in race_point(point, baseline, rounds))
@@ -131,7 +131,7 @@ def summarize_runs(
 def _as_dropped(
     row: ExperimentRuns, race: RaceSummary, results: Sequence[Result], stopped: StopReason
 ) -> ExperimentRuns:
-    """Return an experiment; a dropped stack's with the rounds before its drop as planned."""
+    """Return the experiment; for a dropped stack, only rounds until its drop count as planned."""
     experiment = row.planned.experiment
     for drop in race.drops:
         if (drop.stack, drop.sweep) == (experiment.stack.name, experiment.sweep):
@@ -141,7 +141,7 @@ def _as_dropped(
 
 
 def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) -> int:
-    """Return the exit code: 0 if all completed or were partly skipped, 1 if a round failed or the
+    """Return the exit code: 0 if all experiments that ran completed, 1 if a round failed or the
     compared quantity is missing, 3 if nothing ran.
 
     `answers` are further statuses that are no failures.
@@ -218,7 +218,7 @@ def slow_runs(
 
     `names` are the names of the baseline and of the stack. An outlier's ratio is farther from the
     median than six robust standard deviations (1.4826 times the median absolute deviation), and
-    than a factor of 1.5. The slow one of its two runs is farther from its stack's median.
+    than a factor of 1.5. Of its two runs, the slow run is farther from its stack's median.
     """
     keys = sorted(set(baseline) & set(stack))
     if len(keys) < MINIMUM_ROUNDS:
@@ -240,7 +240,7 @@ def slow_runs(
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
-    """Return why an experiment is not compared with the baseline; empty if it is."""
+    """Return the reason why an experiment is not compared with the baseline, or an empty text."""
     if base is None:
         return "the baseline was not run" if row.usable else row.how_it_ended
     shared = set(base.speeds) & set(row.speeds)

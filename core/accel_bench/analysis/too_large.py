@@ -12,8 +12,8 @@ GROWING = frozenset({"data.sequence_length", "inference.batch_size", "train.micr
 
 
 def too_large(experiment: Experiment, out_of_memory: Iterable[Experiment]) -> str:
-    """Return the reason to skip an experiment, a smaller one that ran out of memory; empty without
-    one, or if `measure.prune` is off."""
+    """Return the reason to skip an experiment because a smaller one ran out of memory; empty
+    without such an experiment, or if `measure.prune` is off."""
     if not experiment.scenario.measure.prune:
         return ""
     smaller = next((one for one in out_of_memory if _is_smaller(one, experiment)), None)

@@ -16,7 +16,7 @@ from accel_bench.scenario.models import Stack
 from accel_bench.scenario.sweep import is_chosen
 
 JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
-"""Unit of ratios with a verdict; the error rate is for all stacks and looks together."""
+"""Unit of ratios with a verdict; all stacks and looks together share the error rate."""
 
 WITHIN = "within what"
 """Beginning of the words for a difference that a plugin declares."""
@@ -62,7 +62,7 @@ def shares(parts: Mapping[str, float], whole: float) -> str:
 
 
 def plain_value(value: JsonValue) -> str:
-    """Return a setting's value as text; anything but a text as JSON."""
+    """Return a setting's value as text: a string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
@@ -201,14 +201,14 @@ def figure_text(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a speed-up as text that shows half a percent; `2e+08` from a million on."""
+    """Return a speed-up as text, precise to half a percent; from a million on as `2e+08`."""
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"
 
 
 def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
     """Return median, low and high as texts, with digits that suit the interval's width.
 
-    Without an interval, the median alone. An end beyond a factor of a hundred is `<0.01` or `>100`.
+    Without an interval, it is the median alone. Ends beyond a factor of 100 are `<0.01` or `>100`.
     """
     median, low, high = speed_up.median, speed_up.low, speed_up.high
     if low is None or high is None:
@@ -229,7 +229,7 @@ def ratio_interval(speed_up: Interval) -> str:
 
 
 def rate(value: float) -> str:
-    """Return tokens per second as an integer, below 100 with three digits."""
+    """Return tokens per second as text: an integer, or three digits below 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -263,7 +263,7 @@ def too_wide(interval: Interval) -> bool:
 
 
 def usd(value: float) -> str:
-    """Return dollars as text: cents from a hundred on, four digits below."""
+    """Return US dollars as text, with cents from 100 dollars on and with four digits below."""
     return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"
 
 

@@ -1,1 +1,1 @@
-"""Planning of a scenario: the experiments to run, and those to skip with reasons."""
+"""Planning of a scenario: experiments to run, and experiments to skip with reasons."""

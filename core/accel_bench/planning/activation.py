@@ -1,5 +1,4 @@
-"""Activation of the plugins of planned experiments and of trackers, and of the Python environments
-of a scenario."""
+"""Activation of plugins, trackers and Python environments for planned experiments."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ ENVIRONMENTS = "accel_bench.environments"
 """Group of the entry point `python`, which finds and builds Python environments.
 
 It is a function of an environment's name and settings, the plugins used there, and a function that
-announces a build, or None to build nothing; it returns an `Interpreter`, or None.
+announces a build, or None to build nothing. It returns an `Interpreter`, or None.
 """
 
 
@@ -36,7 +35,7 @@ class Environment:
     settings: PythonEnvironment
 
     interpreter: Interpreter | None
-    """Interpreter of the environment; null for one that is not built and may not be."""
+    """Interpreter of the environment; null if it is not built and may not be built."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -47,12 +46,12 @@ class Environment:
 
 
 class ActivatedPoint(NamedTuple):
-    """Stack at a sweep point, with its active plugins and the settings that these determine."""
+    """Stack at a sweep point, with its active plugins and the settings that they determine."""
 
     point: Point
 
     active: ActivePlugins
-    """Active plugins of the point, without those that are not installed."""
+    """Active plugins of the point: all of its plugins that are installed."""
 
     environment: Environment | None
     """Python environment of the point; null for the environment of this program."""
@@ -93,9 +92,9 @@ def find_environments(
 ) -> Mapping[str, Environment]:
     """Return the environments of the points, by name.
 
-    `notify` is called with a line before an environment is built, which takes minutes; with None
-    none is built. Raises ScenarioError for an environment that is unknown, not allowed, cannot be
-    built, or cannot run this version's jobs.
+    `notify` is called with a line before an environment is built, which takes minutes. Without it
+    (None) no environment is built. Raises ScenarioError for an environment that is unknown, not
+    allowed, cannot be built, or cannot run this version's jobs.
     """
     names = dict.fromkeys(point.scenario.resources.environment for point in points)
     uses = sorted({use.use for point in points for use in point.uses} - {NO_PLUGIN})
@@ -165,7 +164,7 @@ def with_gpu_metrics(scenario: Scenario) -> Scenario:
 def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:
     """Return the point with its plugin's number of data-parallel groups, and batch sizes for it.
 
-    Raises ScenarioError for another number in the scenario, or for unfit batch sizes.
+    Raises ScenarioError for a different number in the scenario, or for unfit batch sizes.
     """
     plugin, scenario = active.answers("parallelize_model"), point.scenario
     if plugin is not None:
@@ -190,7 +189,7 @@ def _groups(plugin: ActivePlugin, point: Point) -> int:
 
 
 def _with_counts(point: Point, active: ActivePlugins) -> Point:
-    """Return the point with its task's unit, such as `images`. Raises ScenarioError for another."""
+    """Return the point with its task's unit, such as `images`; another unit is a ScenarioError."""
     scenario, task = point.scenario, task_of(active)
     given = scenario.task.counts
     if task is None:
@@ -210,7 +209,7 @@ def make_trackers(
     """Return the active trackers, or None without any, and the reasons why others are left out.
 
     A tracker without its library is left out, unless it is `named` on the command line. Raises
-    PluginError for a missing named one, an unknown one, and a plugin that is no tracker.
+    PluginError for such a tracker, an unknown tracker, and a plugin that is no tracker.
     """
     uses = file.scenario.trackers
     names = [use.use for use in uses]

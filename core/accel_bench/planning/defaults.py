@@ -33,10 +33,9 @@ class _ChosenUse(NamedTuple):
 def needs_of_plugins(
     file: ResolvedFile, request: PlanRequest
 ) -> tuple[list[Setting], tuple[str, ...]]:
-    """Return settings (adapter, dtype) that some stack's plugin needs, for every stack, and
-    notices.
+    """Return settings for every stack that some stack's plugin needs (adapter, dtype), and notices.
 
-    The baseline gets them too, since a comparison changes one thing; keys that are swept, or set by
+    The baseline gets them too, since a comparison changes one thing. Keys that are swept, or set by
     the stack, are unchanged. Notices state the settings, an assumed baseline, and models whose
     support is not known yet. Raises PluginError, with the location in the file, for an unknown or
     broken plugin and for an unknown item of a ladder.
@@ -68,10 +67,7 @@ def needs_of_plugins(
 
 
 def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]:
-    """Return the plugin uses of the chosen stacks, with each plugin's class.
-
-    Raises PluginError.
-    """
+    """Return the plugin uses of the chosen stacks, with their classes. Raises PluginError."""
     if file.ladder is not None:
         file.ladder.check_plugins(chosen)
     for location, name in _named_in_work(file):
@@ -104,8 +100,7 @@ def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
 
 
 def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -> _ChosenUse | None:
-    """Return the first use whose stack leaves `key` (a setting or a slot) open, if file and sweep
-    do."""
+    """Return the first use whose stack, file and sweep leave `key` (a setting or slot) open."""
     written = file.written.get(key)
     if isinstance(written, dict):
         written = written.get("use")
@@ -115,7 +110,7 @@ def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -
 
 
 def _dtype_for(use: _ChosenUse, uses: Sequence[_ChosenUse]) -> str:
-    """Return the first dtype by name that all plugins support, else that this plugin supports.
+    """Return the first dtype by name that all plugins support, or else that `use` supports.
 
     By name bfloat16, which has the range of float32, precedes float16, which needs loss scaling.
     """

@@ -27,16 +27,16 @@ class MadeStacks(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """Names of the stacks, without the baseline's."""
+        """Names of the stacks, without the name of the baseline."""
 
     def place(self, stack: str) -> LadderPosition | None:
-        """Return the items of the list in a stack; None for a stack that was not made from it."""
+        """Return the position of a stack in the list; None for a stack not made from it."""
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
         """Return the baseline and the made stacks at the given values of swept keys.
 
-        Empty if no swept key is an option of a stack. Raises ScenarioError for items without effect
-        there.
+        The mapping is empty if no swept key is an option of a stack. Raises ScenarioError for items
+        without effect at these values.
         """
 
     def check_plugins(self, chosen: Collection[str]) -> None:
@@ -44,10 +44,7 @@ class MadeStacks(Protocol):
 
 
 def make_stacks(draft: Draft) -> MadeStacks | None:
-    """Write the stacks of a draft's ladder into the draft; return None without a ladder.
-
-    Raises ScenarioError.
-    """
+    """Add the stacks of a draft's ladder to it, and return them, if any. Raises ScenarioError."""
     if draft.data.get(KEY) in (None, []):
         return None
     entry = find_entries(GROUP, "maker of stacks").get(KEY)

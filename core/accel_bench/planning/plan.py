@@ -51,7 +51,7 @@ or None if unknown.
 @ended_children()
 @restored_environment()
 def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
-    """Return the plan of a scenario; nothing is started, and nothing heavy is imported.
+    """Return the plan of a scenario; no run is started, and nothing heavy is imported.
 
     Raises ScenarioError or PluginError for faulty input, and for a stack named on the command line
     that cannot run here.
@@ -81,7 +81,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
 
 
 def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
-    """Yield notices on each model that comes from a hub."""
+    """Yield notices on each model that comes from a model hub."""
     for model in {one.experiment.scenario.model.id: one for one in planned}.values():
         yield from hub_notices(model.experiment.scenario.model)
 
@@ -93,7 +93,7 @@ def _plan_points(
     request: PlanRequest,
     notices: tuple[str, ...],
 ) -> tuple[Planned, ...]:
-    """Return the planned experiments of the points; missing environments are built."""
+    """Return the planned experiments of the points; builds missing environments if requested."""
     notify = request.notify if request.build_environments else None
     environments = find_environments(file, points, notify)
     named = {*request.plugins, *request.stacks_of(file.scenario.name)}
@@ -176,8 +176,7 @@ def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> 
 
 
 def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """Return a plugin's part of the experiment id. Raises HookError, also for a value that is no
-    JSON."""
+    """Return a plugin's part of the experiment id. Raises HookError, also for a non-JSON value."""
     with attribute_errors_to(plugin, "fingerprint"):
         found = plugin.instance.fingerprint(experiment)
         canonical_json(found)

@@ -68,7 +68,7 @@ class Planned:
     active: ActivePlugins
 
     skipped: tuple[str, ...] = ()
-    """Reasons to skip the experiment; empty for one that will run."""
+    """Reasons to skip the experiment; empty for an experiment that will run."""
 
     need: MemoryNeed | None = None
     """Least memory of the experiment; null if unknown."""
@@ -113,14 +113,14 @@ class Plan:
     """Sentences for the user, such as a setting added for a plugin, or a tracker left out."""
 
     trackers: ActivePlugins | None = None
-    """Trackers, which log the runs beside the store; null without any."""
+    """Trackers, which log the runs in addition to the store; null without any."""
 
     look_rounds: int = 0
-    """Total number of rounds when further rounds decide open verdicts; 0 for a first plan."""
+    """Total number of rounds if rounds are added for open verdicts; 0 for a first plan."""
 
     @property
     def baseline(self) -> str:
-        """Name of the stack that the others are compared with."""
+        """Name of the stack with which the other stacks are compared."""
         return self.file.baseline_name()
 
     @property
@@ -159,7 +159,7 @@ class Plan:
 
     @property
     def single(self) -> Planned:
-        """The only experiment. Raises ScenarioError if there are several, or none that can run."""
+        """Only experiment of the plan. Raises ScenarioError if there are more, or none can run."""
         if self.nothing:
             raise ScenarioError(self.nothing)
         if len(self.planned) > 1:
@@ -172,7 +172,7 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds of each stack; for `auto` the number before any are added."""
+        """Number of rounds of each stack; for `auto`, the number before rounds are added."""
         rounds = self.file.measure.rounds
         return (self.look_rounds or MINIMUM_ROUNDS) if rounds == "auto" else rounds
 
@@ -189,8 +189,8 @@ class Plan:
     def of_open(self, summary: Summary, rounds: int, last: Plan) -> Plan:
         """Return a plan of `rounds` rounds in total for the stacks with inconclusive verdicts.
 
-        Their baselines are kept. Stacks outside of the `last` plan stay out, even if the rounds of
-        other stacks have made their verdict inconclusive again.
+        The plan keeps their baselines. Stacks outside of the `last` plan stay out, even if rounds
+        of other stacks have made their verdict inconclusive again.
         """
         looked_at = {id(one) for one in last.planned}
         left = [
@@ -211,7 +211,7 @@ class Plan:
     def seconds(self, store: Store | None) -> float | None:
         """Return the estimated seconds of all rounds, from the median duration of stored runs.
 
-        None if an experiment has no stored run: nothing else tells how fast this machine is.
+        Return None if an experiment has no stored run, since nothing else shows its speed here.
         """
         found: dict[str, list[float]] = {one.experiment.id: [] for one in self.runnable}
         with suppress(StoreError):
@@ -231,7 +231,7 @@ class Plan:
 
 
 def scenario_of(planned: Planned) -> dict[str, Any]:
-    """Return a scenario file with this experiment alone; its run has the same id."""
+    """Return the mapping of a scenario file with one experiment alone, whose id is the same."""
     experiment = planned.experiment
     work = experiment.scenario.model_dump(mode="json", exclude_none=True)
     uses = [use.model_dump(mode="json") for use in experiment.stack.uses]

@@ -33,10 +33,10 @@ class PlanRequest:
     """Stacks to add: a plugin's name, or several joined by `+`."""
 
     trackers: tuple[str, ...] = ()
-    """Trackers to add to those of the file, by name."""
+    """Names of trackers to add to the file's trackers."""
 
     only: tuple[str, ...] = ()
-    """Stacks to run, beside the baseline: STACK in every scenario, or SCENARIO/STACK in one; empty
+    """Stacks to run besides the baseline: STACK in every scenario, or SCENARIO/STACK in one; empty
     runs all."""
 
     tags: tuple[str, ...] = ()
@@ -46,16 +46,16 @@ class PlanRequest:
     """Name of the only sweep point to plan, as in `Experiment.point`; empty for all."""
 
     reference_point: str = ""
-    """Tag of the sweep point with which the others are compared; empty takes the first."""
+    """Tag of the sweep point with which other points are compared; empty takes the first."""
 
     overrides: tuple[tuple[str, Any], ...] = ()
-    """Dotted keys and their values."""
+    """Dotted keys of changed settings, with their values."""
 
     seeds: int = 0
     """Number of seeds of weights and data to repeat every experiment with; 0 for the file's own."""
 
     family: str = ""
-    """Family of the catalog of which every model is run, in place of `model.id`; empty for none."""
+    """Family of the model catalog whose models all run in place of `model.id`; empty for none."""
 
     no_baseline: bool = False
 
@@ -63,7 +63,7 @@ class PlanRequest:
     """Names of further report sections, which distributions add by entry points."""
 
     race: bool = False
-    """True to drop stacks that are certainly not the fastest from later rounds."""
+    """True to drop stacks that are surely not the best from later rounds."""
 
     allow_environment: bool = False
     """True to let the scenario set any environment variable."""
@@ -86,7 +86,7 @@ class PlanRequest:
     """Sizes that replace `auto`, by sweep point and key."""
 
     stand_ins: bool = False
-    """True to plan an `auto` without a size by a placeholder, with a notice; else it raises."""
+    """True to plan an `auto` without a size by a placeholder, with a notice; False to raise."""
 
     build_environments: bool = True
     """True to build missing environments of the scenario, which takes minutes."""
@@ -95,17 +95,17 @@ class PlanRequest:
     """Function that is called with a line of text before minutes of work."""
 
     def stacks_of(self, scenario: str) -> tuple[str, ...]:
-        """Return the stacks of `only` for a scenario."""
+        """Return the names of the stacks in `only` that apply to a scenario."""
         split = (name.rpartition("/") for name in self.only)
         return tuple(stack for own, _, stack in split if own in ("", scenario))
 
     def leaves_out(self, scenario: str) -> bool:
-        """Return whether `only` names stacks, but none of this scenario."""
+        """Return whether `only` names stacks, but no stack of this scenario."""
         return bool(self.only) and not self.stacks_of(scenario)
 
 
 def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names given to `--plugin` without trackers, and the trackers."""
+    """Return the names of `--plugin` that are no trackers, and the names that are trackers."""
     trackers: list[str] = []
     for name in plugins:
         with suppress(PluginError):  # what is wrong with it is said where its stack is made
@@ -114,7 +114,7 @@ def split_trackers(plugins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def requested_draft(draft: Draft, request: PlanRequest) -> Draft:
-    """Return the draft with the stacks, overrides, trackers and axes of the command line."""
+    """Return the draft with the stacks, settings, trackers and sweeps of the command line."""
     draft = copy.deepcopy(draft)
     for stack in request.plugins:
         add_stack(draft, stack)
@@ -143,7 +143,7 @@ def add_stack(draft: Draft, stack: str) -> None:
 
 
 def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
-    """Add the trackers of the command line to those of the file."""
+    """Add the trackers of the command line to the file's trackers."""
     for name in names:
         listed = draft.data.setdefault("trackers", [])
         if not isinstance(listed, list):
@@ -155,7 +155,7 @@ def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
 
 
 def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None:
-    """Raise ScenarioError if an option sweeps a key and the file, or `axes`, has a `zip`."""
+    """Raise ScenarioError if the file, or `axes`, has a `zip`, since `option` sweeps a key too."""
     places = [place for key, _, place in axes if key.startswith("zip.")]
     if draft.data.get("zip") is not None:
         places.append(draft.where(("zip",)))
@@ -164,8 +164,8 @@ def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None
 
 
 def _sweep_seeds(draft: Draft, request: PlanRequest, axes: Sequence[Setting]) -> list[Setting]:
-    """Return the settings that sweep over seeds of weights and data together (`--seeds`), from the
-    file's seeds on, which are removed from the draft."""
+    """Return the settings that sweep over seeds of weights and data together (`--seeds`). The seeds
+    count up from the file's seeds, which are removed from the draft."""
     # Before a list of them is made.
     refuse_too_many(str(draft.data.get("name")), request.seeds, request.max_runs)
     _refuse_zip(draft, "--seeds", axes)
@@ -196,7 +196,7 @@ def refuse_too_many(
     max_runs: int,
     sweep: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> None:
-    """Raise ScenarioError for more runs than the limit, which suggests a smaller sweep."""
+    """Raise ScenarioError, with advice for a smaller sweep, for more runs than `max_runs`."""
     if runs <= max_runs:
         return
     several = sorted((len(values), key) for key, values in sweep.items() if len(values) > 1)

@@ -1,4 +1,4 @@
-"""Resolution of a scenario file: changed as requested, validated, ladder and sweep expanded."""
+"""Resolution of a scenario file: requested changes, validation, stacks of a ladder, and sweep."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ResolvedFile:
     """Validated scenario file, from which the experiments of its sweep are made."""
 
     scenario: ScenarioFile
-    """Content of the file, with its baseline named and all stacks, those of a ladder included."""
+    """Content of the file, with its baseline named and with all stacks, a ladder's included."""
 
     written: Draft
     """Plain data of the file, with the location of every value."""
@@ -60,7 +60,7 @@ class ResolvedFile:
 
     @property
     def stacks(self) -> Mapping[str, StackEntry]:
-        """Stacks by name, in written order."""
+        """Stacks by name, in the order of the file."""
         return self.scenario.stacks
 
     def where(self, location: Location) -> str:
@@ -72,7 +72,7 @@ class ResolvedFile:
         return self.written.get(key) is not None
 
     def with_settings(self, settings: Sequence[Setting]) -> ResolvedFile:
-        """Return the file with changed settings of its work. Raises ScenarioError."""
+        """Return the file with changed settings, validated again. Raises ScenarioError."""
         if not settings:
             return self
         written = self.written.with_values(settings)
@@ -116,7 +116,7 @@ class ResolvedFile:
 
     @contextmanager
     def _located(self, *location: str) -> Iterator[None]:
-        """Put the location of a value before the text of a ScenarioError of the block."""
+        """Put a value's location before the text of a ScenarioError that the block raises."""
         try:
             yield
         except ScenarioError as error:
@@ -138,7 +138,7 @@ class ResolvedFile:
 
     def _swept(self, sweep: Mapping[str, Any]) -> tuple[Draft, dict[str, Choice | None]]:
         """Return the file's data at the given values of swept keys, and the size of each key with
-        `auto`; None stands for a placeholder."""
+        `auto` (None if a placeholder is used)."""
         here = self.written.with_values(
             (key, value, self.where(("zip" if key in self.scenario.zip else "sweep", key)))
             for key, value in sweep.items()
@@ -173,10 +173,10 @@ class ResolvedFile:
     def _work_of(
         self, here: Draft, stack: Stack, sweep: dict[str, Any], device: str
     ) -> tuple[Scenario, bool]:
-        """Return the validated work with a stack's settings; `device` replaces `auto`.
+        """Return the validated scenario with a stack's settings; `device` replaces `auto`.
 
-        Returns also True if the batch fits only fewer data-parallel groups than devices, which a
-        plugin may make.
+        The second value is True if the batch fits only fewer data-parallel groups than devices,
+        which a plugin may make.
         """
         work = copy.deepcopy({key: here.data[key] for key in here.data if key in Work.model_fields})
         for key, value in stack.settings.items():
@@ -210,9 +210,9 @@ class ResolvedFile:
 
 
 def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
-    """Validate a draft, expand its ladder, and sweep its environments; the draft is unchanged.
+    """Return a draft validated, with its ladder's stacks and a sweep over its environments.
 
-    Raises ScenarioError with file, line and column.
+    The draft itself is unchanged. Raises ScenarioError with file, line and column.
     """
     written = copy.deepcopy(draft)
     ladder = make_stacks(written)
@@ -220,7 +220,7 @@ def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
 
 
 def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
-    """Return the file with a sweep over its environments, unless it chooses one elsewhere."""
+    """Return the file with a sweep over its environments, unless it already chooses one."""
     names = list(file.scenario.environments)
     chosen = {*file.scenario.sweep, *file.scenario.zip}
     chosen |= {key for stack in file.stacks.values() for key in stack.set}
@@ -252,14 +252,13 @@ def _validated(written: Draft, ladder: MadeStacks | None, allow_environment: boo
 
 
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
-    """Return the resolved file with the changes and the stacks of a request. Raises
-    ScenarioError."""
+    """Return a resolved file with the changes and stacks of a request. Raises ScenarioError."""
     file = resolve(requested_draft(draft, request), request.allow_environment)
     return replace(file, choices=request.choices).with_stacks(_chosen_stacks(file, request))
 
 
 def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
-    """Return the stacks of `--only` and the baseline, the latter not with `--no-baseline`."""
+    """Return the names of the stacks of `--only` and, unless `--no-baseline`, of the baseline."""
     baseline, only = file.scenario.baseline_name(), request.stacks_of(file.scenario.name)
     for name in only:
         if name not in file.stacks:
@@ -273,8 +272,7 @@ def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
 
 
 def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return each stack at each requested sweep point. Raises ScenarioError, also for too many
-    runs."""
+    """Return each stack at each requested point. Raises ScenarioError, also for too many runs."""
     rounds = file.scenario.measure.rounds
     runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
     refuse_too_many(file.scenario.name, runs, request.max_runs, file.scenario.sweep)

@@ -1,8 +1,8 @@
 """Entry points that determine a size given as `auto` in a scenario from data and memory.
 
-A distribution adds one to the group `accel_bench.sizes`, named by the dotted key: a function of a
-`Sizing` that returns the size and a sentence with the reason, or None if it is not known yet and no
-processes may be started for it. It raises ScenarioError if there is no such size.
+A distribution adds an entry point to the group `accel_bench.sizes`, named by the dotted key. It is
+a function of a `Sizing`, and returns the size and a sentence with the reason, or None if processes
+must be started first and may not be. It raises ScenarioError if there is no such size.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Sizing:
     def stacks(self, chosen: Sequence[Choice] = (), settings: Settings = ()) -> list[Planned]:
         """Return the experiments of the sweep point that can run here.
 
-        They have the known sizes, those of `chosen`, and the further `settings`.
+        They have the known sizes, the sizes in `chosen`, and the further `settings`.
         """
         choices = {self.point: {**self.found, **{one.key: one for one in chosen}}}
         overrides = (*self.request.overrides, *settings)
@@ -64,8 +64,7 @@ class Sizing:
 def plan_with_sizes(
     draft: Draft, machine: Machine, request: PlanRequest, work_out: bool = True
 ) -> Plan:
-    """Return the plan with a size for every `auto`; without `work_out`, a placeholder for unknown
-    ones.
+    """Return the plan with a size (without `work_out`, maybe a placeholder) for every `auto`.
 
     Raises ScenarioError if a size cannot be determined.
     """
@@ -84,7 +83,7 @@ def plan_with_sizes(
 
 
 def _choices(sizing: Sizing) -> Mapping[str, Choice]:
-    """Return the sizes of a sweep point by key, up to the first that is not known yet."""
+    """Return the sizes of a sweep point by key, up to the first size that is not known yet."""
     found: dict[str, Choice] = {}
     for key in filter(sizing.rough.open_sizes[sizing.point].__contains__, STAND_INS):
         if (size := _determined_by(_entry_of(key), replace(sizing, found=found))) is None:
@@ -95,7 +94,7 @@ def _choices(sizing: Sizing) -> Mapping[str, Choice]:
 
 
 def _entry_of(key: str) -> DoorEntry:
-    """Return the entry point for the size of a key. Raises ScenarioError without exactly one."""
+    """Return the entry point for the size of a key. Raises ScenarioError unless it is unique."""
     entries = find_entries(GROUP, "size")
     if entry := entries.get(key):
         return entry

@@ -27,9 +27,9 @@ BEGINNING_BYTES = 4096
 
 
 def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
-    """Return the templates of a folder; all text in them is escaped, and passed to `shown`.
+    """Return the Jinja environment of a folder's templates, which escapes all inserted text.
 
-    Messages and names come from others: control and invisible characters in them must be escaped.
+    Text passes through `shown` first, since foreign names may have control or invisible characters.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -45,7 +45,7 @@ def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
 
 
 def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
-    """Return our style and script for a template, with their hashes for the browser."""
+    """Return the texts of a style and a script for a template, with hashes for the browser."""
     from markupsafe import Markup
 
     files = {"style": style.read_text("utf8"), "script": script.read_text("utf8")}

@@ -20,7 +20,7 @@ th, td { border-bottom: 1px solid; padding: .2rem .6rem; text-align: left; verti
 
 
 def render_plain_html(sections: Sequence[Section]) -> str:
-    """Return a page with the headline, tables and notes of each section."""
+    """Return an HTML page with the headline, tables and notes of each section."""
     title = next((section.title for section in sections if section.title), "results")
     return "\n".join(
         [

@@ -10,7 +10,7 @@ from accel_bench.report.table import Column, Table
 
 
 def render_csv(table: Table) -> str:
-    """Return a header and a line for each row; null is an empty cell."""
+    """Return a table as CSV: a header and a line for each row, with empty cells for null."""
     return "".join(csv_lines(table.columns, table.rows))
 
 

@@ -12,7 +12,7 @@ _MARKUP = re.compile(r"([\\`*\[\]|<>&#~]|(?<!\w)_|_(?!\w))")
 
 
 def render_markdown(sections: Sequence[Section]) -> str:
-    """Return a heading, the headline, tables and notes for each section."""
+    """Return Markdown with a heading, the headline, tables and notes for each section."""
     blocks = [block for section in sections for block in _blocks(section)]
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
@@ -23,7 +23,7 @@ def escape(text: str) -> str:
 
 
 def _blocks(section: Section) -> Iterator[str]:
-    """Yield the parts of a section, which an empty line separates."""
+    """Yield the parts of a section as Markdown, to be separated by empty lines."""
     if section.title:
         yield f"## {escape(section.title)}"
     if section.headline:

@@ -72,16 +72,16 @@ COLOURS: Mapping[str, str] = {
     "bad": "red",
     "quiet": "bright_black",
 }
-"""Terminal colours of a text's tones."""
+"""Terminal colors by the tone of a text."""
 
 
 def render_terminal(
     sections: Sequence[Section], width: int | None = None, wide: bool = False
 ) -> str:
-    """Return sections as text as wide as the terminal, with its colours.
+    """Return sections as text that fits the width of the terminal, with its colors.
 
-    Without a terminal there are no colours, and the width is the variable COLUMNS or `width`;
-    without both nothing is wrapped. Tables that are `wide` have all their columns, at any width.
+    Without a terminal there are no colors, and the width is the variable COLUMNS or `width`;
+    without both nothing is wrapped. With `wide`, tables have all their columns at any width.
     """
     terminal = sys.stdout.isatty()
     stated = os.environ.get("COLUMNS", "")
@@ -102,7 +102,7 @@ def render_terminal(
 
 
 def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
-    """Return a text in lines of a width, broken at blanks.
+    """Return the lines of a text that is broken at blanks to fit a width.
 
     With `breaks` a longer word is broken behind `-`, `_`, `+`, `/`, `=` and `.`, though never
     within a number; otherwise it is longer than its line.
@@ -137,13 +137,13 @@ def _print(section: Section, console: Console, width: int) -> None:
 
 
 def _prose(texts: Sequence[str], style: str, console: Console) -> list[RenderableType]:
-    """Return texts in lines that end at blanks; a path longer than a line stays whole."""
+    """Return texts broken into lines at blanks; a path longer than a line stays whole."""
     lines = (wrapped(plain(text), console.width, breaks=False) for text in texts)
     return [Text("\n".join(one), style=style) for one in lines]
 
 
 def _table(table: Table, width: int, console: Console) -> list[RenderableType]:
-    """Return a table in the available width, its left-out columns, and its notes."""
+    """Return title, rows and notes of a table that fits a width; a note names hidden columns."""
     drawn = _fitted([_Cells(column, table.rows) for column in table.columns], width)
     title = _prose([table.title] if table.title else [], "bold", console)
     shown = {one.column.key for one in drawn.shown}
@@ -267,7 +267,7 @@ def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
 
 
 def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return widths that fit the room together; the widest text is narrowed first."""
+    """Return column widths whose sum fits `room`; the widest text is narrowed first."""
     widths = [min(wide, max(room, own)) for wide, own in zip(widest, least, strict=True)]
     while sum(widths) > room:
         wider = [place for place, own in enumerate(least) if widths[place] > own]

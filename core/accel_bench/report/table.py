@@ -1,4 +1,4 @@
-"""The model of all output: tables with columns, in sections, in a report."""
+"""Model of all output: tables with columns, in sections, in a report."""
 
 from __future__ import annotations
 
@@ -124,17 +124,17 @@ class Line(SimpleNamespace):
 
 
 def one_or_list(documents: Sequence[Any]) -> Any:
-    """Return a single document itself, several as a list."""
+    """Return the only document if there is just one, else a list of all documents."""
     return documents[0] if len(documents) == 1 else list(documents)
 
 
 def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of mappings, a column for each key; a key that a row lacks is null."""
+    """Return a table of mappings with a column for each key; a key that a row lacks is null."""
     return Table([_column(key, methodcaller("get", key), rows) for key in keys], rows)
 
 
 def entry(key: str, title: str = "", **fields: Any) -> Column:
-    """Return a column of mappings: the value of a key, null for a row without it."""
+    """Return a column for rows that are mappings: the value of a key, null without the key."""
     return Column(key, methodcaller("get", key), title, **fields)
 
 
@@ -153,7 +153,7 @@ def _column(key: str, cell: Callable[[Any], Any], rows: Sequence[Any]) -> Column
 def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
     """Return a column for each attribute in `names`, which are separated by spaces.
 
-    Rows are read at `prefix.name`; the cell is null if a part of the path is.
+    Rows are read at `prefix.name`; the cell is null if a part of the path is null.
     """
     return [Column(key.format(name), reader(f"{prefix}.{name}")) for name in names.split()]
 
@@ -170,7 +170,7 @@ def number_column(
 
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns with the counted elements, such as `images`, in units and titles."""
+    """Return columns with `tokens` replaced in units and titles by the elements in `counts`."""
     # The program's help has tables, and no results: it imports what they are made of in vain.
     from accel_bench.analysis.wording import rate_unit
 

@@ -17,7 +17,7 @@ NOT_FITTING = 1
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions(AnswerOptions):
-    """Options of `estimate`."""
+    """Command-line options of `accel-bench estimate`."""
 
     file: Annotated[
         str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a shipped scenario.")
@@ -57,8 +57,8 @@ class EstimateOptions(AnswerOptions):
 def estimate(options: EstimateOptions) -> int:
     """Estimate memory, speed and money of a scenario on a device, by simulating its step.
 
-    Nothing is allocated, downloaded or measured: the step runs on tensors without content. What it
-    prints is marked as estimated, and is never stored among measured results.
+    Nothing is allocated, downloaded or measured: the step runs on tensors without content. All
+    figures are marked as estimated, and never stored among measured results.
     """
     from accel_bench.catalog.hardware import named_hardware
     from accel_bench.cli.output import print_report, print_text

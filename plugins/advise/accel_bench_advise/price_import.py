@@ -32,7 +32,7 @@ MAXIMUM_CHARACTERS = 100
 """Maximum length of a name in a catalog."""
 
 MAXIMUM_USD = 1e6
-"""Maximum dollars per hour; a higher price is taken for a mistake."""
+"""Maximum dollars per hour; a higher price is treated as a mistake."""
 
 NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 """Columns that a catalog must have; `SpotPrice` is optional, others are ignored."""
@@ -83,11 +83,10 @@ def read_catalog(
     regions: Collection[str] = (),
     instances: Collection[str] = (),
 ) -> tuple[list[Price], dict[str, int]]:
-    """Return the prices of a catalog, optionally of some regions and instances only, and the number
-    of rows that are no price of a machine with accelerators, by reason.
+    """Return the prices of a catalog, and the number of rows without a usable price by reason.
 
-    Zones of a region become one row with the highest price, so that no cost is too low. Raises
-    PriceError with file and line for an invalid row.
+    `regions` and `instances` restrict the rows. Zones of a region become one row with the highest
+    price, so that no cost is too low. Raises PriceError with file and line for an invalid row.
     """
     found: dict[tuple[str, str, str], Price] = {}
     left_out: Counter[str] = Counter()
@@ -136,7 +135,7 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
-    """Return the price of a row, or the reason why it has none."""
+    """Return the price in a row of a catalog, or the reason why it is not usable."""
     if not cells["InstanceType"]:
         return "no instance"
     if not cells["AcceleratorName"]:
@@ -161,7 +160,7 @@ def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
 
 
 def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
-    """Return a positive number; None for an empty cell or a missing column."""
+    """Return the positive number in a column; None for an empty cell or a missing column."""
     text = cells.get(column, "")
     if not text:
         return None
@@ -176,7 +175,7 @@ def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
 
 
 def _name(cells: Mapping[str, str], column: str, place: str) -> str:
-    """Return a name of printable characters. Raises PriceError for others."""
+    """Return the name in a column. Raises PriceError for characters that cannot be printed."""
     text = cells[column]
     if len(text) > MAXIMUM_CHARACTERS or not text.isprintable():
         raise PriceError(f"{place}: {column} is {text[:MAXIMUM_CHARACTERS]!r}, which is no name")
@@ -224,7 +223,7 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
 
 
 def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """Return a table as sorted YAML, a row a line; of equal keys the last row is kept.
+    """Return prices as YAML, sorted, one row in a line; of rows with equal keys the last is kept.
 
     Raises PriceError if the table is too large.
     """
@@ -239,7 +238,7 @@ def table_text(prices: Iterable[Price], header: str = "") -> str:
 
 
 def leading_comments(text: str) -> str:
-    """Return the leading comment of a table's file, which rewriting preserves."""
+    """Return the comment lines at the start of a table's file, which rewriting preserves."""
     lines = text.splitlines()
     comments = takewhile(lambda line: line.startswith("#") or not line.strip(), lines)
     return "".join(f"{line}\n" for line in comments)

@@ -1,4 +1,4 @@
-"""Hourly prices of machines: the shipped table and the user's own, whose rows win."""
+"""Hourly prices of machines: a shipped table, and the user's own, which replaces its rows."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ class PriceTable(Frozen):
 
 
 class PriceEntry(NamedTuple):
-    """A price, with a mark for the user's own table."""
+    """A price, with `own` set if it is from the user's own table."""
 
     price: Price
     own: bool
 
 
 def user_table_path() -> Path:
-    """Return the path of the user's table: ACCEL_BENCH_PRICES, or in the configuration folder."""
+    """Return the path of the user's table: ACCEL_BENCH_PRICES, else in the configuration folder."""
     if named := os.environ.get(TABLE_VARIABLE):
         return Path(os.path.expanduser(named))
     configured = os.environ.get("XDG_CONFIG_HOME", "")
@@ -119,7 +119,7 @@ def user_table_path() -> Path:
 
 
 def read_prices() -> list[PriceEntry]:
-    """Return both tables, sorted; a user's row replaces the shipped row of the same key.
+    """Return the sorted rows of both tables; a user's row replaces the shipped row of the same key.
 
     Raises PriceError (or ScenarioError, for invalid YAML) with file, line and key.
     """

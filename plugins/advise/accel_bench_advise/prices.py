@@ -34,7 +34,7 @@ app = typer.Typer(help="Prices of machines by the hour, each with its date and s
 
 @app.command("list")
 def list_prices(output: OutputFormat = "table") -> None:
-    """List all prices, those that ship replaced by your own."""
+    """List all prices: the shipped table, in which your own rows replace rows of the same key."""
     from datetime import date
 
     from accel_bench_advise.price_table import read_prices
@@ -53,7 +53,7 @@ def list_prices(output: OutputFormat = "table") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """Options of `catalog prices import`."""
+    """Command-line options of `accel-bench catalog prices import`."""
 
     file: Annotated[
         Path, typer.Argument(help="A catalog: CSV with the columns of SkyPilot's vms.csv.")
@@ -79,8 +79,8 @@ def import_prices(options: ImportOptions) -> None:
     """Write prices of a catalog into your own table.
 
     Your table is the file that ACCEL_BENCH_PRICES names, else accel-bench/prices.yaml in the
-    configuration folder. Rows for the same provider, instance and region are replaced, others stay;
-    the version before is kept beside it as prices.yaml.bak.
+    configuration folder. Rows for the same provider, instance and region are replaced, and all
+    others stay. The earlier version is kept as prices.yaml.bak in the same folder.
     """
     from accel_bench.analysis.wording import count
     from accel_bench.errors import PriceError

@@ -1,4 +1,4 @@
-"""Hourly prices of the table, by the door `accel_bench.rates`."""
+"""Hourly prices of the table, for other plugins by the entry-point group `accel_bench.rates`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accel_bench_advise.price_table import Price, find_price, read_prices
 
 
 def hourly_rate(instance: str, provider: str | None, region: str | None, spot: bool) -> HourlyRate:
-    """Return the price of an instance in the table. Raises PriceError."""
+    """Return the hourly price of an instance in the table. Raises PriceError if it has none."""
     price = find_price(read_prices(), instance, provider, region).price
     rate = table_tariff(price, Date.today(), spot)
     if rate is None:
@@ -19,7 +19,7 @@ def hourly_rate(instance: str, provider: str | None, region: str | None, spot: b
 
 
 def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
-    """Return a row of the price table as a rate; None for a missing spot price."""
+    """Return a row of the price table as an hourly rate; None for a missing spot price."""
     usd = price.spot_usd_per_hour if spot else price.usd_per_hour
     if usd is None:
         return None

@@ -13,7 +13,7 @@ from accel_bench.cli.options import AnswerOptions, Names, takes
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendOptions(AnswerOptions):
-    """Options of `recommend`."""
+    """Command-line options of `accel-bench recommend`."""
 
     model: Annotated[
         str | None,
@@ -79,11 +79,11 @@ class RecommendOptions(AnswerOptions):
 
 @takes(RecommendOptions)
 def recommend(options: RecommendOptions) -> int:
-    """Recommend what to train a model with: what fits first, then the fastest at an equal loss.
+    """Recommend what to train a model with: first what fits, then the fastest at an equal loss.
 
-    It rests on stored runs and names them; where there are none, on estimates that are marked as
-    such. Where neither is enough, it prints the command that would be, with minutes and dollars.
-    Exit code 1 where nothing can be recommended.
+    The recommendation names the stored runs that support it. Without stored runs it rests on
+    estimates, and is marked as estimated. If neither suffices, the command to run is printed, with
+    its minutes and dollars. Exit code 1 if nothing can be recommended.
     """
     from accel_bench_advise.recommend_request import run_recommend
 

@@ -54,7 +54,7 @@ MOST_SIMULATORS = 8
 """Maximum number of concurrent simulating processes."""
 
 SIMULATOR_BYTES = 3 * 2**29
-"""Free bytes that each simulating process needs, about a gibibyte."""
+"""Free bytes of memory required for each simulating process: 1.5 GiB."""
 
 LEAST_BYTES = 2
 """Bytes per weight at 16 bits, the smallest dtype that is tried without a plugin."""
@@ -67,12 +67,12 @@ NOTHING = 1
 
 
 OF_ONE_MODEL = ("model", "budget_usd", "deadline_hours", "lengths", "scenario", "json")
-"""Options that apply to a single model only."""
+"""Options that only a request for one model may have."""
 
 OF_STORED = (
     *("budget_usd", "deadline_hours", "tokens", "lengths", "where", "at_most", "no_estimates"),
 )
-"""Options that apply to stored runs, or to a job."""
+"""Options that only requests for stored runs or for a job may have."""
 
 
 def run_recommend(options: RecommendOptions) -> int:
@@ -138,7 +138,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
 
 
 def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:
-    """Raise ScenarioError that names the given ones among some options, if any is given."""
+    """Raise ScenarioError if any of the named options is given; `{}` in the message names them."""
     flags = {"budget_usd": "budget", "deadline_hours": "deadline", "at_most": "metric-below"}
     given = [flags.get(name, name.replace("_", "-")) for name in names if getattr(options, name)]
     if given:
@@ -146,12 +146,12 @@ def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> No
 
 
 def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
-    """Return the number of processes to simulate so many models with."""
+    """Return the number of concurrent processes for simulating `models` models."""
     return max(1, min(models, cores, free_bytes // SIMULATOR_BYTES, MOST_SIMULATORS))
 
 
 def read_request(options: RecommendOptions) -> RecommendRequest:
-    """Return the request of the options and their file. Raises ScenarioError."""
+    """Return the request that the options and their JSON file define. Raises ScenarioError."""
     given: dict[str, Any] = {
         key: value
         for key, value in vars(options).items()
@@ -201,9 +201,9 @@ def _limit(text: str) -> tuple[str, float]:
 
 
 def _check_model(request: RecommendRequest, store: Store | None) -> None:
-    """Raise ScenarioError for a model without stored runs that is not known otherwise.
+    """Raise ScenarioError for an unknown model that has no stored runs.
 
-    A scenario's model is left to its loader.
+    The scenario's own model is not checked here, since loading it reports its errors.
     """
     problem = next(model_problems(ModelUse(id=request.model)), "")
     known = sorted(model_ids(store)) if problem and store else []
@@ -214,9 +214,9 @@ def _check_model(request: RecommendRequest, store: Store | None) -> None:
 
 
 def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | None:
-    """Return the store; None without a store that conditions could apply to.
+    """Return the opened results store, which `stack` closes; None if there is no store.
 
-    Raises StoreError.
+    Raises StoreError, also for a missing store if the request has conditions on runs.
     """
     try:
         return stack.enter_context(open_results(place))
@@ -239,7 +239,7 @@ def stored_runs(store: Store | None, request: RecommendRequest) -> Stored:
 def _estimator(
     request: RecommendRequest, store: Store | None, trust_remote_code: bool, stack: ExitStack
 ) -> Estimator:
-    """Yield an estimator for the scenario of a request, and end its process afterwards."""
+    """Return an estimator for the scenario of a request; `stack` ends its simulating process."""
     draft, lengths = single_draft(request.scenario, "recommend"), lengths_of(request)
     changed: dict[str, Any] = {}
     if draft.get("model.id") != request.model:

@@ -1,9 +1,9 @@
-"""Automatic sizes of a scenario (`auto`), by the entry points `accel_bench.sizes`.
+"""Automatic sizes of a scenario (`auto`), called by the entry points `accel_bench.sizes`.
 
-`data.sequence_length: auto` is the 95th percentile of the data's samples; `train.micro_batch_size:
-auto` the largest micro-batch that fits with every stack of a sweep point. Sizes are cached, so that
-the same scenario plans the same experiments again; on a CPU only while free memory gives the same
-estimate.
+`data.sequence_length: auto` is the 95th percentile of the data's sample lengths.
+`train.micro_batch_size: auto` is the largest micro-batch that fits with every stack of a sweep
+point. Sizes are cached, so that the same scenario plans the same experiments again. On a CPU the
+cache is used only while free memory gives the same estimate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 POSITIONS_BEHIND_PADDING = frozenset(
     {"camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod"}
 )
-"""Model types whose first position follows the padding token's id."""
+"""Model types whose position ids start after the padding token's id."""
 
 _ModelT = TypeVar("_ModelT", bound=Frozen)
 
@@ -62,13 +62,13 @@ SHORT: Settings = (
     ("measure.phase_steps", 0),
     ("measure.rounds", 1),
 )
-"""Settings of a trial of a micro-batch: two steps."""
+"""Settings of a short trial of a micro-batch: one warm-up and one measured step."""
 
 SMALLER_MAY_RUN = frozenset({Status.INVALID, Status.KILLED})
 """Statuses of trials, beside `oom`, after which smaller micro-batches are tried."""
 
 NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
-"""Keys of `data` that do not change samples."""
+"""Keys of `data` that do not change the samples."""
 
 
 class FittingBatch(Frozen):
@@ -77,7 +77,7 @@ class FittingBatch(Frozen):
     value: int
 
     because: str
-    """Derivation of the value, in a sentence."""
+    """Sentence on how the value was found."""
 
     least_bytes: float = 0.0
     """Estimated bytes of the most demanding stack at this size."""
@@ -86,21 +86,21 @@ class FittingBatch(Frozen):
     """Estimated bytes at twice the size; None if the search ended before."""
 
     def holds(self, memory_bytes: float | None) -> bool:
-        """Return whether the value holds for a device of so much memory; true if unknown."""
+        """Return whether the value holds for a device with this memory; True if that is unknown."""
         if memory_bytes is None:
             return True
         return self.least_bytes <= memory_bytes < (self.most_bytes or math.inf)
 
 
 def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
-    """Return the 95th percentile of the sample lengths, with its derivation."""
+    """Return the sequence length chosen by the sample lengths, and how it was chosen."""
     planned = sizing.stacks()[0]
     summary = Chooser(sizing).lengths(planned)
     return None if summary is None else length_choice(summary, planned.experiment.scenario)
 
 
 def micro_batch_size(sizing: Sizing) -> tuple[int, str] | None:
-    """Return the largest micro-batch of all stacks, estimated and tried, with its derivation."""
+    """Return the largest micro-batch that fits with all stacks, and how it was found."""
     found = Chooser(sizing).batch()
     return None if found is None else (found.value, found.because)
 
@@ -113,11 +113,14 @@ class Chooser:
 
     @property
     def request(self) -> PlanRequest:
-        """Request of the plan."""
+        """Request of the plan whose sizes are chosen."""
         return self.sizing.request
 
     def lengths(self, planned: Planned) -> LengthSummary | None:
-        """Return the summary of sample lengths, cached, else read by the data plugin."""
+        """Return the summary of sample lengths from the cache, else from the data plugin.
+
+        None if it is not cached and the plan may not work it out.
+        """
         place = _place("lengths", _of_the_data(planned))
         if (kept := _kept(place, LengthSummary)) or not self.sizing.work_out:
             return kept
@@ -137,7 +140,7 @@ class Chooser:
         return summary
 
     def batch(self) -> FittingBatch | None:
-        """Return the largest micro-batch that fits with every stack."""
+        """Return the largest micro-batch that fits with every stack; None if it is not searched."""
         stacks, machine = self.sizing.stacks(), self.sizing.machine
         _refuse_dependent(stacks)
         identities = [one.experiment.identity for one in stacks]
@@ -164,7 +167,7 @@ class Chooser:
         return found
 
     def _search_end(self, planned: Planned) -> int:
-        """Return the upper end of the search: a power of two that divides the given batch."""
+        """Return the upper end of the search: a power of two that divides a given global batch."""
         scenario, file = planned.experiment.scenario, self.sizing.rough.file
         given = {*file.train.model_fields_set}
         given |= {key.removeprefix("train.") for key in planned.experiment.sweep}
@@ -204,7 +207,7 @@ class Chooser:
         )
 
     def _largest(self, estimator: MemoryEstimator, planned: Planned, search: int) -> int | None:
-        """Return the largest micro-batch of one stack by estimate; None if it needs a trial."""
+        """Return the largest micro-batch of one stack by estimate; None without an estimate."""
         name = planned.experiment.stack.name
         self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
         try:
@@ -223,8 +226,9 @@ class Chooser:
     def _problem(self, value: int) -> str | None:
         """Run a trial of a micro-batch in every stack; return a failure's reason, None if all fit.
 
-        In the first stack a refused run, such as for too little data, counts as a reason, and any
-        other failure raises ScenarioError; failures of other stacks are left to the measurement.
+        Any stack that runs out of memory fails the trial. In the first stack a refused run, such as
+        for too little data, fails it too, and another failure raises ScenarioError. Other failures
+        of later stacks are ignored, since the measurement reports them.
         """
         tried = Choice(key=MICRO_BATCH, value=value, because="")
         stacks = self.sizing.stacks([tried], SHORT)
@@ -247,7 +251,7 @@ class Chooser:
         return None
 
     def _trial(self, planned: Planned, folder: Path) -> Result:
-        """Run one process group to its end, without storing its results."""
+        """Run one trial of an experiment in worker processes, without storing its result."""
         attempt = make_attempt(
             folder,
             folder,
@@ -261,7 +265,7 @@ class Chooser:
 
 
 def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]:
-    """Return the sequence length for sample lengths, limited by the model, with its derivation."""
+    """Return the sequence length for sample lengths, limited by the model, and its derivation."""
     longest = longest_of(model_config(scenario.model) or {})
     most = f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens"
     if longest is not None and longest < summary.sequence_length:
@@ -295,7 +299,7 @@ def power_of_two(value: int) -> int:
 
 
 def _refuse_dependent(stacks: Sequence[Planned]) -> None:
-    """Raise ScenarioError if the training depends on the micro-batch size."""
+    """Raise ScenarioError if the loss depends on which samples share a micro-batch."""
     task = task_of(stacks[0].active) if stacks else None
     if task is not None and task.batch_dependent:
         raise ScenarioError(
@@ -306,7 +310,7 @@ def _refuse_dependent(stacks: Sequence[Planned]) -> None:
 
 
 def _shortened(planned: Planned) -> Planned:
-    """Return the experiment without learning curve and with at most one evaluation batch."""
+    """Return the experiment without steps after the window, with at most one evaluation batch."""
     scenario = planned.experiment.scenario
     short = {"steps": 0, "every": None, **({"batches": 1} if scenario.evaluates else {})}
     evaluate = scenario.evaluate.model_copy(update=short)
@@ -317,7 +321,7 @@ def _shortened(planned: Planned) -> Planned:
 
 
 def _of_the_data(planned: Planned) -> Any:
-    """Return the settings that sample lengths depend on: the data plugin and its inputs."""
+    """Return the facts that sample lengths depend on: data settings, and the plugin's version."""
     experiment = planned.experiment
     data = experiment.scenario.data.model_dump(mode="json", exclude=NOT_OF_THE_DATA)
     plugin = planned.active.answers("load_data")
@@ -333,7 +337,7 @@ def _place(kind: str, key: Any) -> Path:
 
 
 def _kept(place: Path, model: type[_ModelT]) -> _ModelT | None:
-    """Return a cached value; None if there is none."""
+    """Return the cached value in a file; None if it is missing or invalid."""
     try:
         return model.model_validate_json(place.read_bytes())
     except (OSError, ValidationError):

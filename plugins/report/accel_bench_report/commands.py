@@ -28,7 +28,7 @@ MOST_OF_ONE = 1000
 
 
 class RunLine(NamedTuple):
-    """One stored run, as the store's columns describe it; unknown values are null."""
+    """Columns of one stored run in the results store; unknown values are None."""
 
     command: str
     run_id: str
@@ -52,7 +52,7 @@ class RunLine(NamedTuple):
     """Identifier shared by runs of the same work on the same kind of device; empty if unknown."""
 
     counts: str = TOKENS
-    """Unit of work that token counts stand for: `tokens`, `calls`, ..."""
+    """Unit of work that is counted as tokens: `tokens`, `calls`, ..."""
 
     median_step_seconds: float | None = None
 
@@ -64,20 +64,20 @@ class RunLine(NamedTuple):
 
 NEEDED = (*RunLine._fields, "audited_status", "options")
 COLUMNS = [RUNS.c[name] for name in NEEDED if name in RUNS.c]
-"""Store columns that a report reads of runs whose samples it does not read."""
+"""Columns of the store that are read for runs shown without their samples."""
 
 
 REPETITIONS = "accel_bench.repetitions"
-"""Entry-point group of functions that read repetitions of stored sessions by others."""
+"""Entry-point group of functions that find other people's reproductions of stored sessions."""
 
 
 class Repetitions(Protocol):
-    """Repetitions of a command's sessions by others, read through an entry point."""
+    """Reproductions of a command's sessions by other people, found by an entry point."""
 
     def badges(
         self, results: Sequence[Result], baseline: str
     ) -> Mapping[tuple[str, str], tuple[str, str]]:
-        """Return a badge and its explanation for each repeated stack and sweep point."""
+        """Return a short badge text and its explanation by reproduced stack and sweep point."""
 
 
 class CommandRuns(NamedTuple):
@@ -88,7 +88,7 @@ class CommandRuns(NamedTuple):
     results: list[Result]
 
     repetitions: Repetitions | None = None
-    """Repetitions of the sessions by others; None if no installed entry point reads them."""
+    """Other people's reproductions of the sessions; None without an entry point for them."""
 
 
 def select_commands(
@@ -188,7 +188,7 @@ def _command(
 
 
 def _with_repetitions(store: Store, commands: list[CommandRuns]) -> list[CommandRuns]:
-    """Return the commands with their repetitions, read by the first entry point."""
+    """Return the commands with their reproductions, which the first entry point finds."""
     entry = next(iter(find_entries(REPETITIONS, "repetition").values()), None)
     if entry is None:
         return commands

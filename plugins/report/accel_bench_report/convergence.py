@@ -15,7 +15,7 @@ from accel_bench_report.selection import SelectionOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceOptions(PriceOptions, SelectionOptions):
-    """Options of `results convergence`."""
+    """Command-line options of `accel-bench results convergence`."""
 
     loss: Annotated[
         float | None, typer.Option(help="A loss: what was used until it was reached is printed.")
@@ -30,9 +30,9 @@ class ConvergenceOptions(PriceOptions, SelectionOptions):
 def convergence(options: ConvergenceOptions) -> None:
     """Print how stored experiments learned: loss against steps, tokens, seconds and dollars.
 
-    The loss is that of held-out samples (`data.held_out`, `evaluate`); where there are none, the
-    training loss. Seeds and rounds give the intervals. Also the best learning rate of those that
-    were tried, how alike seeds end, and whether memory grows with the steps.
+    The loss is of held-out samples (`data.held_out`, `evaluate`), or else of training. Seeds and
+    rounds give the intervals. Further tables show the best of the tried learning rates, the spread
+    of final losses over seeds, and whether memory grows with the steps.
     """
     from accel_bench.analysis.aggregate import collect_experiments
     from accel_bench.cli.output import print_aside, print_report

@@ -14,7 +14,7 @@ from accel_bench_report.selection import ExperimentOptions
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(PriceOptions, ExperimentOptions):
-    """Options of `results cost`."""
+    """Command-line options of `accel-bench results cost`."""
 
     output: Annotated[
         Literal["table", "json", "csv"], typer.Option("--format", help="How to print.")

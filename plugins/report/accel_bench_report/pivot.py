@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PivotOptions(PriceOptions, SelectionOptions):
-    """Options of `results pivot`."""
+    """Command-line options of `accel-bench results pivot`."""
 
     rows: Annotated[
         Names, typer.Option(metavar="KEY", help="Settings, `device` or `stack` that make the rows.")
@@ -40,9 +40,9 @@ class PivotOptions(PriceOptions, SelectionOptions):
 def pivot(options: PivotOptions) -> None:
     """Arrange stored experiments in one table by their settings, each in a cell of its own.
 
-    Names are separated by commas. Without --rows they are what is swept and differs; where cells
-    would mix experiments, further keys become rows. What ran out of memory is an OOM cell, and what
-    failed its word. With --price or --instance there is money, with --tokens the hours too.
+    Names are separated by commas. Without --rows, the rows are the swept and the main settings that
+    differ. If cells would mix experiments, further keys become rows. A failed experiment has a word
+    in its cell, such as OOM. --price or --instance add costs in dollars, --tokens adds hours.
     """
     from accel_bench.cli.output import print_aside, print_report
     from accel_bench_report.tables.expenses import Terms
@@ -66,7 +66,7 @@ def pivot(options: PivotOptions) -> None:
 
 
 def _reference(texts: Names) -> dict[str, JsonValue]:
-    """Parse `KEY=VALUE`. Raises StoreError."""
+    """Return the values of `--against KEY=VALUE` by key. Raises StoreError if one is invalid."""
     from accel_bench.documents.load import parse_value
     from accel_bench.errors import StoreError
 

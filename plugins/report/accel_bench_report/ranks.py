@@ -221,7 +221,7 @@ def _mean_collective(name: str, observed: Sequence[Sequence[Communication]]) -> 
 
 
 def _spread(values: Iterable[float | None]) -> float | None:
-    """Return the range divided by the median; None if a value is unknown."""
+    """Return the range of values divided by their median; None if a value is unknown."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     middle = median(known) if known and len(known) == len(listed) else 0

@@ -39,7 +39,7 @@ class PriceOptions:
 
 
 def hourly_rate(options: PriceOptions) -> HourlyRate | None:
-    """Return the hourly price given by the options; None without one.
+    """Return the hourly price given by the options; None without a price.
 
     The entry point `hourly` of `RATES` looks up the price of an instance. Raises PriceError, and
     PluginError if no installed plugin has prices.

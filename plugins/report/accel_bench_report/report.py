@@ -25,7 +25,7 @@ ANONYMIZERS = "accel_bench.anonymizers"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """Options of `report`."""
+    """Command-line options of `accel-bench report`."""
 
     selection: Annotated[
         Names,
@@ -58,11 +58,11 @@ class ReportOptions:
 def report(options: ReportOptions) -> None:
     """Write a page about stored results: the answer first, then its grounds.
 
-    One file without outside requests, for the screen, light or dark, and for print. With --markdown
-    alone, only the Markdown is written, which fits a comment of a pull request.
+    The page is one file without outside requests, for the screen, light or dark, and print. With
+    --markdown alone, only the Markdown is written, short enough for a comment of a pull request.
 
-    A name of a scenario means its newest session. Many sessions are shown at a glance, the newest
-    ones in detail.
+    The name of a scenario selects its newest session. Of many sessions the newest are shown in
+    detail, and all in an overview.
     """
     from accel_bench.cli.output import print_text
     from accel_bench.documents.escaping import plain
@@ -138,9 +138,9 @@ def _page(options: ReportOptions, plots: bool) -> Page:
 def _anonymous(
     commands: Sequence[CommandRuns], texts: Sequence[str]
 ) -> tuple[list[CommandRuns], list[str]]:
-    """Return commands and texts anonymized like a bundle.
+    """Return commands and texts without names of people, hosts and folders, as in a bundle.
 
-    All are anonymized together, so that equal names get equal replacements. Raises BundleError for
+    Both are anonymized together, so that equal names get equal replacements. Raises BundleError for
     a name that a run needs, and PluginError if no anonymizer is installed.
     """
     from accel_bench.errors import PluginError

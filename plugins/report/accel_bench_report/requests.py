@@ -60,7 +60,7 @@ class RequestLatency(StackRow):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[RequestLatency] | None:
-    """Return the latencies that engines measured; None for training."""
+    """Return the latencies that inference engines measured; None for training."""
     if all(row.mode != "inference" for row in summary.experiments):
         return None
     found = [

@@ -33,7 +33,7 @@ from accel_bench_report.tables.scaling_view import scaling_report
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions(MeasureOptions):
-    """Options of `scaling`."""
+    """Command-line options of `accel-bench scaling`."""
 
     scenario: Annotated[str, typer.Argument(help="A scenario file, or a shipped scenario's name.")]
     devices: Annotated[
@@ -56,9 +56,9 @@ class ScalingOptions(MeasureOptions):
 def scaling(options: ScalingOptions) -> int:
     """Measure a scenario on more and more devices: speed-up, efficiency and elapsed time.
 
-    Weak scaling keeps each device's batch, --strong the global one. Without --devices and --nodes
-    the scenario sweeps `resources.devices` or `resources.nodes` itself. All numbers of devices are
-    measured in each round, so that they are pairs. With --resume what is stored is shown again.
+    Weak scaling keeps each device's batch, and --strong the global batch. Without --devices and
+    --nodes the scenario sweeps `resources.devices` or `resources.nodes` itself. All numbers of
+    devices are measured in each round, and compared in pairs. --resume shows stored results again.
     """
     parse_counts(options.project, "--project")
     here = Invocation(options)
@@ -83,7 +83,10 @@ def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence
 
 
 def _projected(options: ScalingOptions, plan: Plan) -> list[int]:
-    """Return the unmeasured numbers of devices given by `--project`. Raises ScenarioError."""
+    """Return the numbers of devices given by `--project`, to estimate without measuring.
+
+    Raises ScenarioError unless all are larger than the measured numbers.
+    """
     counts = parse_counts(options.project, "--project")
     largest = max(planned.experiment.scenario.world_size for planned in plan.planned)
     if counts and min(counts) <= largest:
@@ -134,7 +137,7 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
 
 @restored_environment()
 def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    """Return the points with the device groups of their plugins, which are activated for that."""
+    """Return the points with the data-parallel groups that their activated plugins determine."""
     work = partial(_activated, file, points)
     try_apart((use for point in points for use in point.uses), work)
     return work()
@@ -155,7 +158,8 @@ def _strong(
 ) -> list[tuple[str, Any]]:
     """Return overrides that keep the file's global batch at every number of devices.
 
-    The micro batch is divided by the data-parallel groups of devices, or else the accumulation.
+    The micro batch is divided by the number of data-parallel groups or, if that leaves a
+    remainder, the accumulation.
     """
     kept = _batch(file, machine)
     unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]

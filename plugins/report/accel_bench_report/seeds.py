@@ -4,7 +4,7 @@ Equal final losses over several seeds show an equal outcome even if single loss 
 relative difference of final losses from the baseline's is computed for each seed; stacks are
 equivalent if the 90 % t interval of its mean lies within the tolerance: two one-sided tests of 5 %
 each (Schuirmann 1987, "A comparison of the two one-sided tests procedure"). The minimum detectable
-difference stands beside the verdict.
+difference is shown with the verdict.
 """
 
 from __future__ import annotations
@@ -117,7 +117,10 @@ def _note(row: SeedEquivalence) -> str:
 
 
 def judge_differences(differences: Sequence[float], tolerance: float) -> Training:
-    """Return `equivalent` or `different` if significant at this tolerance, else `inconclusive`."""
+    """Return the verdict of the equivalence test on relative differences of the loss.
+
+    Without significance it is `inconclusive`, with fewer than three seeds `not tested`.
+    """
     if len(differences) < MINIMUM_SEEDS:
         return "not tested"
     low, high = _interval_90(differences)
@@ -127,7 +130,7 @@ def judge_differences(differences: Sequence[float], tolerance: float) -> Trainin
 
 
 def detectable_difference(differences: Sequence[float], tolerance: float) -> float | None:
-    """Return the difference that is detected in 80 % of cases; None with one seed."""
+    """Return the smallest difference detected in 80 % of cases; None with one seed."""
     if len(differences) < 2:
         return None
     return tolerance + t_bound(differences, 0.95) + t_bound(differences, POWER)
@@ -173,7 +176,10 @@ def _compare(
 
 
 def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
-    """Return the verdict; `different by design` is beyond the usual tolerance, as declared."""
+    """Return the verdict on relative differences of the loss.
+
+    `different by design` is a difference within a tolerance that plugins declare beyond the usual.
+    """
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"
     if verdict == "equivalent" and (allowed.other_training or beyond):
@@ -184,7 +190,7 @@ def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
 def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, float | None]:
     """Return the final losses of both stacks at the last step that both reached.
 
-    They may differ in steps, since an unstable window is measured again.
+    Stacks may differ in steps, since an unstable window is measured again.
     """
     steps = shared_steps([before, after])
     return loss_at_end(before, steps), loss_at_end(after, steps)

@@ -32,7 +32,7 @@ class ExperimentOptions:
     results: ResultsOption = DEFAULT_RESULTS
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return the store conditions of the selection; empty for all runs. Raises StoreError."""
+        """Return SQL conditions on the selected runs; empty for all runs. Raises StoreError."""
         from accel_bench.store.schema import RUNS
 
         names = self.experiments or ()
@@ -40,7 +40,7 @@ class ExperimentOptions:
         return [RUNS.c.experiment_id.in_(sorted(ids))] if names else []
 
     def read_experiments(self) -> tuple[list[ExperimentRuns], dict[str, str]]:
-        """Return the selected experiments, and the baseline of each session. Raises StoreError."""
+        """Return the selected experiments, and each session's baseline name. Raises StoreError."""
         from accel_bench.runner.interrupted import open_results
         from accel_bench.store.selection import select_experiments
 
@@ -55,14 +55,14 @@ class SelectionOptions(ExperimentOptions):
     where: Where = None
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return the store conditions of the selection; empty for all runs. Raises StoreError."""
+        """Return SQL conditions on the selected runs; empty for all runs. Raises StoreError."""
         from accel_bench.store.queries import condition_of
 
         given = [condition_of(store, self.where)] if self.where is not None else []
         return [*given, *super().conditions(store)]
 
     def read_with_baselines(self) -> tuple[list[Result], dict[str, str]]:
-        """Return the selected runs, and the baseline of each session. Raises StoreError."""
+        """Return the selected runs, and each session's baseline name. Raises StoreError."""
         from accel_bench.runner.interrupted import open_results
 
         with open_results(self.results) as store:

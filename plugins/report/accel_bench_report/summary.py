@@ -47,7 +47,7 @@ LOWEST = (
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryOptions(SelectionOptions):
-    """Options of `results summary`."""
+    """Command-line options of `accel-bench results summary`."""
 
     group_by: Annotated[
         Names,

@@ -49,7 +49,7 @@ class Sweep(Frozen):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
-    """Return the section; None if nothing or only seeds are swept."""
+    """Return the comparison of sweep points; None if nothing is swept, or seeds alone."""
     scaling, points = scalings(rows), compare_points(rows, summary.reference)
     if not (points or scaling):
         return None
@@ -60,12 +60,12 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
 
 
 def compared(summary: Summary, found: Sweep) -> str:
-    """Return `sweep points` if any point has a ratio to another, else empty."""
+    """Return `sweep points` if any point has a ratio to the reference point, else empty."""
     return "sweep points" if any(one.ratio for one in found.points) else ""
 
 
 def tables(summary: Summary, found: Sweep) -> list[Table]:
-    """Return a table for each scaling stack, else a table of sweep points and one of rates."""
+    """Return a table for each stack's scaling, or else tables of sweep points and of rates."""
     if found.scaling:
         return scaling_tables(found.scaling)
     return [*point_tables(found.points), *(point_figures(found.pivot) if found.pivot else ())]
@@ -102,14 +102,14 @@ COLUMNS = (
     number_column("world_size", "ranks"),
     number_column("ratio_per_device", "per device", "times as fast", ratio_interval),
 )
-"""Columns of the table of sweep points; the last two are for different numbers of ranks."""
+"""Columns of the table of sweep points; the last two are shown if numbers of ranks differ."""
 
 OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_device"
 """Fields of a sweep point in the CSV."""
 
 
 def _point_of(line: Line) -> PointFigure | None:
-    """Return the sweep-point figures of a CSV row's stack and sweep point."""
+    """Return the figures of the stack and sweep point in a CSV row; None without figures."""
     found = line.summary.sections.get(NAME)
     own = line.row.stack, line.row.sweep
     points = found.points if isinstance(found, Sweep) else ()

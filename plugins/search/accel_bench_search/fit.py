@@ -32,7 +32,7 @@ from accel_bench_search.trial import StackPlans, TrialRunner
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(PlanOptions):
-    """Options of `fit`."""
+    """Command-line options of `accel-bench fit`."""
 
     scenario: Annotated[
         str, typer.Argument(help="A scenario file, or a shipped scenario's name.")
@@ -64,9 +64,9 @@ def fit(options: FitOptions) -> int:
     """Find the largest value of a key with which a stack fits in memory, by real runs.
 
     Values are doubled until one runs out of memory, then the gap is halved; nothing above one that
-    does not fit is run. Each run is stored, and a value that is stored already is not run again, so
-    that the same command goes on where it was stopped. A failure of any other kind ends the search
-    with its reason and exit code 1.
+    does not fit is run. Each run is stored, and a stored value is not run again, so that the same
+    command goes on where it was stopped. A failure of any other kind ends the search with its
+    reason and exit code 1.
     """
     draft = single_draft(options.scenario, "fit")
     request = plan_request(options, {}, no_baseline=True)
@@ -102,7 +102,7 @@ def _search(options: FitOptions, plans: StackPlans, invoked: Invocation) -> int:
 
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]
-"""Function that plans the stack with further values of dotted keys; None unsets a key."""
+"""Function that plans the stack with changed values of dotted keys; None unsets a key."""
 
 MICRO_BATCH, TOTAL = "train.micro_batch_size", "train.global_batch_size"
 
@@ -120,7 +120,7 @@ class FitSearch:
     range: SearchRange
 
     def search(self) -> FitReport:
-        """Try values until the answer is known; each finished run is stored."""
+        """Try values until the largest fitting one is known; each finished run is stored."""
         points: list[FitPoint] = []
         measured: set[int] = set()
         while True:
@@ -151,7 +151,7 @@ class FitSearch:
         return fit_point(value, [run], stored)
 
     def _measure(self, point: FitPoint) -> FitPoint:
-        """Return a point with the speed of all its rounds."""
+        """Run all rounds of a fitting value; return it with its speed over these rounds."""
         rounds = self.options.rounds
         plan = self.make_plan({self.options.vary: point.value, "measure.rounds": rounds})
         session = self.runner.new_session(resume=True)
@@ -191,16 +191,16 @@ def start_of(scenario: Scenario, key: str) -> int:
 
 
 def first_swept(draft: Draft, key: str) -> dict[str, Any]:
-    """Return the first value of a scenario's sweep over a key, which the search replaces."""
+    """Return the first value of a scenario's sweep over a key, by key; empty if it is not swept."""
     axes = (draft.data.get(axis) or {} for axis in AXES)
     swept = next((axis[key] for axis in axes if isinstance(axis, dict) and key in axis), None)
     return {key: swept[0]} if isinstance(swept, list) and swept else {}
 
 
 def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any]]:
-    """Yield changes that allow every value of the key.
+    """Yield changes of settings that allow every value of the key.
 
-    A given global batch size constrains micro-batches; their number is fixed in its place.
+    A given global batch size would limit micro-batches, so the number of micro-batches is fixed.
     """
     if key == MICRO_BATCH and draft.get(TOTAL) is not None:
         yield TOTAL, None
@@ -208,11 +208,11 @@ def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any
 
 
 FITS = finding_words("fits", "does not fit", untested="failed")
-"""Words for the outcomes of a value."""
+"""Words for the verdicts on whether a value fits."""
 
 
 def fit_view(report: FitReport) -> Report:
-    """Return the answer, then a row for each value, the smallest first."""
+    """Return a report with the answer and a row for each value, the smallest first."""
     rows = sorted(report.points, key=lambda one: one.value)
     section = Section(
         title=report.scenario,

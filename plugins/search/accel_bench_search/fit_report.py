@@ -16,23 +16,23 @@ from accel_bench.result import Result, Status
 
 
 class FitPoint(Frozen):
-    """A tried value of the key."""
+    """A value of the key that was tried, with its outcome."""
 
     value: int
     """Value of the key."""
 
     outcome: Finding
-    """Verdict on the statement that the value fits; `not tested` where a run failed for another
-    reason than memory."""
+    """Verdict on the statement that the value fits; `not tested` if a run failed for another reason
+    than memory."""
 
     status: Status | None = None
-    """Status of its run; null if it was not run."""
+    """Status of the run that decided; null if the value was not run."""
 
     reason: str = ""
-    """Reason why it does not fit, or failed."""
+    """Reason why the value does not fit, or why its run failed."""
 
     run_id: str = ""
-    """Id of its stored run; empty if it was not run."""
+    """Id of the stored run that decided; empty if the value was not run."""
 
     stored: bool = False
     """True if an earlier stored run was used."""
@@ -53,7 +53,7 @@ class FitPoint(Frozen):
     """Largest peak memory of a rank, per device."""
 
     seconds: float = 0.0
-    """Wall-clock seconds of its runs."""
+    """Wall-clock seconds of the value's runs."""
 
 
 class SearchRange(Frozen):
@@ -109,7 +109,7 @@ class FitReport(Document):
 
 
 def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> FitPoint:
-    """Return the outcome of a value's runs: it fits if none of them ran out of memory."""
+    """Return the outcome of a value's runs: it does not fit if any of them ran out of memory."""
     full = [run for run in results if run.status is Status.OOM]
     last = full[-1] if full else results[-1]
     completed = [run for run in results if run.status.completed]
@@ -135,16 +135,16 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
 
 
 def _why(run: Result, completed: int, runs: int) -> str:
-    """Return why a run did not complete, and how many others did."""
+    """Return the reason why a run did not complete, after the number of rounds that did."""
     beside = f"it fits in {completed} of {count(runs, 'round')}: " if completed else ""
     return beside + "; ".join(run.reasons)
 
 
 def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
-    """Return the next value to try; None if the answer is known, or a value failed.
+    """Return the next value to try; None if the answer is known, or a run failed.
 
-    From the start, values are doubled until one does not fit, or halved until one does; then the
-    gap is halved. No value above a failing one is tried.
+    From the start, values are doubled until one does not fit, or halved until one does. Then the
+    gap is halved. No value above a value that does not fit is tried.
     """
     if not points:
         return where.start
@@ -186,7 +186,7 @@ def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
-    """Return the smallest value that does not fit above all fitting ones."""
+    """Return the smallest value that does not fit, above the largest that fits."""
     low = _largest(points)
     above = (
         one
@@ -197,7 +197,7 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _answer(key: str, low: FitPoint | None, high: FitPoint | None, failed: FitPoint | None) -> str:
-    """Return the largest fitting value and the reason of the search's end, in a sentence."""
+    """Return a sentence with the largest fitting value and the reason for the end of the search."""
     fits = f"{low.value:,}{_figures(low)}" if low else ""
     if failed:
         so_far = f"{fits} fits" if low else "no value was seen to fit"
@@ -221,7 +221,7 @@ def _figures(point: FitPoint) -> str:
 
 
 def _speed(point: FitPoint) -> list[str]:
-    """Return the speed of a value or, at a rate, its latency; empty without either."""
+    """Return text on a value's speed or, for requests at a rate, latency; empty without either."""
     if point.offered_rate is not None:
         latency = point.request_seconds
         text = f"the median request in {milliseconds(latency.median)} ms" if latency else ""

@@ -1,10 +1,11 @@
 """A race of stacks: stacks that are significantly worse than another get no further rounds.
 
-Results are judged after 5, 10, 20, ... rounds. A stack is dropped if another stack with equivalent
-training is significantly faster, and by its estimate by more than the practical floor: by the rule
-of the gate, at the level of this look, divided by the number of rivals. So the best stack of a
-sweep point is dropped in at most 0.5 % of races, over all looks and rivals together (alpha spending
-with Bonferroni's inequality, as in `statistics.sequential`).
+Results are judged after 5, 10, 20, ... rounds; each such interim analysis is called a look. A stack
+is dropped if another stack with equivalent training is significantly faster, and estimated to be
+faster by more than the practical floor. The test is the gate's, at the level of the look divided by
+the number of rivals. So the best stack of a sweep point is dropped in at most 0.5 % of races, over
+all looks and rivals together (alpha spending with Bonferroni's inequality, as in
+`statistics.sequential`).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def run_race(
 ) -> list[RaceDrop]:
     """Return the stacks to drop by all rounds so far, never the baseline.
 
-    Each look uses the same rounds, once all stacks in the race have completed them. Stacks in
-    `failed` leave the race at the first look for which they lack rounds; their earlier drops stay.
+    Each look uses the same rounds of all stacks, once all have completed them. Stacks in `failed`
+    leave the race at the first look for which they lack rounds. Their earlier drops remain.
     """
     alive = [name for name in times if times[name]]
     drops: list[RaceDrop] = []
@@ -80,12 +81,12 @@ def _drop(
 
 
 def _complete(times: Sequence[Times]) -> list[RoundKey]:
-    """Return the rounds that all stacks have completed, in order."""
+    """Return the rounds that all stacks have completed, in the first stack's order."""
     return [key for key in (times[0] if times else ()) if all(key in one for one in times)]
 
 
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks of a sweep point to drop, by the runs so far."""
+    """Return the stacks of a sweep point to drop, by its runs so far."""
     by_name = {row.planned.experiment.stack.name: row for row in rows}
     if baseline not in by_name or len({row.rate for row in rows}) > 1:
         return []
@@ -118,9 +119,10 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
 
 
 def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
-    """Return the sets of session ids after each session, in order, so that drops are never undone.
+    """Return the set of all session ids so far, after each session in order.
 
-    Later sessions may repeat failed runs, and have no rounds of stacks dropped before.
+    Judging each set in turn never undoes a drop: later sessions may repeat failed runs, and have no
+    rounds of stacks dropped before.
     """
     runs = (run for row in rows for run in row.counted.values())
     order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda one: one.started_at)))
@@ -145,7 +147,7 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
 
 
 def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:
-    """Return whether the last run in these sessions ended such that the stack is not run again."""
+    """Return whether the stack's last run in these sessions ended so that no other run follows."""
     statuses = [run.status for key, run in row.counted.items() if key[0] in sessions]
     return bool(statuses) and statuses[-1] in ENDS_A_STACK
 

@@ -1,8 +1,8 @@
 """An Optuna study in the results database: its keys, its trials, and the next trial.
 
-Its tables (`studies`, `trials`, `trial_params`, ...) stand beside those of the results, with
-distinct names. Optuna migrates its own; it records their version in `alembic_version`, which the
-results do not use.
+Optuna's tables (`studies`, `trials`, `trial_params`, ...) are in the same database as the tables of
+results, with distinct names. Optuna migrates only its own tables; it records their version in
+`alembic_version`, which the results do not use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 LOG = ":log"
-"""Suffix of a range that is sampled by logarithm."""
+"""Suffix of a range whose values are sampled on a logarithmic scale."""
 
 
 class Axis(NamedTuple):
@@ -45,7 +45,7 @@ class Axis(NamedTuple):
 
     @property
     def ends(self) -> tuple[JsonValue, JsonValue]:
-        """The first and the last value of the axis."""
+        """First and last value of the axis."""
         return (self.choices[0], self.choices[-1]) if self.choices else (self.low, self.high)
 
     def holds(self, value: JsonValue) -> bool:
@@ -95,15 +95,15 @@ def _number(text: str, where: str) -> int | float:
 MISSING = "`accel-bench tune` needs Optuna: pip install 'accel-bench[tune]'"
 
 State: TypeAlias = Literal["COMPLETE", "PRUNED", "FAIL"]
-"""Optuna's states of finished trials; the sampler also learns from pruned ones."""
+"""Optuna's states of finished trials; its sampler also learns from pruned trials."""
 
 
 CUT_OFF = "it was cut off"
-"""Reason of a failed trial without another one: the program was killed."""
+"""Reason of a failed trial that recorded none, since the program was killed."""
 
 
 class Study:
-    """A resumable study; equal histories give equal next trials."""
+    """A resumable Optuna study; studies with equal histories choose equal next trials."""
 
     def __init__(self, study: OptunaStudy, axes: Sequence[Axis], seed: int) -> None:
         from optuna.trial import TrialState
@@ -117,11 +117,11 @@ class Study:
                 study.enqueue_trial(trial.params)
 
     def trials(self) -> list[FrozenTrial]:
-        """Finished trials of the study, in order."""
+        """Return the finished trials of the study, in order."""
         return [one for one in self.optuna.get_trials(deepcopy=False) if one.state.is_finished()]
 
     def try_first(self, parameters: dict[str, JsonValue]) -> None:
-        """Enqueue values for the first trial of a new study."""
+        """Set the values of the first trial of a new study; do nothing in an old study."""
         if not self.optuna.get_trials(deepcopy=False):
             self.optuna.enqueue_trial(parameters)
 
@@ -135,7 +135,7 @@ class Study:
         return self.optuna.ask(fixed_distributions=self._distributions)
 
     def tell(self, trial: Trial, state: State, value: float | None, notes: dict[str, Any]) -> None:
-        """Finish a trial; `value` belongs to a complete one, `notes` are stored with it."""
+        """Finish a trial; `value` is its objective if complete, `notes` are stored with it."""
         from optuna.trial import TrialState
 
         for key, note in notes.items():
@@ -147,9 +147,9 @@ class Study:
 def open_study(
     store: Store, name: str, axes: Sequence[Axis], seed: int, maximize: bool
 ) -> Iterator[Study]:
-    """Open or create a study in the results database for the block.
+    """Yield a study of the results database, opened or created.
 
-    Raises AccelBenchError without Optuna, StoreError for tables of another version.
+    Raises AccelBenchError without Optuna, and StoreError for tables of another version.
     """
     try:
         import optuna

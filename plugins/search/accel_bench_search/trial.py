@@ -37,8 +37,11 @@ class StackPlans:
     def laid(
         cls, draft: Draft, request: PlanRequest, stack: str | None, invoked: Invocation
     ) -> StackPlans:
-        """Apply the command line's changes to the scenario, once; the stack is its baseline unless
-        another one is named. Insufficient memory by estimate is no obstacle."""
+        """Return a planner for a stack, by default the baseline, of the scenario.
+
+        The command line's changes are applied to a copy of the scenario. Plans are made even if
+        memory is insufficient by estimate.
+        """
         draft = copy.deepcopy(draft)
         for name in request.plugins:
             add_stack(draft, name)
@@ -47,17 +50,20 @@ class StackPlans:
         return cls(draft, stack or invoked.plan(draft, request).baseline, request, invoked.plan)
 
     def of_stack(self, changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the unchanged stack, with other values of dotted keys."""
+        """Return the plan of the unchanged stack, with `changes` of the scenario's dotted keys."""
         return self._one(self.draft, self.stack, changes)
 
     def trial(self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the stack with a trial's values."""
+        """Return the plan of the stack with a trial's values, and `changes` of the scenario."""
         return self._one(self._with_tuned(parameters), TUNED, changes)
 
     def both(
         self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any], seeds: int = 0
     ) -> Plan:
-        """Return the plan of both stacks, interleaved; with `seeds`, once for each seed."""
+        """Return an interleaved plan of the stack and of its copy with a trial's values.
+
+        With `seeds`, the plan has both stacks once for each of that many seeds.
+        """
         overrides = (("baseline", self.stack), *changes.items())
         request = replace(
             self.request, only=(TUNED,), no_baseline=False, seeds=seeds, overrides=overrides
@@ -100,8 +106,10 @@ class TrialRunner:
     """True to run stored experiments again."""
 
     def run(self, plan: Plan) -> tuple[Result, bool]:
-        """Return the counted run of a plan's only experiment, and whether it was stored already;
-        otherwise it is run, and each attempt is stored."""
+        """Return the result of a plan's only experiment, and whether it was stored already.
+
+        If no stored run counts, the experiment is run, and each attempt is stored.
+        """
         if not self.again:
             known = self.store.results(experiment_ids=[plan.single.experiment.id])
             if found := next(filter(self.counts, reversed(known)), None):
@@ -113,7 +121,7 @@ class TrialRunner:
     def counts(self, run: Result) -> bool:
         """Return whether a run was measured, and completed or ran out of memory.
 
-        Running out of memory does not count on another machine, or under another container limit.
+        Running out of memory does not count if the machine had another amount of memory.
         """
         here = run.machine is not None and run.machine.memory_bytes == self.machine.memory_bytes
         ended = run.status.completed or (run.status is Status.OOM and here)

@@ -45,7 +45,7 @@ GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 def loss_at(run: Result, objective: Objective) -> float | None:
     """Return the loss of a run once it has used the objective's budget; None if it ended before.
 
-    It is the loss of the first evaluation after that, if there are evaluations, else the mean
+    The loss is read from the first evaluation after the budget. Without evaluations, it is the mean
     training loss of the last 5 steps. A non-finite loss counts as infinite.
     """
     curve = training_curve(run)
@@ -63,7 +63,10 @@ def loss_at(run: Result, objective: Objective) -> float | None:
 
 
 def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
-    """Return the number of steps, plus a tenth, that use a budget at the pace of a curve."""
+    """Return the number of steps that use a budget at the pace of a curve, with a margin.
+
+    The margin is a tenth, plus the number of steps over which the loss is smoothed.
+    """
     paced = curve[1:] if len(curve) > 1 else curve  # the first step holds what happens once
     each = (objective.used(curve[-1]) - objective.used(curve[0])) / max(len(paced), 1)
     each = each or objective.used(curve[-1])
@@ -77,7 +80,7 @@ def judge_trial(
     baseline: Result,
     objective: Objective,
 ) -> TuneTrial:
-    """Return a trial with its objective, or the reason for none."""
+    """Return a judged trial: the value of its objective, or the reason for having none."""
     outcome, value, reason = _judge(run, baseline, objective)
     speed = run_throughput(run) if run.status.completed else None
     return TuneTrial(
@@ -122,7 +125,7 @@ def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float 
 
 
 def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str]:
-    """Yield the constraints that a completed run violates."""
+    """Yield a clause for each constraint that a completed run violates."""
     if figures := disowning(run):
         yield f"its own figures contradict each other ({', '.join(figures)})"
     peak, most = peak_memory([run])[0], objective.memory_below_bytes
@@ -152,7 +155,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
 
 
 def dominated(parameters: dict[str, JsonValue], trials: Sequence[TuneTrial]) -> TuneTrial | None:
-    """Return a trial that ran out of memory at values that are not larger; None without one."""
+    """Return a trial that ran out of memory at values no larger than these; None without one."""
     return next(
         (
             one
@@ -173,13 +176,13 @@ def _at_least(key: str, value: JsonValue, other: JsonValue) -> bool:
 
 
 def best_of(trials: Sequence[TuneTrial], objective: Objective) -> TuneTrial | None:
-    """Return the best valid trial, the first of equals."""
+    """Return the trial with the best value, the first of equals; None without a value."""
     known = [(one.value, one) for one in trials if one.value is not None]
     return max(known, key=lambda pair: objective.better * pair[0])[1] if known else None
 
 
 def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> bool:
-    """Return whether a trial is good enough to be checked beside the baseline."""
+    """Return whether a trial is better than the baseline, so that a check of it is worth while."""
     if best is None or best.value is None or best.run_id == baseline.run_id:
         return False
     return baseline.value is None or objective.better * (best.value - baseline.value) > 0
@@ -189,16 +192,17 @@ DIVERGED: tuple[tuple[int, Direction, str], ...] = (
     (0, "inconclusive", "has no ratio to the baseline's, which is"),
     (1, "worse", "is worse than the baseline's: it is"),
 )
-"""Explanation of non-finite losses: of the baseline, and of the winner."""
+"""Reason and verdict if losses are not finite: the baseline's (0), or the winner's (1)."""
 
 
 def check_losses(
     pairs: Sequence[tuple[float, float]], words: str, session: str, looks: int = 1
 ) -> TuneCheck:
-    """Compare losses of (baseline, winner), a pair for each seed, like speeds without a floor.
+    """Compare pairs of losses (baseline, winner), one for each seed, without a practical floor.
 
-    The verdict has the usual error rate, shared by all looks: one for each session that added
-    seeds. A winner that diverges with a seed with which the baseline converges is worse.
+    The verdict has the usual error rate, shared by all looks (interim analyses), one for each
+    session that added seeds. A winner is worse if it diverges with a seed with which the baseline
+    converges.
     """
     seeds = count(len(pairs), "seed")
     for side, verdict, what in DIVERGED:
@@ -222,7 +226,7 @@ def check_losses(
 
 
 def with_answer(report: TuneReport) -> TuneReport:
-    """Return the report with its answer: the values that fit, then the best trial."""
+    """Return the report with its answer: first which values fit, then the best trial."""
     sentences = [_fit(report), _best(report)]
     if report.check:
         sentences.append(f"Run beside the baseline, {report.check.reason}")
@@ -231,7 +235,7 @@ def with_answer(report: TuneReport) -> TuneReport:
 
 
 def _fit(report: TuneReport) -> str:
-    """Return in a sentence which values do not fit."""
+    """Return a clause on the trials that ran out of memory."""
     oom = [one for one in report.trials if one.outcome == "out of memory"]
     if report.baseline.outcome == "out of memory":
         return (
@@ -274,7 +278,7 @@ def _advice(report: TuneReport) -> str:
 
 
 def _use(report: TuneReport, parameters: Mapping[str, JsonValue]) -> str:
-    """Return instructions for using values: command options, and YAML for keys of the stack."""
+    """Return instructions for using a trial's values: options, and YAML for the stack's keys."""
     own = {key: value for key, value in parameters.items() if key in report.stack_sets}
     changed = {key: value for key, value in parameters.items() if key not in own}
     parts = [shlex.join(assignments(changed))] if changed else []

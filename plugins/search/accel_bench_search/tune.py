@@ -34,7 +34,7 @@ MEMORY = "peak_memory_bytes"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions(PlanOptions):
-    """Options of `tune`."""
+    """Command-line options of `accel-bench tune`."""
 
     scenario: Annotated[str, typer.Argument(help="A scenario file, or a shipped scenario's name.")]
     vary: Annotated[
@@ -81,10 +81,10 @@ class TuneOptions(PlanOptions):
 def tune(options: TuneOptions) -> int:
     """Search for the settings with which a stack trains fastest, or best in a given time.
 
-    First fit, then fast: what runs out of memory is data, and nothing larger is run. Each trial is
-    a real run that is stored, with its verdicts, and the study is kept in the results database, so
-    that the same command goes on where it was stopped. The winner is run again, interleaved with
-    the baseline, before it is called better.
+    A trial that runs out of memory is no failure, and no larger values are run. Each trial is a
+    real run that is stored, with its verdicts. The study is kept in the results database, so that
+    the same command goes on where it was stopped. The winner is run again, interleaved with the
+    baseline, before it is called better.
 
     Needs Optuna: pip install 'accel-bench[tune]'.
     """
@@ -114,7 +114,7 @@ def tune(options: TuneOptions) -> int:
 
 
 def parse_objective(options: TuneOptions) -> Objective:
-    """Return the objective of the options. Raises ScenarioError."""
+    """Return the objective that the options define. Raises ScenarioError."""
     memory = parse_memory(options.metric_below) if options.metric_below else None
     if options.objective != "loss":
         if options.until or options.price is not None:
@@ -142,7 +142,7 @@ def parse_objective(options: TuneOptions) -> Objective:
 
 
 def _refuse_tasks(axes: Sequence[Axis]) -> None:
-    """Raise ScenarioError for a key whose values give incomparable losses."""
+    """Raise ScenarioError for a key whose values give losses that cannot be compared."""
     if key := next((axis.key for axis in axes if changes_task(axis.key)), None):
         raise ScenarioError(
             f"--vary {key} with --objective loss: losses on other data, or of another model, are "
@@ -151,9 +151,9 @@ def _refuse_tasks(axes: Sequence[Axis]) -> None:
 
 
 def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis]) -> Objective:
-    """Return the objective; for requests that arrive at a rate, speed becomes latency.
+    """Return the objective; if requests arrive at a rate, its speed becomes latency.
 
-    Raises ScenarioError for a search over the rate, or for a loss, since nothing is trained.
+    Raises ScenarioError for a search over the rate, or for a loss if nothing is trained.
     """
     if scenario.generates and not objective.is_speed:
         raise ScenarioError("--objective loss: a model that answers requests has no loss")
@@ -167,7 +167,7 @@ def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis])
 
 
 def parse_memory(text: str) -> int:
-    """Parse `peak_memory_bytes=16GiB`; a bare number is in bytes. Raises ScenarioError."""
+    """Return the bytes in text such as `peak_memory_bytes=16GiB`. Raises ScenarioError."""
     metric, _, size = text.partition("=")
     try:
         found = TypeAdapter(ByteSize).validate_python(size.strip())
@@ -187,7 +187,7 @@ def _positive(text: str) -> float | None:
 
 
 def _check_ends(task: TuneTask) -> None:
-    """Raise the error of a key, or of a range that can be planned at neither end."""
+    """Raise the error of planning both ends of all axes; return if either can be planned."""
     errors = []
     for end in (0, 1):
         try:

@@ -28,15 +28,15 @@ Unit: TypeAlias = Literal["seconds", "dollars", "tokens"]
 """Unit of the training budget after which the loss is read."""
 
 TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed", "not run"]
-"""Outcome of a trial; an infeasible one ran and violates a constraint."""
+"""Outcome of a trial; an `infeasible` trial ran and violates a constraint."""
 
 
 class Objective(Frozen):
     """Objective by which trials are judged."""
 
     goal: Goal
-    """Goal: speed at an equivalent loss, for requests that arrive at a rate their latency with
-    equal answers, or the loss itself."""
+    """Goal: speed at an equivalent loss, latency with equal answers (requests at a rate), or
+    the loss itself."""
 
     unit: Unit | None = None
     """Unit of `amount`; null for speed."""
@@ -79,11 +79,11 @@ class Objective(Frozen):
 
     @property
     def better(self) -> int:
-        """Return 1 if larger values are better, -1 if smaller ones are."""
+        """1 if larger values are better, -1 if smaller ones are."""
         return 1 if self.goal == "tokens_per_second" else -1
 
     def text(self, value: float) -> str:
-        """Return a value with its unit."""
+        """Return a value of the objective as text with its unit."""
         if self.goal == "request_seconds":
             return f"{milliseconds(value)} ms"
         return f"{rate(value)} tokens/s" if self.better > 0 else significant(value, 4)
@@ -95,7 +95,7 @@ class Objective(Frozen):
 
 
 class TuneTrial(Frozen):
-    """A trial: one set of values."""
+    """A trial: one set of values, its run and its outcome."""
 
     number: int | None
     """Number of the trial in the study; null for the baseline."""
@@ -113,10 +113,10 @@ class TuneTrial(Frozen):
     """Reason for a missing or excluded value."""
 
     status: Status | None = None
-    """Status of its run; null if it was not run."""
+    """Status of the trial's run; null if it was not run."""
 
     run_id: str = ""
-    """Id of its stored run."""
+    """Id of the trial's stored run; empty if it was not run."""
 
     tokens_per_second: float | None = None
     """Real tokens per second of all devices, from one run without interval."""
@@ -125,12 +125,14 @@ class TuneTrial(Frozen):
     """Largest peak memory of a rank, per device."""
 
     last_loss: float | None = None
-    """Loss at the end of its run, possibly after the point of the objective."""
+    """Loss at the end of the trial's run, possibly after the point of the objective."""
 
 
 class TuneCheck(Comparison):
-    """The winner, run again beside the baseline: the ratio of its speed or, over seeds, that of its
-    loss to the baseline's."""
+    """Check of the winner, run again with the baseline.
+
+    The ratio compares speeds or, over seeds, the winner's loss to the baseline's.
+    """
 
     reason: str
     """Result of the check in a sentence."""
@@ -167,7 +169,7 @@ class TuneReport(Document):
     """The best trial that satisfies all constraints."""
 
     check: TuneCheck | None = None
-    """Check beside the baseline; null if no trial is better than the baseline."""
+    """Check of the best trial against the baseline; null if no trial is better than it."""
 
     answer: str = ""
     """Conclusion of the search in sentences."""
@@ -179,7 +181,7 @@ class TuneReport(Document):
 
 
 def tune_view(report: TuneReport) -> Report:
-    """Return the answer, then the baseline and each trial."""
+    """Return a report with the answer, then a row for the baseline and for each trial."""
     rows = [report.baseline, *report.trials]
     reasons = [(_name(row), f"{row.outcome}: {row.reason}") for row in rows if row.reason]
     section = Section(
@@ -234,7 +236,7 @@ def _name(row: TuneTrial) -> str:
 
 
 def _counted(report: TuneReport) -> str:
-    """Return `20 trials: 14 ok, 4 out of memory, 2 not run`."""
+    """Return text such as `20 trials: 14 ok, 4 out of memory, 2 not run`."""
     counts = Counter(one.outcome for one in report.trials).most_common()
     listed = ", ".join(f"{number} {outcome}" for outcome, number in counts)
     return f"{count(len(report.trials), 'trial')}: {listed}; speeds are of one run each"

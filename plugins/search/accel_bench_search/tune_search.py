@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class TuneTask(NamedTuple):
-    """Task of a search: stack, axes and objective."""
+    """Task of a search: its axes, objective, plans, and experiment of the stack."""
 
     axes: Sequence[Axis]
     objective: Objective
@@ -58,23 +58,23 @@ class TuneTask(NamedTuple):
 
     @property
     def own(self) -> dict[str, JsonValue]:
-        """Scenario's own values of the tuned keys, if it has any."""
+        """The scenario's own values of the tuned keys; keys without a value are left out."""
         scenario = self.experiment.scenario.model_dump(mode="json")
         pairs = ((axis.key, look_up(scenario, axis.key)) for axis in self.axes)
         return {key: value for key, (found, value) in pairs if found}
 
     def study_name(self, seed: int) -> str:
-        """Return a name that is unique to the task and reproducible."""
+        """Return a name of the study that is reproducible, and unique to the task and seed."""
         content = [self.experiment.id, [list(axis) for axis in self.axes], seed]
         task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
         return f"{self.experiment.scenario.name}/{self.plans.stack}/{task}"
 
 
 MOST_RUNS = 3
-"""Maximum number of runs of one trial, which are lengthened until the objective can be read."""
+"""Maximum number of runs of one trial; each is longer, until the objective can be read."""
 
 MARGIN = 1.1
-"""Safety margin of the number of steps, as a fraction."""
+"""Factor by which the estimated number of steps is increased for safety."""
 
 STATES: Mapping[TrialOutcome, State] = {
     "ok": "COMPLETE",
@@ -98,15 +98,15 @@ class TuneSearch:
 
     _baseline: Result = field(init=False)
     _rate: float | None = None
-    """Tokens per second of the baseline, which determine the length of later runs."""
+    """Tokens per second of the baseline, which determine the number of steps of later runs."""
 
     def notify(self, line: str) -> None:
-        """Print a trial and its outcome."""
+        """Print a line of progress, unless the search is quiet."""
         if not self.quiet:
             print_aside(line)
 
     def report(self, trials: int, check_rounds: int) -> TuneReport:
-        """Run the baseline, trials up to the requested number, and the check of the winner."""
+        """Run the baseline, trials up to the number `trials`, and the check of the winner."""
         task = self.task
         baseline = self._run_baseline()
         found = self._search(trials)
@@ -128,7 +128,7 @@ class TuneSearch:
         )
 
     def _run_baseline(self) -> TuneTrial:
-        """Run the unchanged stack."""
+        """Run the unchanged stack and return it as a trial."""
         self.notify(f"baseline: {settings(self.task.own)}")
         plans = self.task.plans
         self._baseline = self._run(plans.of_stack({}), plans.of_stack)
@@ -142,7 +142,7 @@ class TuneSearch:
         return judge_trial(number, parameters, run, self._baseline, self.task.objective)
 
     def _search(self, trials: int) -> list[TuneTrial]:
-        """Run trials up to the requested number; return all of them."""
+        """Run trials until the study has `trials` of them; return all."""
         found = [self._stored(one) for one in self.study.trials()]
         while len(found) < trials:
             asked = self.study.ask()
@@ -176,7 +176,7 @@ class TuneSearch:
         return self._judged(number, parameters, run)
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
-        """Run an experiment long enough for the objective to be read."""
+        """Return the result of an experiment, run long enough for the objective to be read."""
         objective = self.task.objective
         steps = self._steps(plan.single.experiment.scenario)
         for _ in range(MOST_RUNS):
@@ -189,7 +189,7 @@ class TuneSearch:
         return run
 
     def _steps(self, scenario: Scenario) -> int | None:
-        """Return the number of steps that reach the objective's budget, or None."""
+        """Return the number of steps that use the objective's budget; None if it is unknown."""
         tokens, seconds = self.task.objective.amount, self.task.objective.seconds
         if seconds is not None:
             tokens = seconds * self._rate if self._rate else None
@@ -221,8 +221,8 @@ class TuneSearch:
     def _check(self, best: TuneTrial, baseline: TuneTrial, rounds: int) -> TuneCheck:
         """Run winner and baseline in fresh, interleaved rounds, or with several seeds for a loss.
 
-        Earlier sessions of the same check count, and more rounds extend it: each session that added
-        some is a look, and all looks share the error rate.
+        Earlier sessions of the same check count, and more rounds extend it. Each session that added
+        rounds is a look (an interim analysis), and all looks share the error rate.
         """
         objective, study = self.task.objective, self.study.optuna
         changes: dict[str, Any] = {"measure.rounds": rounds, "measure.compare": SPEED}
@@ -246,7 +246,7 @@ class TuneSearch:
 
 
 def paired_losses(results: list[Result], objective: Objective) -> list[tuple[float, float]]:
-    """Return the losses of (baseline, winner) for each seed that both have."""
+    """Return pairs of losses (baseline, winner), for each seed that both have."""
     found: dict[str, dict[bool, float]] = {}
     for run in results:
         sound = run.status.completed and not disowning(run)
@@ -258,7 +258,7 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
 
 
 def check_speed(summary: Summary, session: str) -> TuneCheck:
-    """Return the check of a winner by speed."""
+    """Return the check of a winner's speed against the baseline's."""
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
     keeps_up = row.status.completed and not row.saturated

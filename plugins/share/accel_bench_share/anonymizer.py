@@ -14,7 +14,7 @@ from typing import Any
 from accel_bench.documents.redaction import FOLDER
 
 USER, HOST = "USER", "HOST"
-"""Replacements of names, valid in the name of a scenario; that of folders is `FOLDER`."""
+"""Replacements of names, valid in the name of a scenario; folders are replaced by `FOLDER`."""
 
 MINIMUM_NAME = 2
 """Minimum number of characters of a name that is replaced as a word."""
@@ -35,7 +35,7 @@ _HOME_ITSELF = re.compile(rf"{_START}/(?:home|Users)/{_PART}")
 
 @dataclass(frozen=True)
 class Anonymizer:
-    """Replacement of names by neutral words; equal names get equal words."""
+    """Anonymizer that replaces names by neutral words, and equal names by equal words."""
 
     users: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -44,9 +44,9 @@ class Anonymizer:
     def of_texts(
         cls, texts: Iterable[str], hosts: Iterable[str], keep: Collection[str] = ()
     ) -> Anonymizer:
-        """Return an anonymizer of this process's user, users with homes in the texts, and hosts.
+        """Return an anonymizer for this process's user, users with homes in the texts, and hosts.
 
-        A name in `keep`, such as the word of a schema, is not replaced as a word.
+        A name in `keep`, such as a word of a schema, is not replaced as a word.
         """
         homes = {name for text in texts for name in _HOME.findall(text)}
         here = {socket.gethostname(), *hosts}
@@ -54,7 +54,7 @@ class Anonymizer:
         return cls(_telling({*homes, *_own_names()}, keep), _telling(here | shorts, keep))
 
     def text(self, text: str) -> str:
-        """Return a text without the names; a path keeps only its last part."""
+        """Return a text with its names replaced; a path keeps only its last part."""
         for name, pattern, word in self._patterns:
             if name in text:
                 text = pattern.sub(word, text)
@@ -67,7 +67,7 @@ class Anonymizer:
         return f"{HOST}{self.hosts.index(name) + 1}" if name in self.hosts else HOST
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value without the names in all its texts, keys included."""
+        """Return a JSON value with the names in all its texts and keys replaced."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -78,7 +78,7 @@ class Anonymizer:
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str], str]]:
-        """Return patterns of names as words with their replacements, the longest first."""
+        """Names, their patterns as words and their replacements, the longest names first."""
         words = {name: f"{HOST}{number}" for number, name in enumerate(self.hosts, 1)}
         words |= dict.fromkeys(self.users, USER)
         return [
@@ -88,7 +88,7 @@ class Anonymizer:
 
 
 def names_within(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keys and words of a JSON schema, which no replacement may touch."""
+    """Return the keys and words of a JSON schema, which must not be replaced."""
     found: set[str] = set()
     below: list[Any] = [schema]
     while below:

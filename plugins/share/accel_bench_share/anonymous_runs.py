@@ -18,10 +18,10 @@ from accel_bench_share.anonymizer import Anonymizer, names_within
 def anonymous(
     sessions: Sequence[SessionRecord], results: Sequence[Result], texts: Sequence[str] = ()
 ) -> tuple[list[SessionRecord], list[Result], list[str]]:
-    """Return sessions and results without secrets, trackers, options of launchers, and names of
-    people, hosts, folders and jobs; and texts about them without these names.
+    """Return sessions and results without private data, and texts without names.
 
-    Raises BundleError if such a name is a word that a run needs to be read.
+    Removed are secrets, trackers, options of launchers, and names of people, hosts, folders and
+    jobs. Raises BundleError if such a name is a word that a run needs to be read.
     """
     results = [redact_result(result) for result in results]
     dumped = [_public_result(result.model_dump(mode="json")) for result in results]
@@ -47,7 +47,7 @@ def anonymous(
 
 
 def _without_private(session: SessionRecord) -> SessionRecord:
-    """Return a session without names internal to a team: its job, trackers and queues."""
+    """Return a session without a team's internal names: its job, trackers and queues."""
     document = {key: one for key, one in session.document.items() if key != "job"}
     for name in ("scenario", "written"):
         if isinstance(scenario := document.get(name), dict):
@@ -71,7 +71,7 @@ def _public_result(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_overrides(command: Sequence[str], keys: str) -> Iterator[str]:
-    """Yield the arguments without `--set KEY=...` of the given keys, in each of its spellings."""
+    """Yield the arguments without any spelling of `--set KEY=...` of keys that match a pattern."""
     pattern = re.compile(rf"(--set[= ])?{keys}[.=]")
     arguments = iter(command)
     for argument in arguments:
@@ -106,7 +106,7 @@ def _hosts(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _words_of(results: Sequence[Result]) -> set[str]:
-    """Return names of plugins, stacks and scenarios, which may equal a user's name."""
+    """Return the names of plugins, stacks and scenarios, which may equal a user's name."""
     found = {plugin.name for result in results for plugin in result.plugins}
     for experiment in (result.experiment for result in results):
         found |= {experiment.stack.name, experiment.scenario.name}

@@ -1,7 +1,7 @@
 """Canonical zip archive of a bundle's members: any changed bit is refused.
 
 Members are uncompressed, sorted by name, with one fixed date. A file is read whole, within limits,
-and must equal the archive written from its members: this excludes zip bombs, links, duplicate
+and must equal the archive written from its members. This excludes zip bombs, links, duplicate
 names, and data between or behind the members.
 """
 
@@ -18,12 +18,12 @@ from accel_bench.documents.files import read_bytes
 from accel_bench.errors import BundleError
 
 MAXIMUM_BYTES = 256 * 1024 * 1024
-"""Maximum bytes of a file."""
+"""Maximum bytes of a bundle file."""
 
 MAXIMUM_MEMBERS = 32
 
 DATE = (1980, 1, 1, 0, 0, 0)
-"""Date of all members, the earliest of the zip format."""
+"""Date of all members: the earliest of the zip format."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}(\.[a-z0-9]{1,8}){1,2}")
 _END = struct.Struct("<4s4H2LH")
@@ -34,7 +34,7 @@ _LARGEST_DIRECTORY = MAXIMUM_MEMBERS * 128
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Return the archive of members. Raises ValueError for an unexpected name."""
+    """Return the zip archive of members by name. Raises ValueError for an unexpected name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
         for name in sorted(members):
@@ -62,11 +62,11 @@ _REFUSED = (
     *(zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError),
     *(EOFError, OverflowError, struct.error),
 )
-"""Exceptions of zipfile for invalid archives."""
+"""Exceptions that an invalid archive may raise."""
 
 
 def _members(raw: bytes) -> dict[str, bytes]:
-    """Return the members; refuse anything that `pack` would not write."""
+    """Return the members of an archive. Raises ValueError if `pack` would not write it alike."""
     _check_end(raw)
     with zipfile.ZipFile(io.BytesIO(raw)) as file:
         for one in file.infolist():
@@ -80,7 +80,7 @@ def _members(raw: bytes) -> dict[str, bytes]:
 
 
 def _check_end(raw: bytes) -> None:
-    """Refuse an end record with which zipfile would read an arbitrarily large directory."""
+    """Raise ValueError for an end record with which zipfile would read a directory of any size."""
     if len(raw) < _END.size or not raw.startswith(b"PK\x03\x04"):
         raise ValueError("it is no bundle")
     signature, _, _, _, count, directory, _, _ = _END.unpack(raw[-_END.size :])

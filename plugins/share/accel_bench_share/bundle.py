@@ -30,7 +30,7 @@ def list_bundles(
 ) -> None:
     """List the bundles in a folder and below it.
 
-    All of each is verified; what was changed is refused, and the reason is printed.
+    Each bundle is verified whole. A changed bundle is refused, and the reason is printed.
     """
     rows = []
     for path in bundle_files(folder):
@@ -45,7 +45,7 @@ def list_bundles(
 
 @app.command("show")
 def show_bundle(file: File, output: OutputFormat = "table") -> None:
-    """Verify a bundle, and show what it holds and concludes."""
+    """Verify a bundle, and show its contents and conclusion."""
     bundle = read_bundle(file)
     document = {**bundle.manifest.model_dump(mode="json"), "conclusion": bundle.conclusion}
     short = {key: value for key, value in document.items() if key not in ("members", "conclusion")}
@@ -64,7 +64,7 @@ def check_bundles(
 ) -> None:
     """Verify the checksums of bundles, and run nothing.
 
-    Exits with 1 where one was changed.
+    Exits with 1 if a bundle was changed.
     """
     refused = 0
     for file in files:
@@ -88,9 +88,9 @@ def new_bundle(
 ) -> None:
     """Write all sessions to which ids lead into one file.
 
-    It holds the scenario as it was resolved, versions, machines, every run with its samples, and
-    the conclusion, with checksums of all of it; no secrets, and no names of people, hosts and
-    folders. `accel-bench reproduce` runs it again; `bundle site` shows a folder of them.
+    The file holds the scenario as it was resolved, versions, machines, every run with its samples,
+    and the conclusion, with checksums of all of it. It holds no secrets, and no names of people,
+    hosts and folders. `accel-bench reproduce` runs it again; `bundle site` shows a folder of them.
     """
     with open_results(results) as store:
         made = bundle_sessions(store, identifiers, output)
@@ -109,10 +109,10 @@ def write_site_of_bundles(
 ) -> None:
     """Write one page of all bundles in a folder.
 
-    It shows what their runs say, computed anew, to filter and print, and how often each result was
-    repeated by another bundle. Bundles that were changed are refused, and listed with the reason.
+    The page shows the results of their runs, computed anew, to filter and print, and how often each
+    result was repeated by another bundle. Changed bundles are refused, and listed with the reason.
 
-    The page needs no server and no network. Exits with 1 where a file was refused.
+    The page needs no server and no network. Exits with 1 if a file was refused.
     """
     page = output or folder / "index.html"
     bundles, refused = write_site(folder, page)

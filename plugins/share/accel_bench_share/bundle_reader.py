@@ -44,7 +44,7 @@ _SESSIONS = TypeAdapter(tuple[SessionRecord, ...])
 
 
 class BundleMember(Frozen):
-    """Size and checksum of one member."""
+    """Name, size and checksum of one file in a bundle (a member)."""
 
     name: str
     bytes: int
@@ -52,13 +52,13 @@ class BundleMember(Frozen):
 
 
 class Manifest(Frozen):
-    """Manifest of a bundle: contents and checksums."""
+    """Manifest of a bundle: its contents and their checksums."""
 
     format: Literal["accel-bench bundle"] = "accel-bench bundle"
     version: Literal[1] = 1
 
     written_by: str
-    """Version of accel-bench that wrote it."""
+    """Version of accel-bench that wrote the bundle."""
 
     scenario: str
     """Name of the scenario."""
@@ -67,10 +67,10 @@ class Manifest(Frozen):
     """Name of the stack that others are compared with."""
 
     started_at: str
-    """Start of its first session: UTC, ISO 8601."""
+    """Start of the first session: UTC, ISO 8601."""
 
     sessions: tuple[str, ...] = Field(min_length=1)
-    """Ids of its sessions."""
+    """Ids of the bundle's sessions."""
 
     repeats: str = ""
     """Identity of the bundle that these sessions reproduce; empty if they reproduce none."""
@@ -82,7 +82,7 @@ class Manifest(Frozen):
     """All members except the manifest, by name."""
 
     sha256: str
-    """Checksum of the rest of this manifest as canonical JSON."""
+    """Checksum of all other fields of the manifest as canonical JSON."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class Bundle:
     results: tuple[Result, ...]
 
     conclusion: str
-    """The author's conclusion as text."""
+    """The author's conclusion from the runs as Markdown text."""
 
     identity: str
-    """Checksum of its sessions and runs, independent of its report."""
+    """Checksum of the bundle's sessions and runs, independent of its report."""
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -132,7 +132,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def member_of(name: str, content: bytes) -> BundleMember:
-    """Return the manifest's entry of a member."""
+    """Return the manifest's entry for a member."""
     return BundleMember(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
@@ -147,7 +147,7 @@ def checksum_of(manifest: Manifest) -> str:
 
 
 def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
-    """Raise ValueError for any difference from the manifest."""
+    """Raise ValueError if the manifest is invalid, or the members differ from it."""
     if checksum_of(manifest) != manifest.sha256:
         raise ValueError("the manifest does not fit its checksum")
     stated = {one.name: one for one in manifest.members}
@@ -201,7 +201,7 @@ def _check_time(text: str) -> None:
 
 
 def _results(runs: bytes) -> Iterator[Result]:
-    """Yield the runs, one per line. Raises ValueError for an unreadable one."""
+    """Yield the runs, one per line. Raises ValueError for an unreadable run."""
     for number, line in enumerate(runs.split(b"\n")[:-1], 1):
         try:
             yield parse_result(line.decode())
@@ -210,7 +210,7 @@ def _results(runs: bytes) -> Iterator[Result]:
 
 
 def _inflated(content: bytes) -> bytes:
-    """Return the lines of a gzip member, within limits and without trailing data."""
+    """Return the uncompressed lines of a gzip member. Raises ValueError beyond the limits."""
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     lines = inflating.decompress(content, MAXIMUM_RUNS_BYTES + 1)
     if len(lines) > MAXIMUM_RUNS_BYTES:

@@ -50,7 +50,7 @@ from accel_bench_share.reproduction import facts, plugins_of
 from accel_bench_share.stack_reproduction import summarize_results
 
 PAGES = "accel_bench.pages"
-"""Entry-point group of the session page."""
+"""Entry-point group of functions that return a session as an HTML page."""
 
 MEASURER = "measurer"
 """Name of the file in the cache folder with random digits that identify this user."""
@@ -86,9 +86,10 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
 
 
 def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
-    """Return the page made by the first entry point of the group `accel_bench.pages`.
+    """Return the HTML page of a session, made by the first entry point of `accel_bench.pages`.
 
-    accel-bench's own comes first; without any it is the plain comparison page. Raises PluginError.
+    accel-bench's own entry point comes first. Without any, the plain comparison page is returned.
+    Raises PluginError.
     """
     entry = next(iter(find_entries(PAGES, "page").values()), None)
     if entry is None:
@@ -104,7 +105,7 @@ def _report(session: SessionRecord, results: Sequence[Result], summary: Summary)
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
     """Return a scenario file of a session's experiments; ladders are expanded to stacks.
 
-    Without the named baseline, the first stack is the baseline.
+    If the named baseline is missing, the first stack is the baseline.
     """
     written: dict[str, Any] = dict(session.document)["written"]  # type: ignore[assignment]
     scenario = {key: written[key] for key in written if key != "ladder"}
@@ -114,7 +115,10 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
-    """Return all sessions that contain these ids, including all looks of `auto` rounds."""
+    """Return the sessions that contain these ids, and their runs.
+
+    A session of `auto` rounds comes with all its looks: the sessions that extend it.
+    """
     ids = list(dict.fromkeys(run.session for one in identifiers for run in store.find(one)))
     known = {session.id: session for session in store.sessions()}
     if lost := [session for session in ids if session not in known]:
@@ -129,7 +133,7 @@ def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionReco
 
 
 def _runs(store: Store, session: str) -> list[Result]:
-    """Return all runs of a session; raises an error for a damaged one, to avoid a selection."""
+    """Return all runs of a session. Raises BundleError if a run is damaged."""
     found = dict(store.each(schema.RUNS.c.session == session))
     if damaged := [run_id for run_id, result in found.items() if result is None]:
         raise BundleError(f"the run {damaged[0]!r} is damaged, so that its session has a gap")
@@ -137,7 +141,7 @@ def _runs(store: Store, session: str) -> list[Result]:
 
 
 def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
-    """Raise BundleError for sessions without a scenario, or of several."""
+    """Raise BundleError for a session without a scenario, or for several scenarios."""
     for session in sessions:
         if not isinstance(session.document.get("written"), dict):
             raise BundleError(
@@ -153,13 +157,15 @@ def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
 
 
 def _first_look(session: SessionRecord) -> str:
-    """Return the session that a look extends; itself for the first look."""
+    """Return the id of the session that a look (an interim analysis) extends, or its own id."""
     return str(session.document.get("look_of") or session.id)
 
 
 def _compared(session: SessionRecord) -> str:
-    """Return a text that is equal for sessions of one scenario with any rounds; those that
-    reproduce a bundle are kept apart."""
+    """Return a text that is equal for sessions that one bundle may hold.
+
+    Sessions of one scenario with any rounds are equal, unless they reproduce different bundles.
+    """
     scenario: dict[str, Any] = dict(session.document)["scenario"]  # type: ignore[assignment]
     measure = {**scenario.get("measure", {}), "rounds": None}
     return canonical_json([scenario | {"measure": measure}, session.document.get("repeats")])
@@ -172,7 +178,7 @@ def write_bundle(
     baseline: str,
     texts: Mapping[str, str],
 ) -> Manifest:
-    """Write a reproducible bundle file; return its manifest.
+    """Write a reproducible bundle file, verify it, and return its manifest.
 
     Sessions and results must be anonymized; `texts` are the scenario and the readable members.
     """
@@ -212,7 +218,7 @@ def _manifest(
 
 
 def pseudonym(salt: str) -> str:
-    """Return digits that identify this user on this machine, different for each salt.
+    """Return hex digits that identify this user on this machine, different for each salt.
 
     They cannot be computed from names. Empty without a cache folder.
     """

@@ -36,19 +36,19 @@ TAKEN = frozenset(
 """Keys of a scenario that a bundle may set; any other is refused."""
 
 OWN = ("launcher", "trackers")
-"""Keys that are ignored, since this machine and the command line set them."""
+"""Keys that are left out, since this machine and the command line set them."""
 
 NOT_RUN = ("name", "description", "exclude", "tag")
 """Keys with texts that are neither paths nor hosts."""
 
 PLACES = re.compile(r"(^|[._])(folder|directory|dir|path|file)s?$")
-"""Pattern of keys with folders or files, even relative ones that do not exist yet."""
+"""Pattern of keys that name folders or files, also relative ones that do not exist yet."""
 
 WORDS = re.compile(
     r"[^.]+|(.+\.)?use|stacks\.[^.]+\.description"
     r"|(environment|evaluate|inference|measure|resources|train)\..+"
 )
-"""Pattern of keys with names of plugins or fixed words, never paths."""
+"""Pattern of keys whose texts are names of plugins or fixed words, never paths."""
 
 USES = re.compile(r"stacks\.[^.]+\.use")
 """Pattern of the key of a stack's plugins."""
@@ -57,7 +57,7 @@ ADDRESSES = re.compile(
     r"(^|[._])(addr|address|addresses|broker|endpoint|host|hostname|proxy|proxies|server|uri|url)s?$",
     re.IGNORECASE,
 )
-"""Pattern of keys with hosts, in any form."""
+"""Pattern of keys that name hosts, in any form."""
 
 HOST_AND_PORT = re.compile(r"([^\s/@]*@)?[\w-]+((\.[\w-]+)+:\d{1,5}|\.?:\d{3,5})(/\S*)?", re.ASCII)
 """Pattern of an address under any key; a host of one word needs a port unlike `cuda:0`."""
@@ -94,7 +94,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key of the work that a scenario file sets, with its part of the file."""
+    """Yield pairs of a part of a scenario file and a dotted key that it sets."""
     yield from (("the scenario", key) for key in data)
     for name, stack in data.get("stacks", {}).items():
         yield from ((f"the stack {name!r}", key) for key in stack.get("set", {}))
@@ -103,7 +103,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
-    """Return the plan request for those stacks and sweep points that the bundle ran."""
+    """Return the plan request restricted to the stacks and sweep points that the bundle ran."""
     experiments = [run.experiment for run in bundle.results]
     tags = {experiment.tag for experiment in experiments}
     stacks = {*(bundle.scenario.get("stacks") or {}), *request.plugins}
@@ -115,7 +115,7 @@ def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
 
 
 def repeats(bundle: Bundle) -> Provenance:
-    """Return the note that is stored with each run that reproduces a bundle."""
+    """Return the provenance that is stored with each run that reproduces a bundle."""
     return Provenance(file=PurePath(bundle.file).name, sha256=bundle.identity)
 
 
@@ -152,7 +152,7 @@ def _is_elsewhere(key: str, text: str) -> bool:
 
 
 def _is_other_host(text: str, named: bool) -> bool:
-    """Return whether a text is another machine's address, by its key or form."""
+    """Return whether a text is another machine's address by its form, or if `named` by its key."""
     is_url = "://" in text
     looks_so = is_url or is_ip_address(text) or HOST_AND_PORT.fullmatch(text) is not None
     if is_loopback(text) or not (named or looks_so):
@@ -165,7 +165,7 @@ def _is_other_host(text: str, named: bool) -> bool:
 
 
 def _is_path(key: str, text: str) -> bool:
-    """Return whether a text is a path here, or was one before anonymization."""
+    """Return whether a text is a path on this machine, or was a path before anonymization."""
     if text.startswith(("/", "~", "./", "file:", FOLDER)) or ".." in PurePath(text).parts:
         return True
     is_word = "/" not in text and WORDS.fullmatch(_written_key(key))
@@ -173,15 +173,15 @@ def _is_path(key: str, text: str) -> bool:
 
 
 def _written_key(key: str) -> str:
-    """Return the key of the work that a sweep, or the settings of a stack, change."""
+    """Return the key of the scenario's own setting that a sweep or a stack's setting changes."""
     return re.sub(r"^(sweep|zip|stacks\.[^.]+\.set)\.", "", key)
 
 
 def evaluated(bundle: Bundle) -> Summary:
     """Return the summary of a bundle's runs.
 
-    Raises BundleError if it cannot be computed from the author's numbers, and for a scenario that
-    does not match the runs.
+    Raises BundleError if it cannot be computed from the author's numbers, or if the scenario does
+    not match the runs.
     """
     with naming_the_bundle(bundle.file):
         if problem := problem_of_scenario(bundle.scenario, bundle.results):
@@ -192,9 +192,9 @@ def evaluated(bundle: Bundle) -> Summary:
 
 
 def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return which experiment of the runs is missing in a scenario, and why; empty if none is.
+    """Return a clause on the first experiment that a scenario does not define; empty if none is.
 
-    Compared are its stack, its swept values, and the written settings of the work.
+    Each experiment is compared in its stack, its swept values, and the scenario's written settings.
     """
     data = {key: copy.deepcopy(one) for key, one in scenario.items() if key not in OWN}
     experiments = {run.experiment.id: run.experiment for run in results}
@@ -213,7 +213,7 @@ def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) 
 
 
 def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
-    """Return the points at an experiment's swept values, by stack; empty if they are not swept."""
+    """Return the points with an experiment's swept values, by stack; empty without such a point."""
     if not _is_swept(file.scenario, experiment.sweep):
         return {}
     device = experiment.scenario.resources.device
@@ -221,7 +221,7 @@ def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
 
 
 def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
-    """Return whether the values are those of one sweep point of the file."""
+    """Return whether swept values are one of the sweep points of the file."""
     if {*sweep} != {*file.sweep, *file.zip}:
         return False
     rows = zip(*file.zip.values(), strict=True)
@@ -232,7 +232,7 @@ def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
 
 
 def _difference(point: Point | None, experiment: Experiment) -> str:
-    """Return how an experiment differs from a point of the scenario; empty if it does not."""
+    """Return a clause on a difference of an experiment from the scenario's point; may be empty."""
     if point is None:
         return "is not in it"
     if point.stack.uses != experiment.stack.uses:
@@ -247,7 +247,7 @@ def _difference(point: Point | None, experiment: Experiment) -> str:
 
 
 def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iterator[str]:
-    """Yield the dotted keys whose written values differ from the effective ones."""
+    """Yield the dotted keys whose values in `written` and `found` differ."""
     for name, value in written.items():
         there = found.get(name) if isinstance(found, Mapping) else None
         if isinstance(value, Mapping) and value:
@@ -258,8 +258,10 @@ def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iter
 
 @contextlib.contextmanager
 def naming_the_bundle(file: str) -> Iterator[None]:
-    """Turn any exception of the block into an error that names the bundle, so that one broken
-    bundle does not prevent reading the others."""
+    """Raise BundleError that names the bundle for any other exception in the block.
+
+    So one broken bundle does not prevent the others from being read.
+    """
     try:
         yield
     except AccelBenchError:

@@ -50,7 +50,7 @@ class Repetitions(NamedTuple):
     def badges(
         self, results: Sequence[Result], baseline: str
     ) -> dict[tuple[str, str], tuple[str, str]]:
-        """Return a badge and its explanation for each reproduced stack and sweep point.
+        """Return a badge text and its explanation for each reproduced stack and sweep point.
 
         The baseline has no badge, since it has no ratio to reproduce.
         """
@@ -79,7 +79,7 @@ def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list
 
 
 def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
-    """Return a row's badge, and an explanation with the verdicts of each machine's reproduction."""
+    """Return a row's badge text, and an explanation with the verdict on each machine."""
     machines = count(len(repetitions), "machine")
     counts = Counter(one.verdict for one in repetitions)
     verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
@@ -94,7 +94,7 @@ def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
 def _of_command(
     store: Store, results: Sequence[Result], repeating: Sequence[SessionRecord]
 ) -> list[Repetition]:
-    """Return the newest reproduction of these runs' sessions on each machine."""
+    """Return each machine's newest reproduction of the sessions of these runs."""
     repeated = {result.session for result in results}
     own = {result.machine.host for result in results if result.machine}
     found = []
@@ -134,7 +134,7 @@ def _repeats(session: SessionRecord, repeated: set[str]) -> bool:
 
 
 def _hosts(store: Store, sessions: Sequence[str]) -> dict[str, str]:
-    """Return the host of each session, if a run names it."""
+    """Return the host of each session; sessions whose runs name no host are left out."""
     of_these = RUNS.c.session.in_(sessions), RUNS.c.host.is_not(None)
     query = select(RUNS.c.session, RUNS.c.host).where(*of_these).distinct()
     return {row["session"]: row["host"] for row in store.fetch(query)}

@@ -34,7 +34,7 @@ from accel_bench_share.reproduction import (
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(MeasureOptions):
-    """Options of `reproduce`."""
+    """Command-line options of `accel-bench reproduce`."""
 
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A file of `accel-bench bundle new`.")
@@ -48,11 +48,11 @@ class ReproduceOptions(MeasureOptions):
 def reproduce(options: ReproduceOptions) -> int:
     """Verify a bundle, say what differs here, run its scenario again, and compare both.
 
-    A ratio is reproduced where it is the bundle's within 5 %, or on the same side of 1 with no sure
+    A ratio is reproduced if it is within 5 % of the bundle's, or on the same side of 1 with no sure
     difference. Absolute speeds are compared on the same device model alone, without a verdict.
 
     A bundle chooses no files, environments, variables, launcher and code of this machine, and no
-    other machine to contact: what it asks for needs --set, --allow-env or --trust-remote-code.
+    other machine to contact. To allow them, use --set, --allow-env or --trust-remote-code.
 
     Exits with 0 reproduced, 1 a stack failed, 4 not reproduced, 5 inconclusive.
     """
@@ -78,7 +78,7 @@ def reproduce(options: ReproduceOptions) -> int:
 
 
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
-    """Print the bundle, and the versions and hardware that differ on this machine."""
+    """Print the bundle's name, and the versions and hardware in which this machine differs."""
     made = bundle.manifest
     print_aside(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"))
     print_aside(f"verified, sha256 {made.sha256}, identity {bundle.identity}")

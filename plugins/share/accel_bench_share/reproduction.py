@@ -76,7 +76,10 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return the versions and hardware that differ, null if missing; empty if a side is unknown."""
+    """Return the versions and hardware that differ; empty if either side is unknown.
+
+    A value is null if one side lacks it.
+    """
     found = differing_keys(there, here) if there and here else ()
     return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
@@ -85,7 +88,7 @@ class Reproduction(Document):
     """The JSON document of `accel-bench reproduce`."""
 
     bundle: str
-    """Name of the bundle's file."""
+    """Name of the bundle's file, as given."""
 
     sha256: str
     """Checksum in the bundle's manifest."""
@@ -114,7 +117,7 @@ class Reproduction(Document):
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 reproduced, 1 a stack failed here only, 4 not reproduced, 5 undecided."""
+        """Exit code: 0 reproduced, 1 a stack failed here, 4 not reproduced, 5 undecided."""
         if self.verdict == "does not hold":
             return 4
         failed = any(
@@ -161,7 +164,7 @@ def differences_section(differences: Sequence[Difference]) -> Section:
 
 
 def reproduction_report(found: Reproduction) -> Report:
-    """Return the verdict, and a row for each stack."""
+    """Return a report with the verdict, and a row for each stack."""
     return Report(
         sections=[
             Section(
@@ -204,7 +207,7 @@ def _notes(found: Reproduction) -> list[str]:
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
-    """Return a function that reads a row's ratio, None for the baseline."""
+    """Return a function that reads the ratio `name` of a row; None for the baseline."""
     return lambda row: None if row.is_baseline else getattr(row, name)
 
 

@@ -44,11 +44,11 @@ SUFFIX = ".zip"
 """Suffix of bundle files."""
 
 VERSIONS = ("accel-bench", "torch", "transformers")
-"""Distributions whose versions are shown beside those of plugins."""
+"""Distributions whose versions are shown in addition to the plugins' versions."""
 
 
 SAME_PLACE = " by its author"
-"""Suffix of verdicts on reproductions by the bundle's own user and machine."""
+"""Suffix of a verdict on a reproduction by the user and machine of the bundle itself."""
 
 
 class Verified(NamedTuple):
@@ -87,7 +87,7 @@ def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
 
 
 def bundle_files(folder: Path) -> list[Path]:
-    """Return possible bundle files, in order, except in linked and hidden folders."""
+    """Return paths of possible bundle files, sorted, except in linked and hidden folders."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder")
     named = (path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}") if not path.is_dir())
@@ -95,7 +95,7 @@ def bundle_files(folder: Path) -> list[Path]:
 
 
 def _verified(path: Path, page: Path) -> Verified:
-    """Return a verified bundle. Raises BundleError."""
+    """Return a verified bundle without its runs. Raises BundleError."""
     if path.is_symlink() or not path.is_file():
         raise BundleError("it is a link or no plain file")
     bundle = read_bundle(path)
@@ -118,8 +118,8 @@ def _with_repetitions(
 ) -> ShownBundle:
     """Return the page's entry of a bundle, with the verdicts of its reproductions.
 
-    A user and machine count once per stack, by the newest reproduction. Incomparable bundles are
-    added to `refused`.
+    Each user and machine counts once per stack, by the newest reproduction. Bundles that cannot be
+    compared are added to `refused`.
     """
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
@@ -141,7 +141,7 @@ def _with_repetitions(
 
 
 def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verified]:
-    """Yield the bundles that reproduce one, the oldest first, each session once."""
+    """Yield the bundles that reproduce a bundle, the oldest first, without copies of sessions."""
     others = [other for other in bundles if other.manifest.repeats == one.shown.identity]
     seen = {*one.manifest.sessions}
     for other in sorted(others, key=lambda two: (two.manifest.started_at, two.shown.file)):
@@ -151,7 +151,7 @@ def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verifie
 
 
 def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
-    """Compare a bundle with its reproduction, both read again. Raises BundleError."""
+    """Return the comparison of a bundle with its reproduction, by stack. Raises BundleError."""
     there, here = (read_bundle(path).results for path in (one.path, other.path))
     with naming_the_bundle(str(other.path)):
         return reproduce_stacks(there, other.shown.summary, here)
@@ -177,7 +177,7 @@ def _versions(results: Sequence[Result]) -> list[str]:
 FOLDER = Path(__file__).with_name("templates")
 
 Repetitions = Mapping[tuple[str, str], Counter[str]]
-"""Verdicts of reproductions by stack and sweep point."""
+"""Number of reproductions by verdict, for each stack and sweep point."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ class ShownBundle:
     """Path of the file relative to the page, with `/`."""
 
     identity: str
-    """Checksum of its sessions and runs."""
+    """Checksum of the bundle's sessions and runs."""
 
     date: str
-    """Date of its first session, ISO 8601."""
+    """Date of the bundle's first session, ISO 8601."""
 
     summary: Summary
     models: Mapping[str, str]
@@ -202,7 +202,7 @@ class ShownBundle:
     """Versions of plugins and of libraries, by name."""
 
     repeats: str = ""
-    """File of the bundle that it reproduces; the identity if that is not in the folder."""
+    """File of the bundle that this bundle reproduces; its identity if it is not in the folder."""
 
     repetitions: Repetitions = field(default_factory=dict)
 
@@ -210,7 +210,7 @@ class ShownBundle:
 def render_site(
     title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
 ) -> str:
-    """Return the page; `refused` are file names with reasons."""
+    """Return the HTML page; `refused` are file names with reasons."""
     environment = html_environment(FOLDER, plain)
     rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
     return environment.get_template("site.html").render(
@@ -227,7 +227,7 @@ def render_site(
 
 
 def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
-    """Return the number of faster stacks and the fastest, then the contents of the folder."""
+    """Return sentences on the faster stacks and on the contents of the folder."""
     verdicts: Counter[str] = Counter()
     for bundle in bundles:
         for found in bundle.repetitions.values():
@@ -242,7 +242,7 @@ def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
 
 
 def _faster(bundles: Sequence[ShownBundle]) -> str:
-    """Return `2 of 3 stacks are faster than their baseline, most of all ...`."""
+    """Return a sentence such as `2 of 3 stacks are faster than the baseline, most of all ...`."""
     compared = [
         (one.summary, row, _verdict(one.summary, row)[0])
         for one in bundles
@@ -264,7 +264,7 @@ def _faster(bundles: Sequence[ShownBundle]) -> str:
 
 
 def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
-    """Return the cells of one experiment; only the status if it did not complete."""
+    """Return the table cells of one experiment by name; figures only if it completed."""
     verdict, tone, reason = _verdict(bundle.summary, row)
     usable = row.status.completed and not row.disowned
     compared = row.stack != bundle.summary.baseline
@@ -310,7 +310,7 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
 
 
 def _repeated(verdicts: Counter[str]) -> str:
-    """Return `3 times: 2 reproduced, 1 inconclusive`."""
+    """Return text such as `3 times: 2 reproduced, 1 inconclusive`."""
     total = sum(verdicts.values())
     if not total:
         return "never"
@@ -319,7 +319,7 @@ def _repeated(verdicts: Counter[str]) -> str:
 
 
 def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    """Return the sorted values of a filter."""
+    """Return the sorted values of the column `name`, from which readers can filter."""
     if name == "version":
         return sorted({one for row in rows for one in row["versions"]})
     return sorted({str(row[name]) for row in rows})

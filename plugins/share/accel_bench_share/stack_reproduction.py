@@ -33,7 +33,7 @@ NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources"
 
 
 class StackReproduction(Frozen):
-    """One stack at one sweep point: `there` is the bundle, `here` its reproduction."""
+    """Comparison of a stack at a sweep point: `there` is the bundle, `here` its reproduction."""
 
     stack: str
     """Name of the stack."""
@@ -91,7 +91,7 @@ class StackReproduction(Frozen):
 def reproduce_stacks(
     there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> tuple[StackReproduction, ...]:
-    """Return each experiment of a bundle's runs, at least one, compared with its reproduction."""
+    """Return the comparison of each experiment of a bundle's runs with its reproduction."""
     before = summarize_results(there, here.baseline)
     same = device_models(there) == device_models(here_runs)
     rows = {row_key(row.stack, row.sweep): row for row in here.experiments}
@@ -104,7 +104,7 @@ def reproduce_stacks(
 
 
 def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
-    """Return the summary of stored runs of one scenario, without experiments that never ran."""
+    """Return the summary of stored runs of one scenario; experiments without a run are left out."""
     planned = {(run.experiment.id, run.experiment.stack.name): run.experiment for run in results}
     points = list(dict.fromkeys(one.point for one in planned.values()))
     rows = sorted(
@@ -153,7 +153,7 @@ def _compare(
 def _changes(
     row: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the change of a stack's ratio and of its speed from the bundle to the reproduction."""
+    """Return the changes of a stack's ratio and speed from the bundle to the reproduction."""
     own = [_usable(results, row, row.stack) for results in runs]
     base = [_usable(results, row, baseline) for results in runs]
     costs = [[one.quantity.costs if one else {} for one in side] for side in (own, base)]
@@ -169,9 +169,10 @@ def _changes(
 def _other_work(
     there: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> str:
-    """Return the settings in which a stack or its baseline differ from the bundle's; empty if none.
+    """Return text on the settings in which the reproduction differs from the bundle; may be empty.
 
-    Devices are ignored, and so are paths, which a bundle does not contain.
+    Both the stack and its baseline are compared. Devices are ignored, and so are paths, which a
+    bundle does not contain.
     """
     changed: dict[str, tuple[Any, Any]] = {}
     for stack in (there.stack, baseline):
@@ -183,7 +184,7 @@ def _other_work(
 
 
 def _work(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment's plugins, and its scenario without the sections `NOT_WORK`."""
+    """Return an experiment's plugins, and its scenario without the sections in `NOT_WORK`."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_WORK)
     return {**work, "uses": {use.use: use.options for use in experiment.stack.uses}}
 
@@ -228,7 +229,7 @@ def _judge(
 def _judge_ratio(
     there: ExperimentSummary, ratio: Interval, change: Interval
 ) -> tuple[Finding, str]:
-    """Return the verdict on two ratios, equal, alike in direction or different; and the reason."""
+    """Return the verdict on whether two ratios are equal or alike in direction, and its reason."""
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
         return "inconclusive", "one round has no interval; --rounds 5 measures more"
     low, high = 1 / (1 + MARGIN), 1 + MARGIN
@@ -251,5 +252,5 @@ def _distance(change: Interval) -> str:
 
 
 def row_key(stack: str, sweep: Mapping[str, JsonValue]) -> tuple[str, str]:
-    """Return the key of a stack at a sweep point."""
+    """Return a key that identifies a stack at a sweep point."""
     return stack, canonical_json(dict(sweep))

@@ -1,4 +1,7 @@
-"""Agreement of the answers of two runs to the same requests, by token and by request."""
+"""Agreement of the answers of two runs to the same requests, by token and by request.
+
+A near tie is a position at which the two likeliest tokens are closer than rounding can resolve.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ CHANCE = 1e-4
 
 
 class Block(NamedTuple):
-    """Consecutive token positions in all answers, up to each answer's first differing token."""
+    """Block of consecutive token positions in all answers, with counts of tokens."""
 
     first: int
     """First token position, from 1."""
@@ -28,11 +31,11 @@ class Block(NamedTuple):
     """Number of differing tokens."""
 
     compared: int
-    """Number of compared tokens, those after equal tokens only."""
+    """Number of compared tokens: only tokens whose predecessors all agree."""
 
     @property
     def surely(self) -> float:
-        """Lower bound of the share of differing tokens, at the probability CHANCE.
+        """Lower bound of the share of differing tokens, with error probability CHANCE.
 
         Source: Chernoff's bound on the tail of a binomial distribution, solved for the share.
         """
@@ -69,7 +72,7 @@ class Agreement(NamedTuple):
 
     @property
     def compared(self) -> int:
-        """Number of compared tokens, those after equal tokens only."""
+        """Number of compared tokens: only tokens whose predecessors all agree."""
         return sum(compared for _, compared in self.tokens.values())
 
     @property
@@ -80,13 +83,13 @@ class Agreement(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Share of differing tokens: of all, or the worst block's lower bound if that is more."""
+        """Share of differing tokens: over all blocks, or the worst block's lower bound if more."""
         worst = self.worst
         return max(self.overall, worst.surely if worst else 0.0)
 
     @property
     def worst(self) -> Block | None:
-        """Block of token positions with the largest lower bound of differing tokens, if any."""
+        """Block with the largest lower bound of its differing share; None if no token differs."""
         return max(self._blocks(), key=lambda block: block.surely, default=None)
 
     def _blocks(self) -> Iterator[Block]:
@@ -132,7 +135,7 @@ def agreement(baseline: Result, stack: Result) -> Agreement | None:
 def _near_ties(
     baseline: Result, before: Answers, stack: Result, after: Answers
 ) -> dict[int, set[int]]:
-    """Return the positions of near ties by request, as the run with the coarser dtype saw them.
+    """Return the positions of near ties by request, as stored by the run with the coarser dtype.
     Requests without token ids in both runs are left out."""
     kept = min(len(before.tokens), len(after.tokens))
     sides = ((baseline, before), (stack, after))
@@ -158,7 +161,7 @@ def _is_unexplained(places: Mapping[int, bool], near_ties: set[int] | None) -> b
 
 
 def _compared_requests(before: Answers, after: Answers) -> Iterator[dict[int, bool]]:
-    """Yield for each request that both runs answered whether its tokens differ, by position.
+    """Yield for each request of both runs a mapping: position to True if the tokens differ.
 
     If a run stored only a digest, the whole answer counts as one token.
     """
@@ -170,8 +173,8 @@ def _compared_requests(before: Answers, after: Answers) -> Iterator[dict[int, bo
 
 
 def _compared(one: Sequence[int], other: Sequence[int]) -> dict[int, bool]:
-    """Return whether two answers' tokens differ, by position, up to the first difference. The
-    positions that a shorter answer lacks count as different."""
+    """Return True by position if two answers' tokens differ, up to the first difference. Positions
+    that a shorter answer lacks count as different."""
     found = {}
     for place, (first, second) in enumerate(zip(one, other, strict=False)):
         found[place] = first != second

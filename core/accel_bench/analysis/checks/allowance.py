@@ -12,7 +12,7 @@ from accel_bench.analysis.wording import join_names, percent
 
 
 class Allowance(NamedTuple):
-    """Tolerance for the distance of two runs in their loss, update or output."""
+    """Tolerance for the distance of two runs in their loss, change of weights or output."""
 
     of: str
     tolerance: float
@@ -32,7 +32,7 @@ class Allowance(NamedTuple):
 
     @property
     def by_design(self) -> str:
-        """Reason why no declaration excuses a distance above the usual one; empty if one does."""
+        """Reason why a declaration cannot excuse a larger distance, or an empty text if it can."""
         if self.other_training or self.tolerance <= self.maximum:
             return self.other_training
         return f"{percent(self.maximum)} is the most that counts as the same training"
@@ -43,7 +43,7 @@ class Allowance(NamedTuple):
         return allowed_words(self.tolerance, self.plugins)
 
     def verdict(self, difference: float) -> Training:
-        """Return the verdict on a relative distance."""
+        """Return the verdict on a distance: `equivalent`, `different by design` or `different`."""
         if difference > self.tolerance:
             return "different"
         by_design = self.other_training or difference > self.usual
@@ -52,8 +52,8 @@ class Allowance(NamedTuple):
     def excuses(self, difference: float) -> bool:
         """Return whether a plugin's declaration excuses a distance above the usual tolerance.
 
-        For losses the declared tolerance must be excusable, since their distance alone shows
-        little.
+        For losses the declared tolerance itself must be within `maximum`, since their distance
+        alone shows little.
         """
         if self.other_training or not self.usual < difference <= self.tolerance:
             return False

@@ -21,16 +21,16 @@ CLOCK_TOLERANCE = 0.02
 """Relative disagreement allowed between the steps of a window and the wall clock around it."""
 
 CLOCK_SLACK_SECONDS = 0.05
-"""Absolute disagreement allowed beside CLOCK_TOLERANCE, for interruptions by the scheduler."""
+"""Disagreement in seconds that is always allowed, for interruptions by the scheduler."""
 
 PHASE_TOLERANCE = 0.05
 """Relative disagreement allowed between the sum of a step's phases and the step."""
 
 PHASE_SLACK_SECONDS = 0.002
-"""Absolute disagreement allowed beside PHASE_TOLERANCE, for an engine's work between phases."""
+"""Disagreement in seconds that is always allowed, for an engine's work between phases."""
 
 REPLICA_TOLERANCE = 0.01
-"""Distance of two replicas' weights, relative to their update, that rounding explains."""
+"""Largest distance of two replicas' weights, relative to their change, due to rounding."""
 
 
 class Broken(Frozen):
@@ -67,12 +67,12 @@ def disowning(result: Result, broken: Sequence[Broken] | None = None) -> tuple[s
 
 
 def with_audit(result: Result) -> Result:
-    """Return the result, degraded if it violates invariants, which become its reasons."""
+    """Return the result, marked `degraded` with a reason for each invariant that it violates."""
     return marked_degraded(result, audit(result))
 
 
 def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
-    """Return the result, degraded if `broken` holds invariants, which become its reasons."""
+    """Return the result, marked `degraded` with a reason for each invariant in `broken`."""
     if not broken:
         return result
     reasons = (f"self-audit, {one.invariant}: {one.figures}" for one in broken)
@@ -83,8 +83,8 @@ def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
 def sequence_length(result: Result) -> Iterator[str]:
     """Check that processed tokens per second x devices / samples per second = length.
 
-    It holds for samples of one length, which the data plugin reports in its evidence
-    (`constant_length`), unless a plugin that changes the batches contradicts; otherwise it is an
+    The equation holds if the data plugin reports samples of one length in its evidence
+    (`constant_length`) and no plugin that changes batches contradicts. Otherwise the length is an
     upper limit. Seconds and devices cancel, so tokens and samples are compared. A sample of several
     sequences, such as a pair of answers, has their total length (`sequences_per_sample`).
     """
@@ -162,7 +162,7 @@ def device_clock(result: Result) -> Iterator[str]:
 
 
 def parent_clock(result: Result) -> Iterator[str]:
-    """Check that each rank's window lies within the bounds that the parent process observed."""
+    """Check that each rank's window was as long as the parent process observed, within bounds."""
     seen = {one.rank: one for one in result.seen_windows}
     for name, rank in _named_ranks(result):
         if rank.rank not in seen or rank.window is None:
@@ -192,7 +192,7 @@ def left_out(result: Result) -> Iterator[str]:
 
 
 def pace(result: Result) -> Iterator[str]:
-    """Check that a training window's steps took as long as the steps before and after it."""
+    """Check that a training window's steps were not much faster than steps before or after it."""
     for name, rank in _named_ranks(result) if result.experiment.scenario.trains else ():
         if rank.window is not None and rank.window.samples:
             for figures in pace_figures(rank.window, rank.steps_after):
@@ -353,7 +353,7 @@ def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -
 
 
 def _largest(metrics: Sequence[Metric], figure: Figure, kind: str) -> float | None:
-    """Return the largest value of a memory figure over kinds of measurement; None if unknown."""
+    """Return the largest value of a memory figure, of any kind if `kind` is empty, or None."""
     values = [
         one.value
         for one in metrics

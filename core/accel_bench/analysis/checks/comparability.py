@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 """Settings and properties that must agree, by dotted key."""
 
 MACHINE = ("system", "processor")
-"""Properties of the machine that must agree beside those in an experiment's id."""
+"""Properties of the machine that must agree, in addition to an experiment's id."""
 
 ALWAYS_EFFECTIVE = (
     *("backend", "device", "float32_matmul_precision"),
@@ -156,8 +156,8 @@ def of_comparable(speed: Comparison, allowed: Comparability) -> Comparison:
 def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
     """Compare two experiments' settings, environments and machines, by at least one run of each.
 
-    Everything must be equal except what the stacks declare by their plugins and settings. The
-    version of a plugin that only one stack uses is declared by the use.
+    All values must be equal, except for differences that the stacks declare by their plugins and
+    settings. A stack that alone uses a plugin also declares the plugin's version.
     """
     plain = not any(run.experiment.stack.uses or run.experiment.stack.settings for run in (*a, *b))
     left, right = _facts(a, plain), _facts(b, plain)
@@ -181,7 +181,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
 def comparability_of_rounds(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparability:
-    """Compare the settings of rounds that both experiments completed; empty without any round."""
+    """Compare two experiments by their common rounds; without any, no difference is returned."""
     keys = sorted(set(baseline) & set(stack))
     if not keys:
         return Comparability()
@@ -189,7 +189,7 @@ def comparability_of_rounds(
 
 
 def _used_by_one(a: Stack, b: Stack) -> set[str]:
-    """Return the fingerprint keys of plugins that two stacks use with different options."""
+    """Return the fingerprint keys of plugins that a stack lacks or uses with other options."""
     texts = [{(use.use, canonical_json(use.options)) for use in stack.uses} for stack in (a, b)]
     return {f"environment.fingerprints.{name}" for name, _ in texts[0] ^ texts[1]}
 
@@ -211,7 +211,7 @@ def _within(key: str, whole: str) -> bool:
 
 
 def _facts(runs: Sequence[Result], plain: bool) -> Facts:
-    """Return an experiment's settings and properties by dotted key, as a list if runs disagree."""
+    """Return settings and properties by dotted key, with a list of values if runs disagree."""
     values: dict[str, dict[str, Any]] = {}
     for run in runs:
         for key, value in _facts_of(run, plain):
@@ -226,7 +226,8 @@ def _facts(runs: Sequence[Result], plain: bool) -> Facts:
 
 
 def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a run; all effective settings if both stacks are plain."""
+    """Yield dotted keys and values of a run. `plain` (no stack changes anything) adds effective
+    settings."""
     for key, value in run.experiment.identity.items():
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)
@@ -245,7 +246,7 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of an environment, with plugins by name."""
+    """Yield dotted keys and values of an environment, with a key for each plugin's version."""
     for key, value in environment.items():
         if key != "plugins":
             yield from dotted({f"environment.{key}": value})

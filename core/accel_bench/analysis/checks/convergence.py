@@ -19,7 +19,7 @@ from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
 SMOOTHING_STEPS = 5
-"""Width in steps of the centred moving mean; less at the ends of a curve."""
+"""Width in steps of the centered moving mean, which is narrower at the ends of a curve."""
 
 MINIMUM_STEPS = 3
 """Minimum number of steps for a fitted line and its residuals."""
@@ -57,12 +57,12 @@ class LossComparison(Frozen):
 
     @property
     def loss_word(self) -> str:
-        """Verdict on the loss in words for people."""
+        """Verdict on the loss in words, such as `within what NAME declares`."""
         return training_word(self.loss_verdict, self.loss_tolerance_by)
 
     @property
     def loss_allowance(self) -> str:
-        """Declared tolerance that made the verdict `equivalent`, with its plugins; else empty."""
+        """Text on the declared tolerance behind the verdict `equivalent`; else an empty text."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
         allowed = allowed_words(self.loss_tolerance or 0.0, self.loss_tolerance_by)
@@ -70,7 +70,7 @@ class LossComparison(Frozen):
 
 
 class Movement(NamedTuple):
-    """The change of a loss curve from its first step to its last, relative to its mean."""
+    """Change of a loss curve from its first step to its last, relative to its mean."""
 
     size: float
     """Absolute relative change; 0 for a curve with mean 0."""
@@ -85,7 +85,7 @@ class Movement(NamedTuple):
 def movement(losses: Sequence[float]) -> Movement:
     """Return the movement of a curve of finite losses, by a fitted line.
 
-    The movement is the line's change from the first step to the last; the standard error of the
+    The movement is the line's change from the first step to the last. The standard error of the
     slope gives its 95 % t interval. Two steps show no movement. A movement of `detectable` is seen
     in 80 % of cases.
     """
@@ -111,7 +111,7 @@ def movement(losses: Sequence[float]) -> Movement:
 def compare_losses(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> LossComparison:
-    """Compare the loss curves of completed runs of the same round; the worst round decides."""
+    """Compare the loss curves of two stacks in each round, and return the worst comparison."""
     keys = sorted(set(baseline) & set(stack))
     speeds = [(_completed_throughput(baseline[k]), _completed_throughput(stack[k])) for k in keys]
     known = [before for before, _ in speeds if before]
@@ -136,13 +136,13 @@ def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> flo
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
-    """Return the centred moving mean over 5 steps, of fewer at the ends."""
+    """Return the centered moving mean over 5 steps, or over fewer at the ends."""
     reach = SMOOTHING_STEPS // 2
     return [fmean(losses[max(0, i - reach) : i + reach + 1]) for i in range(len(losses))]
 
 
 def finite(losses: Sequence[float | None]) -> list[float]:
-    """Return the losses up to the first missing or infinite one."""
+    """Return the losses before the first loss that is missing or not finite."""
     return list(takewhile(math.isfinite, (math.nan if x is None else x for x in losses)))
 
 
@@ -151,7 +151,7 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 
 def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThroughput:
-    """Return a run with further losses from a round that took more steps on the same data."""
+    """Return a run's throughput, with losses of later steps added from the longest of `others`."""
     own, longest = len(run.losses), max(others, key=lambda one: len(one.losses))
     return replace(
         run,
@@ -210,7 +210,7 @@ def _compare_round(
 
 
 def _hardly_moved(moved: Movement, tolerance: float) -> str:
-    """Return why a distance within the tolerance is inconclusive: the loss hardly moved."""
+    """Return the reason why a small distance is inconclusive: the loss itself hardly changed."""
     if math.isinf(moved.detectable):
         return f"it takes {MINIMUM_STEPS} steps or more to see whether the loss moves"
     seen = f"the loss moved by {percent(moved.size)} in all"

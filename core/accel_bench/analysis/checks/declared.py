@@ -23,7 +23,7 @@ OTHER_TRAINING = (
     "train.max_grad_norm",
     "train.seed",
 )
-"""Settings whose difference means another training, whatever a plugin's tolerance is.
+"""Settings whose difference changes the training, whatever tolerance a plugin declares.
 
 All options of the adapter and of the data belong to them, except `SAME_TRAINING`.
 """
@@ -42,7 +42,7 @@ def in_letters(runs: Iterable[Result]) -> bool:
 
 
 def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, float]:
-    """Return the tolerances declared by plugins in which two runs differ, by the plugin's name.
+    """Return the tolerances of the `loss`, `update` or `output` (`of`), by name of the plugin.
 
     Plugins that both runs use with the same options are left out.
     """
@@ -53,13 +53,13 @@ def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, f
 
 
 def _of_one_side(of: str, run: Result, other: Result) -> dict[str, float]:
-    """Return the tolerances declared by plugins that only `run` uses, by the plugin's name."""
+    """Return the tolerances of `of` (such as `loss`) by plugin, for plugins of `run` alone."""
     alone = plugins_of_one_side(run, other) | {OF_EARLIER_ROWS}
     return {name: value for name, value in _tolerances(of, run).items() if name in alone}
 
 
 def _tolerances(of: str, run: Result) -> Mapping[str, float]:
-    """Return the tolerances declared by a run's plugins; none of an output stored as letters."""
+    """Return the tolerances of `of` (such as `loss`) by plugin; empty for output in letters."""
     if of == "loss":
         earlier = {} if run.loss_tolerance is None else {OF_EARLIER_ROWS: run.loss_tolerance}
         return run.loss_tolerances or earlier
@@ -69,12 +69,12 @@ def _tolerances(of: str, run: Result) -> Mapping[str, float]:
 
 
 def plugins_of_one_side(run: Result, other: Result) -> set[str]:
-    """Return the names of the plugins that `run` uses and `other` does not use alike."""
+    """Return the names of `run`'s plugins that `other` lacks or uses with other options."""
     return {name for name, _ in _uses(run) - _uses(other)}
 
 
 def other_optimizers(baseline: Result, stack: Result) -> list[str]:
-    """Return the plugins of one side only that declare another optimizer."""
+    """Return the plugins that only one run uses and that declare a different optimizer."""
     pairs = ((baseline, stack), (stack, baseline))
     return [
         name
@@ -92,7 +92,7 @@ def _uses(run: Result) -> set[tuple[str, str]]:
 
 
 def other_training(baseline: Result, stack: Result) -> str:
-    """Return the first setting that means another training, with both values; empty without one."""
+    """Return a text on the first setting that changes the training, with both values, if any."""
     old, new = (_training(run.experiment.scenario) for run in (baseline, stack))
     for key in (*old, *new):
         if old.get(key) != new.get(key):

@@ -1,4 +1,8 @@
-"""Distance between two runs' changes of weights: exact if stored, else estimated by sketches."""
+"""Distance between two runs' changes of weights: exact if stored, else estimated by sketches.
+
+A sketch of a tensor is a list of sums of its elements with random signs. The sum of its squares
+estimates the tensor's squared L2 norm.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class Distance(NamedTuple):
 
     @property
     def cosine(self) -> float | None:
-        """Cosine between the two changes, by the law of cosines; None if the stack has none."""
+        """Cosine between the two changes, or None if the stack changed no weight."""
         if not self.stack:
             return None
         product = (self.baseline**2 + self.stack**2 - self.apart**2) / 2
@@ -55,7 +59,7 @@ class Distance(NamedTuple):
 def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | None:
     """Return the exact L2 norms of the differences between two runs' changes, by tensor.
 
-    None if their stored updates were not compared.
+    Return None if the stored changes of weights were not compared.
     """
     ids = baseline.run_id, stack.run_id
     found = stack.update_distances.get(ids[0]) or baseline.update_distances.get(ids[1])
@@ -127,7 +131,7 @@ class Changes(NamedTuple):
         return self._replace(baseline=of(self.baseline), stack=of(self.stack))
 
     def is_negligible(self, whole: Changes) -> bool:
-        """Return whether the baseline's change of these tensors is rounding beside `whole`."""
+        """Return whether the baseline hardly changed these tensors, compared with `whole`."""
         largest = max((_change(one) for one in whole.baseline.tensors.values()), default=0.0)
         return all(_change(one) <= NEGLIGIBLE * largest for one in self.baseline.tensors.values())
 

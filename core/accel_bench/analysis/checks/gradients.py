@@ -22,9 +22,9 @@ NEGLIGIBLE = 1e-4
 def gradient_reasons(
     baseline: Mapping[RoundKey, Result], runs: Mapping[RoundKey, Result]
 ) -> tuple[str, ...]:
-    """Return differences between a stack's first gradients and the baseline's, in sentences.
+    """Return sentences on differences between a stack's first gradients and the baseline's, if any.
 
-    Runs of the same round are compared, since they see the same first batch. Empty without any.
+    Runs of the same round are compared, since they see the same first batch.
     """
     different: dict[str, tuple[float, float]] = {}
     compared: set[str] = set()
@@ -49,7 +49,7 @@ def gradient_reasons(
 
 
 def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return differences of the first gradients if both runs compute exactly, without rounding.
+    """Return sentences on different first gradients, if both runs do the same exact computation.
 
     An optimizer such as AdamW divides by the gradient's size, which hides a constant factor of the
     loss, such as a missing alpha / r, from the update.
@@ -67,8 +67,8 @@ def different_norms(
 ) -> dict[str, tuple[float, float]]:
     """Return the norms of stack and baseline by tensor, for tensors whose norms differ.
 
-    Norms differ if only one is zero, or by more than `factor`, for tensors of single experts by
-    more than `of_expert`. Norms that are rounding beside their run's largest count as zero.
+    Norms differ if only one is zero, or if their ratio exceeds `factor` (`of_expert` for tensors of
+    a single expert). Norms that are tiny relative to their run's largest norm count as zero.
     """
     ours, theirs = _without_negligible(stack), _without_negligible(baseline)
     pairs = {name: (ours[name], theirs[name]) for name in theirs if name in ours}
@@ -80,7 +80,7 @@ def different_norms(
 
 
 def _of_one_side(pair: Pair) -> Iterator[str]:
-    """Yield the tensors that only one of two runs trains."""
+    """Yield a clause for each of two runs that alone trains more tensors than a rule allows."""
     base, ours = map(gradient_norms, pair)
     if not (base and ours):
         return

@@ -29,7 +29,7 @@ MINIMUM_RUNS = 3
 """Minimum number of a session's runs for a meaningful median."""
 
 LOADS = {"stolen": ("the hypervisor took", 0.02), "others": ("other work took", 0.10)}
-"""Kinds of host load in words, and their excess over the session's median that is reported.
+"""Words for each kind of host load, and its least excess over the median that is reported.
 
 A median above the same fraction is reported too. Daemons of an idle machine stay far below it.
 """
@@ -58,7 +58,7 @@ def concerns_work(reason: str) -> bool:
 def device_reasons(
     before: MachineState | None, after: MachineState | None, ranks: Iterable[RankResult]
 ) -> tuple[str, ...]:
-    """Return why devices degrade a run, by their states before and after; empty without GPUs."""
+    """Return the reasons why GPUs degrade a run, from their states before and after it."""
     devices = [rank.device for rank in ranks if rank.device and rank.device.type == "cuda"]
     uuids = dict.fromkeys(device.uuid for device in devices)
     reasons = [reason for uuid in uuids for reason in _device_reasons(before, after, uuid)]
@@ -98,8 +98,8 @@ def load_of(result: Result) -> Load | None:
 def of_same_load(
     speed: Comparison, baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparison:
-    """Return a comparison, `inconclusive` instead of `better` if other programs used the CPUs much
-    more beside one of the two stacks.
+    """Return the comparison, `inconclusive` instead of `better` if other programs used the CPUs
+    much more during the runs of one of the two stacks.
 
     Runs that answer requests are left out, since their server can be such a program.
     """
@@ -151,7 +151,7 @@ def _levels(loads: Sequence[Load], kind: str) -> Iterator[str]:
 
 
 def _notes(runs: Sequence[tuple[str, Load]], kind: str) -> Iterator[str]:
-    """Yield a message for each session's runs with an outlying load of one kind."""
+    """Yield a message on the runs of one session with an outlying load of one kind, if any."""
     loads = [(name, getattr(load, kind)) for name, load in runs]
     known = [(name, load) for name, load in loads if load is not None]
     if len(known) < MINIMUM_RUNS:
@@ -190,7 +190,7 @@ def _device_reasons(
 
 
 def _increases(before: GPUState, after: GPUState, seconds: float) -> Iterator[str]:
-    """Yield increases of a device's error and throttling counters between two readings."""
+    """Yield a reason for each of a device's error counters that increased between two readings."""
     if before.ecc_uncorrected is not None and after.ecc_uncorrected is not None:
         errors = after.ecc_uncorrected - before.ecc_uncorrected
         if errors > 0:

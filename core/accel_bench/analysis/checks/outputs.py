@@ -57,7 +57,7 @@ class OutputComparison(Frozen):
 
 
 def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
-    """Compare the answers of paired runs of at least one round; the worst round decides."""
+    """Compare the answers of at least one pair of runs, and return the worst comparison."""
     asked = {key for before, after in pairs for key in _other_requests(before, after)}
     if asked:
         reason = f"other requests were answered: {', '.join(sorted(asked))} differs"
@@ -111,13 +111,13 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
 
 
 def _count_unexplained(agreed: Agreement, pair: Pair) -> int:
-    """Return the number of requests whose difference no rounding explains, 0 up to a limit."""
+    """Return the number of answers that rounding does not explain, or 0 up to the rule's limit."""
     allowed = limit_of("wrong requests", pair)
     return agreed.unexplained if agreed.unexplained > allowed else 0
 
 
 def _unknown_near_ties(rounds: Sequence[Agreement]) -> str:
-    """Return a clause on differing answers whose near ties are unknown; empty without any."""
+    """Return a clause on differing answers whose near ties are unknown, or an empty text."""
     untold = sum(one.untold for one in rounds)
     if not untold:
         return ""

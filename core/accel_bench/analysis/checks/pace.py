@@ -1,4 +1,7 @@
-"""Check that the steps of a window were as slow as the steps around it, so computed within it."""
+"""Check that the steps of a window were not much faster than the steps before and after it.
+
+Much faster steps must have been computed outside of the window.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from statistics import median
 from accel_bench.result import Sample, Window
 
 MOST_FASTER = 3.0
-"""Largest ratio of the fastest step around a window to the window's median step."""
+"""Largest allowed ratio of the fastest step around a window to the window's median step."""
 
 STEADY_STEPS = 5
 """Minimum number of warm-up steps for the check, without the first; few steps may all compile."""
 
 
 def pace_figures(window: Window, after: Sequence[Sample]) -> Iterator[str]:
-    """Yield a message if a window was too fast beside its warm-up or the steps after it."""
+    """Yield a message if a window was too fast compared with its warm-up or with later steps."""
     warm = window.warmup[1:]
     if len(warm) >= STEADY_STEPS:
         yield from too_fast(window.samples, warm, "of the warm-up")
@@ -32,8 +35,8 @@ def seconds_per_token(sample: Sample) -> float:
 def too_fast(
     window: Sequence[Sample], others: Sequence[Sample], which: str = "after the window"
 ) -> Iterator[str]:
-    """Yield a message if the window's median step was too fast beside the fastest of others, both
-    per step and per token."""
+    """Yield a message if the window's median step was much faster than the fastest of `others`,
+    both per step and per token."""
     usual = median(sample.seconds for sample in window)
     pace = median(seconds_per_token(sample) for sample in window)
     if min(_smaller_ratio(one, usual, pace) for one in others) > MOST_FASTER:
@@ -45,6 +48,6 @@ def too_fast(
 
 
 def _smaller_ratio(sample: Sample, usual: float, pace: float) -> float:
-    """Return the smaller ratio of a step's seconds to usual ones: per step, or per token."""
+    """Return the smaller of a step's ratios to `usual` (seconds) and `pace` (seconds per token)."""
     ratios = ((sample.seconds, usual), (seconds_per_token(sample), pace))
     return min(seconds / other if other else math.inf for seconds, other in ratios)

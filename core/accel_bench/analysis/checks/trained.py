@@ -26,8 +26,8 @@ RATE_TOLERANCE = 1e-5
 def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     """Return undeclared differences between a stack's training and its baseline's, as clauses.
 
-    Empty if they agree, or if the stacks declare the difference by options of the adapter or
-    settings of the model. Figures that one of the two did not store are left out.
+    Differences that the stacks declare, by options of the adapter or settings of the model, are
+    left out. So are figures that one of the two runs did not store.
     """
     if not (baseline.ranks and stack.ranks):
         return ()
@@ -41,7 +41,7 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
-    """Return the declared differences of the optimizer, with the declaring plugin; else empty."""
+    """Return a text on the optimizer's differences and the plugins that declare them, if any."""
     names = other_optimizers(baseline, stack)
     found = list(optimizer_differences((baseline, stack))) if names else []
     return f"{'; '.join(found)}, as {join_names(names)} declares" if found else ""
@@ -70,7 +70,7 @@ def optimizer_differences(pair: Pair) -> Iterator[str]:
 
 
 def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return a sentence for each token count that differs over all common steps, or most in one.
+    """Return a sentence for each token count that differs, over all common steps or in one step.
 
     Runs of one round take the same samples in each step, unless other data or batches are declared.
     """
@@ -112,7 +112,7 @@ def _weights(pair: Pair) -> Iterator[str]:
 def _flops(pair: Pair) -> Iterator[str]:
     """Yield a clause if FLOPs of the forward pass and of weight gradients differ.
 
-    FLOPs of input gradients are left out, since checkpointing may compute those of the first layer.
+    FLOPs of input gradients are left out, since checkpointing may add them for the first layer.
     """
     before, after = (run.ranks[0].workload for run in pair)
     if before is None or after is None:
@@ -149,7 +149,7 @@ def _rates(pair: Pair) -> Iterator[str]:
 
 
 def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
-    """Return whether two counts of tensors by value agree; by values alone if totals differ."""
+    """Return whether counts of tensors by value are equal; only the values if totals differ."""
     alike = sum(old.values()) == sum(new.values())
     return old == new if alike else old.keys() == new.keys()
 

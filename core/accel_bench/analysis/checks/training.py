@@ -1,4 +1,7 @@
-"""Comparison of a stack's training with the baseline's, by losses and changes of the weights."""
+"""Comparison of a stack's training with the baseline's, by losses and updates.
+
+An update is the change of all trained weights from before the first step to the window's end.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from accel_bench.result import Result
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
-    """Compare losses and updates of completed runs of the same round; the worst round decides."""
+    """Return the worst round's comparison of two stacks' losses and updates (or outputs)."""
     pairs = [
         (baseline[key], stack[key])
         for key in sorted(set(baseline) & set(stack))
@@ -58,7 +61,7 @@ def compare_training(
 
 
 def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
-    """Compare the updates of one round; without a reason if neither run stored one."""
+    """Compare the updates of one round. If only one run stored its update, the reason says so."""
     baseline, stack = (run.ranks[0].update if run.ranks else None for run in pair)
     if baseline is None or stack is None:
         missing = "" if baseline is stack else "one of the two did not store its update"
@@ -103,8 +106,8 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
 
 
 def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> Training:
-    """Return the verdict on a distance; `wrong` names tensors or parts that differ at any distance,
-    `excuse` is an explanation other than another training."""
+    """Return the verdict on a distance. Any tensors or parts in `wrong` make it `different`, and an
+    `excuse` makes a large distance `inconclusive`."""
     verdict = allowed.verdict(whole.relative)
     if wrong and not allowed.other_training:
         return "different"
@@ -112,14 +115,14 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
 
 
 def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
-    """Return the explanation of an update's size, or of its distance; empty without one."""
+    """Return the reason why two updates' sizes differ, or an empty text if it is unknown."""
     beyond = difference - allowed
     steps = explanation("explained size a step", beyond - left_out_share(pair), pair)
     return steps or explanation("explained size", difference if beyond > 0 else 0.0, pair)
 
 
 def _explained_mixture(changes: Changes, pair: Pair) -> str:
-    """Return the explanation of the distance between two mixtures of experts of equal size."""
+    """Return the reason why updates of a mixture of experts differ in all but size, if known."""
     words = explanation("explained mixture", changes.distance.relative, pair)
     return "" if words and _size_gap(changes, limit_of("size of a mixture", pair), pair) else words
 
@@ -159,7 +162,7 @@ def _size_gap(changes: Changes, limit: float, pair: Pair) -> str:
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
-    """Return the difference between two updates in words."""
+    """Return words on how two updates differ: unmoved tensors, distance, size and cosine."""
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:

@@ -1,4 +1,4 @@
-"""Verdicts on a stack's training beside the baseline's, and their consequences for the speed."""
+"""Verdicts on a stack's training relative to the baseline's, and what they mean for the speed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     """Verdict on the change of the weights from before the first step to the window's end."""
 
     update_difference: float | None = None
-    """L2 norm of the difference of two updates over that of the baseline's; 0.1 is 10 %.
+    """L2 norm of the difference of two updates over the baseline's norm; 0.1 is 10 %.
 
     Norms are over all trained tensors, in the worst round.
     """
@@ -48,7 +48,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     standard error is 25 %."""
 
     update_norm_ratio: float | None = None
-    """L2 norm of the stack's update over that of the baseline's."""
+    """L2 norm of the stack's update over the norm of the baseline's update."""
 
     update_cosine: float | None = None
     """Cosine of the angle between the two updates."""
@@ -70,12 +70,12 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def update_word(self) -> str:
-        """Verdict on the update in words for people."""
+        """Verdict on the update in words, such as `within what NAME declares`."""
         return training_word(self.update_verdict, self.update_tolerance_by)
 
     @property
     def judged(self) -> tuple[Judged, ...]:
-        """Verdicts on loss, update and output."""
+        """Verdicts on loss, update and output, each with its reason."""
         loss, update = f"its loss differs {self.loss_reason}", self.update_reason
         return (
             Judged(self.loss_verdict, self.loss_excused, self.loss_tolerance_by, loss),
@@ -100,7 +100,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdict in words, with its reason or declared tolerance, by the compared figure."""
+        """Verdicts in words, each with a reason or declared tolerance, by the compared figure."""
         if self.generated:
             return {"output": (self.output_word, self.output_reason)}
         return {
@@ -121,8 +121,8 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def untested(self) -> str:
-        """Reason why equal work was not shown, a missing update or output; empty if it was, or if
-        neither run stored an update."""
+        """Reason why the update or output has no verdict; empty with a verdict, or if neither run
+        stored an update."""
         if self.generated:
             return self.output_reason if self.output_verdict == "not tested" else ""
         return self.update_reason if self.update_verdict == "not tested" else ""
@@ -161,19 +161,19 @@ class StackComparison(TrainingComparison, Comparison):
 
     @property
     def speed(self) -> Comparison:
-        """Comparison of the speeds alone."""
+        """Comparison of the speeds alone, without the training."""
         return Comparison(**{name: getattr(self, name) for name in Comparison.model_fields})
 
     @property
     def verdict_word(self) -> str:
-        """Verdict on the speed in words for people; `different output` for other answers."""
+        """Verdict on the speed in words; `different output` in place of `different training`."""
         word = super().verdict_word
         return word.replace("training", "output") if self.generated else word
 
 
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
-    """Return a comparison of speeds with the verdict on the training: `better` gets the reason why
-    the training differs, or loses its verdict if a missing update leaves that open."""
+    """Return a comparison of speeds with the verdict on the training. A verdict `better` gets the
+    difference in training as its reason, or is removed if the training was not tested."""
     changes: dict[str, str] = {"training": training.training_verdict}
     if speed.verdict == "better" and (different := training.training_difference):
         changes["verdict_reason"] = different
@@ -188,7 +188,7 @@ def training_not_compared(reason: str) -> TrainingComparison:
 
 
 def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
-    """Return why the training is not shown to equal the baseline's; empty if it is."""
+    """Return the reason why equal training is not proven, or an empty text if it is proven."""
     if different := training.not_the_same:
         return different
     if training.untested:

@@ -26,7 +26,7 @@ Pair: TypeAlias = tuple[Result, Result]
 HALF = frozenset({"bfloat16", "float16"})
 
 ROUNDING = 5e-3
-"""Largest declared tolerance of the loss by which a plugin counts as rounding only."""
+"""Largest declared tolerance of the loss at which a plugin counts as rounding only."""
 
 
 def _always(pair: Pair) -> bool:
@@ -43,7 +43,7 @@ def _in_16_bits(pair: Pair) -> bool:
 
 
 def _rounds(pair: Pair) -> bool:
-    """Return whether a run computes or stores trained weights in 16 bits."""
+    """Return whether one of two runs computes or stores trained weights in 16 bits."""
     ranks = [rank for run in pair for rank in run.ranks[:1]]
     stored = any(HALF & set(rank.effective.trained_dtypes) for rank in ranks)
     return stored or any(run.experiment.scenario.compute_dtype in HALF for run in pair)
@@ -70,9 +70,9 @@ def _samples(pair: Pair) -> str:
 
 
 def _draws(pair: Pair) -> str:
-    """Return a clause on random draws in both runs; empty if one has none.
+    """Return a clause on random draws in both runs, or an empty text if one draws nothing.
 
-    All draw from one seed, but kernels, batches and paddings change the order of the draws.
+    Both draw from one seed, but kernels, batches and paddings change the order of the draws.
     """
     drawn = [run.ranks[0].effective.drawn for run in pair if run.ranks]
     if len(drawn) < len(pair) or not all(drawn):
@@ -84,7 +84,7 @@ def _draws(pair: Pair) -> str:
 
 
 def left_out_share(pair: Pair) -> float:
-    """Return the share of steps that a gradient scaler skipped in one of two runs only.
+    """Return the difference in optimizer steps due to gradient scalers, as a share of the steps.
 
     A run is invalid if it skips more steps than the scaler's scale explains.
     """
@@ -93,8 +93,7 @@ def left_out_share(pair: Pair) -> float:
 
 
 def _scaled_steps(pair: Pair) -> list[int]:
-    """Return the optimizer steps of both runs under a gradient scaler; empty unless both use
-    one."""
+    """Return the optimizer steps of two runs; empty unless both use a gradient scaler."""
     counts = [
         progress.counted_steps
         for run in pair
@@ -113,7 +112,7 @@ def _leaves_out_steps(pair: Pair) -> str:
 
 
 def _has_parts(pair: Pair) -> bool:
-    """Return whether both train a mixture of experts alike, as far as plugins declare."""
+    """Return whether two runs train a mixture of experts alike, as their declarations say."""
     mixture = any(rank.effective.experts for run in pair for rank in run.ranks[:1])
     declared = max(declared_tolerances("update", *pair).values(), default=0.0)
     excused = declared <= limit_of("declared update", pair)
@@ -129,7 +128,7 @@ def _draws_in_parts(pair: Pair) -> bool:
 
 
 def _is_undeclared(pair: Pair) -> bool:
-    """Return whether both train a mixture of experts alike, without a declared tolerance."""
+    """Return whether two runs train a mixture of experts alike and declare no tolerance."""
     return _has_parts(pair) and not declared_tolerances("update", *pair)
 
 
@@ -154,7 +153,7 @@ def _approximates(pair: Pair) -> bool:
 
 
 def computes_exactly(pair: Pair) -> bool:
-    """Return whether both do the same work in float32 without random draws, as far as stored."""
+    """Return whether two runs are known to do the same work in float32 without random draws."""
     declared = _is_other_work(pair) or declared_tolerances("loss", *pair)
     return not declared and all(map(_is_exact, pair))
 
@@ -168,7 +167,7 @@ def _is_exact(run: Result) -> bool:
 
 
 def _declares_model(pair: Pair) -> bool:
-    """Return whether adapter options or model settings of the two declare another training."""
+    """Return whether two runs differ in their adapter or model settings, so train differently."""
     works = [run.experiment.scenario for run in pair]
     before, after = (
         (one.adapter, one.model.id, one.model.overrides, one.model.revision) for one in works
@@ -181,7 +180,7 @@ def _declares_optimizer(pair: Pair) -> bool:
 
 
 def _trains_as_many(pair: Pair) -> bool:
-    """Return whether both train the same number of weights, under any names."""
+    """Return whether two runs train the same number of weights, whatever the tensors' names."""
     ranks = [run.ranks[:1] for run in pair]
     before, after = (sum(sum(one.effective.trained_dtypes.values()) for one in r) for r in ranks)
     return before == after
@@ -263,8 +262,8 @@ RULES = (
 )
 """All limits on figures of two runs: relative differences, but factors for norms.
 
-The first rule of a figure that holds decides. A task's sensitivities multiply what plugins declare
-before a run (`plugins/active.py`).
+The first rule of a figure whose condition holds decides. A task's sensitivities multiply the
+tolerances that plugins declare, before a run (`plugins/active.py`).
 """
 
 
@@ -274,7 +273,7 @@ def limit_of(figure: str, pair: Pair) -> float:
 
 
 def explanation(figure: str, value: float, pair: Pair) -> str:
-    """Return the explanation of a figure's value of two runs; empty if no rule explains it."""
+    """Return the text by which a rule explains a figure's value, or an empty text without one."""
     near = (rule for rule in _rules(figure) if value <= rule.limit)
     return next((str(words) for rule in near if (words := rule.holds(pair))), "")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from accel_bench.result import Metric, RankResult, Result, Sample
 
 CORE = "evaluate"
-"""Name of a scenario's section, which stands for the plugin of held-out losses."""
+"""Name of a scenario's section, used as the plugin's name in metrics of held-out losses."""
 
 
 class Reached(NamedTuple):
@@ -32,7 +32,7 @@ def training_curve(run: Result) -> list[Reached]:
     """Return the curve of the training loss, with a point for each step.
 
     Steps of warm-up, discarded windows and the learning curve are included. The curve ends before a
-    step that was not stored; empty if a rank has no window.
+    step that was not stored, and it is empty if a rank has no window.
     """
     if any(rank.window is None for rank in run.ranks):
         return []
@@ -64,7 +64,7 @@ def validation_curve(run: Result) -> list[Reached]:
 
 
 def learning_metrics(run: Result) -> Iterator[Metric]:
-    """Yield the held-out losses before training and after the last evaluation, if any.
+    """Yield metrics of the held-out loss before training and at the last evaluation, if any.
 
     Their better direction is `neither`, since rounds of one seed share their losses.
     """
@@ -88,6 +88,6 @@ def _steps_of(rank: RankResult) -> Mapping[int, Sample]:
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
-    """Return the sum over ranks; None if a part is missing."""
+    """Return the sum of the ranks' losses; None if a part is missing."""
     known = [part for part in parts if part is not None]
     return math.fsum(known) if known and len(known) == len(parts) else None

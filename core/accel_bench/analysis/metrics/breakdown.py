@@ -1,4 +1,4 @@
-"""Parts of a run's time: start-up, phases of a step, and reading the update."""
+"""Parts of a run's time: start-up, phases of a step, and reading the change of weights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STAGES = {
     "build": "build_seconds",
     "warm-up": "warmup_seconds",
 }
-"""Stages of a worker in order, with the figure of each."""
+"""Stages of a worker in order, each with the name of the figure for its seconds."""
 
 
 BYTES_OF_A_SUM = 8
-"""Bytes of a sketch's sum, a float64."""
+"""Bytes of each sum in the sketch of a tensor, a float64."""
 
 
 class StartUp(Frozen):
@@ -57,7 +57,7 @@ class Phases(Frozen):
     """Seconds of a step by phase, of the slowest rank: medians over runs."""
 
     step_seconds: float
-    """Seconds of the whole split step, taken after the window."""
+    """Seconds of a whole step that is split into phases, taken after the window."""
 
     to_window: float | None = None
     """Ratio of the split step to the window's median step; the split is flagged if it is 5 % away
@@ -89,7 +89,7 @@ class TimeChange(Frozen):
     """Lower end of the 95 % interval of the change over rounds; null with fewer than two."""
 
     high: float | None
-    """Upper end of that interval; null with fewer than two rounds."""
+    """Upper end of the 95 % interval of the change; null with fewer than two rounds."""
 
     @classmethod
     def over(cls, *pairs: tuple[float, float]) -> TimeChange:
@@ -130,7 +130,7 @@ class UpdateCost(Frozen):
 
 
 def start_up(runs: Iterable[Result]) -> StartUp | None:
-    """Return each figure's median over runs; None without a run."""
+    """Return the start-up seconds by stage, as medians over runs; None without a run."""
     figures = [_start_up(run) for run in runs]
     if not figures:
         return None
@@ -140,7 +140,7 @@ def start_up(runs: Iterable[Result]) -> StartUp | None:
 
 
 def phases(runs: Sequence[Result]) -> Phases | None:
-    """Return each phase's median over runs; None if no engine marked any."""
+    """Return a step's seconds by phase, as medians over runs; None if no engine marked phases."""
     ranks = [rank for run in runs if (rank := _slowest(run)) is not None]
     splits = [rank.phases for rank in ranks if rank.phases is not None]
     if not splits:
@@ -154,7 +154,7 @@ def phases(runs: Sequence[Result]) -> Phases | None:
 
 
 def _start_up(run: Result) -> dict[str, float]:
-    """Return the figures of one run, each from the slowest rank."""
+    """Return the start-up seconds of one run by name, each from the slowest rank."""
     longest: dict[str, float] = {}
     for rank in run.ranks:
         for name, seconds in _of_rank(rank).items():
@@ -163,7 +163,7 @@ def _start_up(run: Result) -> dict[str, float]:
 
 
 def _of_rank(rank: RankResult) -> dict[str, float]:
-    """Return the seconds between the ends of consecutive stages, and of the first step."""
+    """Return a rank's seconds by name: of each stage, of the first step, and of compilation."""
     starts = [0.0, *(stage.seconds for stage in rank.stages)]
     figures = {
         STAGES[stage.name]: stage.seconds - start
@@ -179,7 +179,7 @@ def _of_rank(rank: RankResult) -> dict[str, float]:
 
 
 def _slowest(run: Result) -> RankResult | None:
-    """Return the rank with the slowest split step; None if any rank has none."""
+    """Return the rank with the slowest split step; None if a rank split no step into phases."""
     splits = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
     if not splits or len(splits) < len(run.ranks):
         return None

@@ -1,4 +1,4 @@
-"""Price of a machine's hour, and the number of machines that hold so many devices."""
+"""Price of a machine per hour, and the number of machines needed for a number of devices."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class HourlyRate(Frozen):
 
     @property
     def warning(self) -> str:
-        """Warning of an old price, with the source of newer ones; empty for any other."""
+        """Warning of an old price, with the source of newer prices; empty for a recent price."""
         return (
             f"warning: the price is {count(self.age_days or 0, 'day')} old ({self.date}); "
             "`accel-bench catalog prices import` brings newer ones, --price gives one"
@@ -66,9 +66,9 @@ class HourlyRate(Frozen):
 
 
 def instances_needed(devices: int, nodes: int, devices_per_instance: int | None) -> int:
-    """Return the number of machines that hold so many devices, idle ones included.
+    """Return the number of machines that hold the given devices; some devices may stay idle.
 
-    Without a number of devices per machine, it is one machine per node.
+    If the number of devices per machine is unknown, each node counts as one machine.
     """
     if devices_per_instance is None:
         return nodes

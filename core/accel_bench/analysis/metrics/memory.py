@@ -13,10 +13,10 @@ from accel_bench.machine.process_memory import Stage
 from accel_bench.result import Figure, RankResult, Result
 
 STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"))
-"""Stages before training, with the mark that ends each."""
+"""Stages before training, each with the name of the reading (mark) at its end."""
 
 BESIDE_TRAINING = {"evaluate": "evaluate", "predict": "predict", "learning": "learn"}
-"""Marks that end stages other than `train`, with the stages' names."""
+"""Names of the marks that end stages other than `train`, with the stages' names."""
 
 
 class StageMemory(Frozen):
@@ -31,10 +31,10 @@ class StageMemory(Frozen):
     on a CPU."""
 
     delta_bytes: int
-    """Bytes at the end of the stage minus those at its beginning."""
+    """Bytes at the end of the stage minus the bytes at its beginning."""
 
     peaked_delta_bytes: int | None
-    """Bytes that were used temporarily, above those at the end; null without a known peak."""
+    """Bytes that were used temporarily, above the final bytes; null without a known peak."""
 
 
 class MemoryFigure(Frozen):
@@ -63,7 +63,7 @@ class MemoryFigures(Frozen):
     """Memory of tensors on a GPU."""
 
     reserved: MemoryFigure | None = None
-    """Memory reserved by torch's GPU allocator; at least that of tensors."""
+    """Memory reserved by torch's GPU allocator; at least the memory of tensors."""
 
     nvml: MemoryFigure | None = None
     """GPU memory of the process as the driver reports it; at least the allocator's."""
@@ -82,7 +82,7 @@ class MemoryFigures(Frozen):
 
 
 class Source(NamedTuple):
-    """Metrics of memory, for the window and for the whole run."""
+    """Names of the metrics of one memory figure, for the window and for the whole run."""
 
     window: Figure
     run: Figure | None
@@ -102,10 +102,10 @@ SOURCES = {
 
 
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
-    """Return allocated bytes, and their peak, of stages as (delta, peaked delta) in order.
+    """Return the most allocated and the peak bytes over stages, each as (delta, peaked delta).
 
-    Allocated is the largest running sum of deltas; the peak is the largest sum plus peaked delta,
-    null if a stage's is unknown. There must be at least one stage.
+    The first is the largest running sum of deltas, the second the largest sum plus peaked delta or
+    None if a peaked delta is unknown. There must be at least one stage.
     """
     known = list(stages)
     sums = list(accumulate(delta for delta, _ in known))
@@ -116,7 +116,7 @@ def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | No
 
 
 def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
-    """Group the marks of a rank into stages; empty if a reading is missing.
+    """Return a rank's stages, grouped from its marks; empty if a reading is missing.
 
     Other marks in between belong to the stage that ends next.
     """
@@ -145,7 +145,7 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
 def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
     """Return the largest value of a figure over the ranks, with its rank.
 
-    None without the figure, or if any rank's value is unknown.
+    Return None without the figure, or if any rank's value is unknown.
     """
     if figure is None:
         return None
@@ -163,7 +163,7 @@ def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int]
 
 
 def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
-    """Return the peak bytes of the rank that needed most, a median over runs, with its kind."""
+    """Return the peak bytes of the rank that needed most (a median over runs) and their kind."""
     metrics = (metric for run in runs for rank in run.ranks for metric in rank.metrics)
     kind = next((metric.kind for metric in metrics if metric.figure == "peak_memory"), None)
     if kind is None:
@@ -172,7 +172,7 @@ def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
 
 
 def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
-    """Return all figures over the completed runs of an experiment; None without a run."""
+    """Return the memory figures over an experiment's completed runs; None without a run."""
     if not runs:
         return None
     figures = {name: _figure(runs, source) for name, source in SOURCES.items()}
@@ -180,7 +180,7 @@ def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
 
 
 def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
-    """Return one figure, by the preferred kind of measurement that has values."""
+    """Return one memory figure, by the preferred kind of measurement that has values."""
     for kind in source.kinds:
         bytes_used, rank = _median(runs, source.window, kind)
         run_bytes, run_rank = _median(runs, source.run, kind)
@@ -194,7 +194,7 @@ def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
 def _median(
     runs: Sequence[Result], figure: Figure | None, kind: str
 ) -> tuple[int | None, int | None]:
-    """Return the median over runs of the largest value, with its most frequent rank."""
+    """Return the median over runs of the largest rank's bytes, with the most frequent rank."""
     peaks = [peak for run in runs if (peak := largest(run, figure, kind)) is not None]
     if not peaks:
         return None, None
@@ -203,7 +203,7 @@ def _median(
 
 
 def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
-    """Return the stages of the rank with the highest peak, or without peaks most allocated."""
+    """Return the stages of the rank with the highest peak, else with the most allocated bytes."""
 
     def peak_of(stages: Sequence[StageMemory]) -> int:
         allocated, peak = stage_peaks((s.delta_bytes, s.peaked_delta_bytes) for s in stages)
@@ -213,7 +213,7 @@ def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
 
 
 def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
-    """Yield the marks of each reached stage."""
+    """Yield the name and the marks of each reached stage."""
     left = list(marks)
     for name, last in STAGE_ENDS:
         end = next((i for i, mark in enumerate(left, start=1) if mark.name == last), len(left))

@@ -37,7 +37,7 @@ class OfferedLoad(NamedTuple):
     """Requests that arrive per second; None without a rate."""
 
     saturated: bool
-    """True if requests piled up in a run."""
+    """True if requests arrived faster than a run answered them."""
 
 
 def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
@@ -57,15 +57,15 @@ def offered_rate(scenario: Scenario) -> float | None:
 
 
 def is_saturated(run: Result) -> bool:
-    """Return whether requests piled up on a rank, by `load` in its engine's evidence."""
+    """Return whether requests arrived faster than a rank's answers, by `load` in its evidence."""
     shown = (one for rank in run.ranks for one in rank.evidence.values())
     loads = (one.get("load") for one in shown if isinstance(one, Mapping))
     return any(isinstance(load, Mapping) and load.get("saturated") is True for load in loads)
 
 
 def engine_of(run: Result) -> str:
-    """Return the plugin that drove the steps: the scenario's engine, unless only another plugin,
-    brought by a stack, reports request latencies."""
+    """Return the name of the plugin that drove the steps: the scenario's engine, or a plugin of a
+    stack that alone reports request latencies."""
     measured = (one for rank in run.ranks for one in rank.metrics)
     reporting = {one.plugin for one in measured if one.name == MEDIAN_LATENCY}
     named = run.experiment.scenario.engine.use
@@ -94,9 +94,9 @@ def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
 
 
 def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
-    """Return why requests do not arrive at one rate; empty if they do.
+    """Return the reason why requests do not arrive at one rate, or an empty text if they do.
 
-    `any_rate` accepts different rates, but not a rate and none.
+    `any_rate` accepts different rates, but not a rate against no rate.
     """
     if (base.rate is None) is not (row.rate is None):
         return OTHER_LOAD
@@ -106,9 +106,9 @@ def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
-    """Return why two loads cannot be compared by latency; empty if they can.
+    """Return the reason why two loads cannot be compared by latency, or an empty text.
 
-    `any_rate` is for sweep points, which may differ in the rate.
+    `any_rate` accepts different rates, as sweep points may have.
     """
     if reason := rate_obstacle(base, row, any_rate):
         return reason
@@ -119,6 +119,6 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def saturation(*loads: OfferedLoad) -> str:
-    """Return a sentence that requests pile up, with the consequence."""
+    """Return a sentence on saturated loads, and on its consequence for latencies."""
     names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"

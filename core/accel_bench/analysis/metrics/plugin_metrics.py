@@ -49,21 +49,21 @@ class MetricFigure(Frozen):
 
     @property
     def key(self) -> MetricKey:
-        """Identity of the metric in any experiment."""
+        """Identity of the metric across experiments."""
         return self.plugin, self.name, self.unit
 
     @property
     def label(self) -> str:
-        """Name and unit, and the better direction."""
+        """Label of the metric: name, unit and better direction."""
         unit = "" if self.unit == "1" or self.unit in self.name else f" [{self.unit}]"
         return f"{self.name}{unit}" + (
             "" if self.better == "neither" else f", {self.better} is better"
         )
 
     def against(self, base: MetricFigure | None) -> str:
-        """Return `0.85 times, better`; empty without a value to compare with.
+        """Return the ratio to another figure in words, `0.85 times, better`; empty without values.
 
-        A ratio needs positive values.
+        The ratio is left out if a value is not positive.
         """
         if base is None or self.value is None or base.value is None:
             return ""

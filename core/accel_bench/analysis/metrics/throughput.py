@@ -96,9 +96,9 @@ class RunThroughput:
 
 
 def run_throughput(result: Result) -> RunThroughput | None:
-    """Return a run's figures; None if any rank lacks a window equal to the others'.
+    """Return a run's throughput; None unless all ranks have windows with equally many steps.
 
-    The window's duration is that of the slowest rank. Clocks of ranks are not compared, since they
+    The window lasts as long as on the slowest rank. Clocks of ranks are not compared, since they
     may be on different machines.
     """
     windows = [rank.window for rank in result.ranks if rank.window is not None]
@@ -146,7 +146,7 @@ def _data_windows(result: Result) -> list[Window]:
 def _summed(
     by_rank: Sequence[Mapping[int, Sample]], read: Callable[[Sample], T | None]
 ) -> tuple[T | None, ...]:
-    """Return sums of a number over ranks, by step number from 0; null if a rank lacks it."""
+    """Return sums over ranks of what `read` returns, by step from 0; None if a rank lacks it."""
     last: int = max(max(one) for one in by_rank)
     if len(by_rank) == 1 and [*by_rank[0]] == [*range(last + 1)]:
         return tuple(map(read, by_rank[0].values()))
@@ -211,9 +211,9 @@ def _kinds(samples: list[Sample], factor: float) -> TokenKinds:
 
 
 def unit_of(steps: Sequence[float]) -> tuple[float, str]:
-    """Return the number of tokens and the name of the unit in which two stacks' steps compare.
+    """Return the tokens and the name of a unit for comparing two stacks, by their tokens per step.
 
-    It is a step if both have equal work, else 1,000 tokens.
+    The unit is a step if both steps have equal work, else 1,000 tokens.
     """
     if abs(steps[0] - steps[1]) <= SAME_STEP * max(steps):
         return steps[0], f"a step of {steps[0]:,.0f} tokens"

@@ -16,7 +16,7 @@ from accel_bench.result import Result, Sample, Window
 class Utilization(Frozen):
     """Utilization of one run's devices; all rates are per device.
 
-    Seconds are those of the slowest rank's window. The length for attention FLOPs is, for each
+    Seconds are taken from the slowest rank's window. The length for attention FLOPs is, for each
     step, the mean over tokens of their sequence's length, pairs / tokens: without padding for model
     FLOPs, with it for hardware FLOPs. If batches do not count pairs it is processed tokens /
     samples, which is equal for sequences of one length.
@@ -52,8 +52,8 @@ class Utilization(Frozen):
 def utilization(result: Result, peak_flops_per_second: float | None) -> Utilization | None:
     """Return the utilization of a run; None without throughput or a known workload.
 
-    `peak_flops_per_second` is one device's dense peak in the dtype of the model's products; None
-    gives null and never a guess.
+    `peak_flops_per_second` is one device's dense peak in the dtype of the model's products. Without
+    it, MFU and HFU are null and never guessed.
     """
     speed = run_throughput(result)
     measured = [(rank.window, rank.workload) for rank in result.ranks]
@@ -85,7 +85,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step can consist of batches with only the observed one's shapes."""
+    """Return whether a step can consist of batches with only the shapes of the observed batch."""
     elements = load.observed_elements
     if elements is None:
         return True
@@ -177,8 +177,8 @@ def devices_used(run: Result | None) -> int | None:
 def peak_flops_of(result: Result) -> float | None:
     """Return the dense peak of one device in FLOP/s, in the effective dtype of the run.
 
-    None if device or dtype are unknown, never a guess. All ranks must have the same device and
-    dtype.
+    Return None and never a guess if device or dtype are unknown. All ranks must have the same
+    device and dtype.
     """
     kinds = set()
     for rank in result.ranks:

@@ -42,7 +42,7 @@ class Interval(Frozen):
     """Confidence of the interval: 0.95 is 95 %."""
 
     def mapped(self, function: Callable[[float], float]) -> Interval:
-        """Apply a monotonic function to the estimate and both ends."""
+        """Return the interval with a monotonic function applied to the estimate and both ends."""
         ends = [function(end) for end in (self.low, self.high) if end is not None]
         low, high = min(ends, default=None), max(ends, default=None)
         update = {"median": function(self.median), "low": low, "high": high}
@@ -50,7 +50,7 @@ class Interval(Frozen):
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values other than None; None without any."""
+    """Return the median of the values that are not None; None without such values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -68,17 +68,17 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def geometric_interval(values: Sequence[float]) -> Interval | None:
-    """Return the median of positive values, one per process, with its interval, if any."""
+    """Return the estimated median of positive values with its interval; None without values."""
     return log_interval([math.log(value) for value in values])
 
 
 def positive_interval(values: Sequence[float]) -> Interval | None:
-    """Return the `geometric_interval` of values; None if one is not positive."""
+    """Return the `geometric_interval` of values; None if any value is not positive."""
     return geometric_interval(values) if all(value > 0 for value in values) else None
 
 
 def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """Return exp of the mean of logarithms with its two-sided t interval; None without any."""
+    """Return exp of the mean of logarithms with its two-sided t interval, if any."""
     if not logarithms:
         return None
     half = t_bound(logarithms, (1 + confidence) / 2) if len(logarithms) > 1 else None
@@ -86,7 +86,7 @@ def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def exp_interval(mean: float, half: float | None, confidence: float = CONFIDENCE) -> Interval:
-    """Return exp of a mean of logarithms, and of the ends of its interval, `half` away from it."""
+    """Return exp(mean) with the interval from exp(mean - half) to exp(mean + half)."""
     low, high = (None, None) if half is None else (_exp(mean - half), _exp(mean + half))
     return Interval(median=math.exp(mean), low=low, high=high, confidence=confidence)
 

@@ -32,7 +32,7 @@ GATE_CODES: Mapping[Outcome, int] = {
     "failed": 1,
     "skipped": 3,
 }
-"""Exit code of the command by outcome."""
+"""Exit codes of gates by outcome."""
 
 PASS_ALPHA = 0.05
 """Probability that a stack slower by the floor passes, over all looks of a sweep point."""

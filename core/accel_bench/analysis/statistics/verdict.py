@@ -158,7 +158,7 @@ class Policy(NamedTuple):
 
 
 PAIRED, ESTIMATE, UNPAIRED = Policy(), Policy("estimate"), Policy("unpaired")
-"""Policies of a verdict on pairs, of an estimate from pairs, and of one from unpaired runs."""
+"""Policies: a verdict on paired rounds, an estimate from pairs, an estimate from any runs."""
 
 
 def compare(
@@ -178,7 +178,7 @@ def compare_stacks(
     """Return the comparison of each stack's costs, such as seconds per token, with the baseline's.
 
     Only common rounds are compared. Holm's method adjusts p-values for the number of stacks, and
-    each look spends its fraction of the error rate, so that a verdict remains at later looks.
+    each look spends its fraction of the error rate, which thus holds for all looks together.
     """
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
     looks = {name: policy.looks or count_looks(baseline, runs) for name, runs in stacks.items()}
@@ -217,7 +217,7 @@ def count_looks(baseline: Mapping[RoundKey, object], runs: Mapping[RoundKey, obj
 
 
 def fraction_of_look(look: int) -> float:
-    """Return the fraction of an error rate that a look spends."""
+    """Return the fraction of an error rate that the look with this number (from 1) spends."""
     return 1 / (look * (look + 1))
 
 
@@ -252,12 +252,12 @@ class _Rule(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """Confidence of the bound at Holm's strictest level."""
+        """Confidence of the bound for a difference, at Holm's strictest level."""
         return 1 - ONE_SIDED_ALPHA * fraction_of_look(self.look) / self.compared
 
     @property
     def same(self) -> float:
-        """Confidence of the bound that must lie within the margin."""
+        """Confidence of the bound that must lie within the margin for a verdict `same`."""
         return 1 - SAME_ALPHA * fraction_of_look(self.look)
 
 

@@ -30,7 +30,7 @@ WITHOUT_EFFECT = (
 """Keys that change neither speed nor training, or that repeat other keys."""
 
 COMPUTED = {"world_size", "compute_dtype", "train.global_batch_size"}
-"""Keys that follow from others."""
+"""Keys whose values follow from other keys."""
 
 ONE_TASK = ("model.attention", "model.dtype")
 """Keys of the model under which losses remain comparable."""
@@ -71,7 +71,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
 
 
 def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
-    """Return the keys with several values: FIRST_KEYS, then swept keys, then settings."""
+    """Return the keys with several values, in order: FIRST_KEYS, swept keys, then settings."""
     seen: dict[str, set[str]] = {}
     for key in sorted({name for one in keys for name in one}):
         seen[key] = {canonical_json(one.get(key)) for one in keys}
@@ -97,7 +97,7 @@ def telling_apart(
 
 
 def tell_apart(rows: Sequence[ExperimentRuns]) -> list[ExperimentRuns]:
-    """Return experiments, with distinguishing settings in `apart` for those of equal names.
+    """Return the experiments, with distinguishing settings in `apart` if their names are equal.
 
     Names consist of scenario, stack and sweep point.
     """
@@ -148,7 +148,7 @@ def _turn(key: str, swept: Sequence[str]) -> tuple[int, int, str]:
 
 
 def _device(row: ExperimentRuns) -> str | None:
-    """Return the name of the device that runs used, else of the planned one; a CPU's processor."""
+    """Return the name of the used, else of the planned device; of a CPU, of its processor."""
     runs, experiment = list(row.counted.values()), row.planned.experiment
     if used := next(filter(None, map(device_model, runs)), None):
         return used
@@ -160,7 +160,7 @@ def _device(row: ExperimentRuns) -> str | None:
 
 
 def _environment(row: ExperimentRuns) -> JsonValue:
-    """Return the environment of an experiment's identity, with plugins by name."""
+    """Return the environment of an experiment's identity, with plugin versions by name."""
     found = row.planned.experiment.identity.get("environment")
     if not isinstance(found, dict):
         return found

@@ -86,7 +86,7 @@ def _speed_of(side: str, one: ExperimentComparison) -> str:
 
 
 def _headline(one: ExperimentComparison) -> str:
-    """Return the verdict on B against A in one sentence, with its grounds."""
+    """Return the verdict on B against A in one sentence, with its reasons."""
     a, b = (label(side) for side in (one.a, one.b))
     if one.ratio is None:
         return f"no ratio: {one.verdict_reason}."
@@ -152,7 +152,7 @@ def _facts(one: ExperimentComparison) -> Sequence[Column]:
 def _shared_metrics(
     one: ExperimentComparison,
 ) -> Iterator[tuple[MetricFigure, MetricFigure | None]]:
-    """Yield each metric of A with B's metric of that name, or None, then metrics of B alone."""
+    """Yield pairs of a metric of A and B's metric of that name (or None), then B's own metrics."""
     theirs = {metric.key: metric for metric in one.b.metrics}
     for metric in one.a.metrics:
         yield metric, theirs.pop(metric.key, None)
@@ -172,7 +172,7 @@ def _step(step: StepSeconds) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of a setting, or a dash without one."""
+    """Return the value of a setting as text, or a dash for None."""
     return EMPTY if value is None else plain_value(value)
 
 

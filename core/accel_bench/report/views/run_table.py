@@ -64,13 +64,13 @@ WIDTH = 80
 """Width of the page without a terminal, in columns."""
 
 PHASE_TOLERANCE = 0.05
-"""Largest relative distance from the window's median step of a representative split step."""
+"""Relative difference from the window's median above which a step split into phases is flagged."""
 
 SUMMARY_CHARACTERS = 200
 """Largest length of a plugin's summary of its evidence, in characters."""
 
 BYTES = "bytes per device"
-"""Unit of peaks of memory, which people read as MiB."""
+"""Unit of peak memory in documents; tables for people have MiB or GiB instead."""
 
 MORE = ("step", "last loss", "status")
 """Headers of the columns that only a verbose or a wide table has."""
@@ -112,7 +112,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def extra_tables(summary: Summary) -> list[Table]:
-    """Return the tables of metrics and of sections, beside the table of stacks.
+    """Return the tables of metrics and of sections, which follow the table of stacks.
 
     Sections that show metrics themselves stand before the table of the other metrics.
     """
@@ -162,7 +162,7 @@ def _section_values(
 
 
 def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
-    """Yield the CSV columns of sections: all in the box, and the others of these summaries."""
+    """Yield the CSV columns of accel-bench's own sections, and of others in the summaries."""
     named = dict.fromkeys(name for summary in summaries for name in summary.sections)
     for name, entry in find_entries(GROUP, KIND).items():
         if entry.is_ours or name in named:
@@ -194,7 +194,7 @@ def stack_columns(summary: Summary) -> list[Column]:
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return a page's notes except `doubts`, with those in the headline; then the details."""
+    """Return a page's notes (even notes in the headline, but not `doubts`), then the details."""
     shared = _reasons_of_all(summary)
     rows = [
         row.model_copy(update={"reasons": tuple(one for one in row.reasons if one not in shared)})
@@ -216,7 +216,7 @@ def _reasons_of_all(summary: Summary) -> list[str]:
 
 
 def _notes(summary: Summary, headline: str) -> list[str]:
-    """Return the notes of a page without those in its headline."""
+    """Return the notes of a page, without reasons that its headline states."""
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
@@ -241,7 +241,7 @@ def _load_notes(summary: Summary) -> list[str]:
 
 
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
-    """Return the columns that identify a row, such as the stack, and those of its figures."""
+    """Return the columns that identify a row, such as the stack, and its columns of figures."""
     keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
     tagged = any(is_chosen(row.tag, row.sweep) for row in summary.experiments)
     keys = [] if tagged else keys  # the tags tell the points apart
@@ -278,7 +278,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return the column of the compared quantity; empty for tokens/s, or without a value."""
+    """Return the column of the compared quantity; empty for a default one or without values."""
     known = (row.quantity for row in summary.experiments if row.quantity.value)
     found = {one.name: one for one in known}
     return [
@@ -357,7 +357,7 @@ def _evidence(summary: Summary) -> list[str]:
 
 
 def _reason_notes(summary: Summary, headline: str) -> list[str]:
-    """Return reasons why rows are not ok, each once, without those in the headline."""
+    """Return reasons why rows are not ok, each once, unless the headline states them."""
     reasons = [
         (label(row), reason)
         for row in summary.experiments
@@ -455,7 +455,7 @@ LEFT_OUT = "evidence effective update_cost"
 """Fields of a row that the CSV leaves out."""
 
 PEAKS = ("reserved", "nvml", "rss")
-"""Ways of measuring memory whose peak has a column, beside the one of `peak_memory_bytes`."""
+"""Ways of measuring memory whose peak has a column in addition to `peak_memory_bytes`."""
 
 FLAT = (
     *columns_of(Summary, "summary", names="schema_version scenario baseline"),
@@ -468,10 +468,10 @@ FLAT = (
     *(Column(f"peak_{kind}_bytes", reader(f"row.memory.{kind}.bytes")) for kind in PEAKS),
     *columns_of(LossStatistics, "row.losses", "loss_{}"),
 )
-"""Columns of the CSV, before those of the sections."""
+"""Columns of the CSV before the columns of sections."""
 
 FLAT_AT_THE_END = (
     Column("plugins", _plugins),
     Column("metrics", reader("row.metric_values")),
 )
-"""Columns of the CSV behind those of the sections."""
+"""Columns of the CSV after the columns of sections."""

@@ -32,7 +32,7 @@ def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) 
 def verdict_parts(
     word: str, difference: float | None, tolerance: float | None, estimated: bool = False
 ) -> tuple[str, ...]:
-    """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the word alone if nothing adds to it.
+    """Return a cell's parts: `equivalent`, `0.02 %,` and `limit 0.1 %`, or the word alone.
 
     A distance estimated by sketches is `~0.02 %,`.
     """
@@ -48,7 +48,7 @@ def verdict_parts(
 
 
 def update_cost_text(row: ExperimentSummary) -> str:
-    """Return the cost of the update verdict, and whether it is exact."""
+    """Return a text on the cost of comparing the changes of weights, and on their exactness."""
     cost = row.update_cost
     if cost is None:
         return ""

@@ -36,7 +36,7 @@ PLANNING = Lock()
 """Lock of planning: several devices or models may be estimated concurrently."""
 
 MOST_DEVICES = 1024
-"""Number of devices that an estimated machine has: no scenario lacks devices."""
+"""Number of devices of the assumed machine, large enough for every scenario."""
 
 NO_STEP = (
     "a step of training is estimated, and mode inference has none: estimate a scenario of the same "
@@ -56,7 +56,7 @@ class DeviceEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimator of a scenario on one device; simulations are shared between devices."""
+    """Estimator of a scenario's experiments on one device; its copies share simulations."""
 
     simulator: Simulator
     draft: Draft
@@ -69,18 +69,18 @@ class Estimator:
     """Amount to train on: tokens with padding, or a summary of sample lengths."""
 
     chosen: NamedHardware | None = None
-    """Chosen device of the table; None for this machine's."""
+    """Device in the table of devices; None for this machine's device."""
 
     limits: bool = False
     """True to search the largest batch and the longest context too, by more simulations."""
 
     @property
     def target(self) -> Target:
-        """The device that the estimate is for."""
+        """Device that the estimate is for: its memory, peaks and machine."""
         return target_of(self.machine, self.chosen)
 
     def plan(self, changed: Mapping[str, Any] = {}) -> Plan:
-        """Return the plan of the scenario on the estimated machine, with settings changed."""
+        """Return the plan of the scenario on a machine with the device, with `changed` settings."""
         request = replace(
             self.request,
             overrides=(*self.request.overrides, *changed.items()),
@@ -96,7 +96,7 @@ class Estimator:
             return make_plan(self.draft, there, request)
 
     def baseline(self) -> DeviceEstimate:
-        """Return the estimate of the baseline, or of the first stack without one.
+        """Return the estimate of the baseline, or of the first stack if there is no baseline.
 
         If the baseline does not fit, the estimate is of the nearest change that fits. Raises
         AccelBenchError for a scenario that cannot be planned for the device.
@@ -135,7 +135,7 @@ class Estimator:
         return blank.model_copy(update=figures)
 
     def _figures(self, planned: Planned) -> dict[str, Any]:
-        """Return the fields of an estimate for a simulated experiment."""
+        """Return the fields of `Estimate` that the simulation of an experiment gives, by name."""
         experiment, target = planned.experiment, self.target
         memories = MemoryEstimator(self.simulator, target)
         memory = memories.memory(planned)
@@ -163,7 +163,10 @@ class Estimator:
         return {**figures, "answer": answer_of(what, target.name, memory, nearest)}
 
     def _replan(self, planned: Planned, changed: dict[str, Any]) -> Planned:
-        """Return an experiment planned with other settings. Raises AccelBenchError."""
+        """Return the same stack and sweep point, planned with `changed` settings.
+
+        Raises AccelBenchError if the plan does not contain it.
+        """
         experiment = planned.experiment
         kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
         for other in self.plan(changed).planned:
@@ -173,7 +176,10 @@ class Estimator:
         raise AccelBenchError("no such experiment with these settings")
 
     def _tokens(self, planned: Planned) -> float | None:
-        """Return the number of processed tokens; samples that are not packed are padded."""
+        """Return the tokens of the training, padding included; None if the job's size is unknown.
+
+        Samples that are not packed are padded to the sequence length.
+        """
         if not isinstance(self.training, LengthSummary):
             return self.training
         data = planned.active.answers("load_data")
@@ -188,7 +194,7 @@ def _baseline(plan: Plan) -> Planned:
 
 
 def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
-    """Yield the limitations of the simulation for this experiment, a sentence each."""
+    """Yield the limitations of the simulation of this experiment, one sentence each."""
     scenario = planned.experiment.scenario
     if compiler := planned.active.answers("compile_model"):
         yield f"estimated as if not compiled: {compiler.name} changes memory and speed"

@@ -22,7 +22,7 @@ MAXIMUM_BYTES = 64 * 2**20
 """Maximum bytes of a file of lengths: some ten million samples."""
 
 LENGTHS = TypeAdapter(list[PositiveInt])
-"""Validator of sample lengths: a JSON list or words."""
+"""Validator of sample lengths, which are read from a JSON list or from words."""
 
 QUANTILE = 0.95
 """Fraction of samples that the chosen context length does not truncate."""
@@ -32,9 +32,9 @@ MULTIPLE = 8
 
 
 def sample_lengths(rank: Rank) -> list[int]:
-    """Return the token count of every sample of the data; run by a worker as a purpose.
+    """Return the token count of every sample of the data; called in a worker process.
 
-    Raises ScenarioError for a data plugin without sample lengths.
+    Raises ScenarioError if the data plugin does not know its sample lengths.
     """
     found = rank.ask("sample_lengths")
     if found is None:
@@ -68,7 +68,10 @@ def read_lengths(path: Path) -> list[int]:
 def lengths_instead_of(
     path: Path, draft: Draft, overrides: Sequence[tuple[str, Any]]
 ) -> LengthSummary:
-    """Summarize a file of lengths. Raises ScenarioError if a length is also swept or set."""
+    """Return a summary of the sample lengths in a file, which chooses the sequence length.
+
+    Raises ScenarioError if the scenario's sweep or an override sets the sequence length too.
+    """
     for where, keys in (
         ("the scenario's sweep", draft.data.get("sweep") or {}),
         ("--set", dict(overrides)),

@@ -42,14 +42,14 @@ UNEVEN = (
     "moe_layer_freq",
     "num_hidden_groups",
 )
-"""Keys of models whose layers differ in experts, or share weights; if one is set, nothing is
-estimated."""
+"""Configuration keys of models whose layers differ in experts, or share weights; if one is set,
+nothing is estimated."""
 
 GATED = ("silu", "swish")
 """Activations with a third matrix (gated) in all published architectures."""
 
 GATED_WITH_RMS_NORM = "gelu_pytorch_tanh"
-"""Activation that is gated beside RMS norms, as in Gemma, and not beside layer norms."""
+"""Activation of gated MLPs in models with RMS norms (Gemma), but not in models with layer norms."""
 
 
 DECODERS = "text-generation"
@@ -62,10 +62,10 @@ REPLICATES = "DistributedDataParallel"
 def memory_need(
     experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> MemoryNeed | None:
-    """Return the least bytes of weights, gradients and optimizer state; None if undeclared.
+    """Return a lower bound of the bytes of weights, gradients and optimizer state.
 
-    It is a lower bound: an adapter's trained parameters are not counted, and if a parallel strategy
-    may shard the model, each rank is assumed to hold only its shard.
+    An adapter's trained parameters are not counted. If a parallel strategy may shard the model,
+    each rank is assumed to hold only its shard. None if bytes or parameters are not known.
     """
     scenario = experiment.scenario
     parts = _bytes_per_parameter(active.answers("load_model"), experiment)
@@ -90,7 +90,7 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
 
 
 def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
-    """Return a function from a part of the model to its least copies in one device's memory."""
+    """Return a function that gives the fewest copies of a model part in one device's memory."""
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
     known = None
     if parallel is not None:
@@ -114,15 +114,15 @@ def _available(scenario: Scenario, machine: Machine) -> int | None:
 
 
 def _on_host(scenario: Scenario) -> bool:
-    """Return whether ranks share the host's memory."""
+    """Return whether the scenario's device uses the host's memory, which its ranks then share."""
     return device_type(scenario.resources.device).on_host
 
 
 def parameters_of(model: ModelUse) -> int | None:
     """Return a decoder's number of parameters; None for an unavailable or unknown configuration.
 
-    A catalog model's published number, scaled if overrides change its sizes; else that of the
-    matrices alone, without norms, biases and learned positions. Nothing is downloaded.
+    A catalog model has its published number, scaled if overrides change its sizes. Other models
+    count the matrices alone, without norms, biases and learned positions. Nothing is downloaded.
     """
     if model.id in find_presets("models"):
         card = read_card(model.id)
@@ -136,7 +136,7 @@ def parameters_of(model: ModelUse) -> int | None:
 
 
 def _parameters(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | None:
-    """Return the number of matrix elements that a configuration with overrides describes."""
+    """Return the number of matrix elements of a configuration with overrides; None if unknown."""
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
     sizes = {name: _size(config, overrides, keys) for name, keys in ALIASES.items()}
@@ -158,7 +158,7 @@ def _parameters(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> int 
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:
-    """Return whether the MLPs have a third matrix, by which activations are scaled."""
+    """Return whether the MLPs are gated, and so have a third matrix."""
     activation = config.get("hidden_activation") or config.get("hidden_act")
     return activation in GATED or (
         activation == GATED_WITH_RMS_NORM and config.get("rms_norm_eps") is not None
@@ -166,7 +166,7 @@ def _is_gated(config: Mapping[str, Any]) -> bool:
 
 
 def _size(config: Mapping[str, Any], overrides: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    """Return the first size set among a configuration's keys, overrides first; 0 without any."""
+    """Return the first positive integer under any of some keys, overrides first; 0 without any."""
     for source in (overrides, config):
         for key in keys:
             value = source.get(key)

@@ -33,8 +33,8 @@ BESIDE_TENSORS: Mapping[str, tuple[float, float]] = {
     "cuda": (0.4 * GIBI, 1.0 * GIBI),
     "cpu": (0.3 * GIBI, 0.9 * GIBI),
 }
-"""Bytes of a process beside tensors: a GPU's context and kernels' workspaces, a CPU's libraries;
-the smallest and largest that were observed."""
+"""Smallest and largest observed bytes of a process in addition to its tensors: a GPU's context and
+kernels' workspaces, or a CPU's libraries."""
 
 GAPS: Mapping[str, float] = {"cuda": 0.06, "cpu": 0.03}
 """Fraction of the tensors' bytes that allocator fragmentation adds at most."""
@@ -46,7 +46,7 @@ BISECTS_AFTER = 6
 """Number of simulations after which a search bisects, since memory is not linear."""
 
 MODEL_PARTS = ("weights", "quantized weights", "gradients", "optimizer state")
-"""Parts of memory that strategies of parallelism may divide; others are replicated."""
+"""Parts of memory that parallel strategies may divide; each rank holds the other parts whole."""
 
 LENGTH_STEP = 64
 """Step in tokens of the search for the longest sequence length."""
@@ -59,7 +59,7 @@ CHANGE_WHAT_LASTS = ("model.dtype", "adapter.use")
 """Settings that change the memory of weights and optimizer state."""
 
 SIMULATED_ACCUMULATION = 2
-"""Number of simulated micro-batches: each after the second adds its token ids alone."""
+"""Number of micro-batches that are simulated per step; further ones add only their token ids."""
 
 
 class MemoryEstimator(NamedTuple):
@@ -69,14 +69,14 @@ class MemoryEstimator(NamedTuple):
     target: Target
 
     def footprint(self, planned: Planned, **other: int) -> Footprint:
-        """Return the footprint of a step of an experiment, with its own or another batch shape.
+        """Return the memory and work of one optimizer step of an experiment.
 
-        Raises AccelBenchError if it cannot be simulated.
+        `other` replaces sizes of its batch shape. Raises AccelBenchError if it cannot be simulated.
         """
         return self.simulator.footprint(planned.experiment, self.target.kind, **other)
 
     def memory(self, planned: Planned, **other: int) -> MemoryEstimate:
-        """Return the memory estimate of one device; ranks on a CPU share one memory."""
+        """Return the memory estimate of one device; all ranks on a CPU share one memory."""
         scenario, target = planned.experiment.scenario, self.target
         footprint = self.footprint(planned, **other)
         copies = device_copies(scenario, planned.active.answers("parallelize_model"))
@@ -88,8 +88,7 @@ class MemoryEstimator(NamedTuple):
         return self.memory(planned, **other).needed_bytes.high
 
     def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
-        """Return the largest micro-batch that fits by the upper estimate, at the same sequence
-        length."""
+        """Return the largest micro-batch that fits by the upper estimate, at unchanged length."""
         return self._largest(planned, "micro_batch_size", 1, limit)
 
     def longest(self, planned: Planned) -> Limit | None:
@@ -118,15 +117,15 @@ class MemoryEstimator(NamedTuple):
 
 
 class NearestSearch(NamedTuple):
-    """Search for the nearest change of an experiment that fits."""
+    """Search for the smallest change of settings or device with which an experiment fits."""
 
     estimator: MemoryEstimator
 
     replan: Callable[[Planned, dict[str, Any]], Planned]
-    """Function that plans an experiment with other settings. Raises AccelBenchError."""
+    """Function that plans an experiment with other settings; raises AccelBenchError."""
 
     def nearest(self, planned: Planned) -> Alternative | None:
-        """Return the first change that fits, in order of preference.
+        """Return the first change in order of preference with which an experiment fits; else None.
 
         If weights and optimizer state alone exceed the device, neither checkpointing nor a smaller
         batch is simulated.
@@ -154,7 +153,7 @@ class NearestSearch(NamedTuple):
         return None
 
     def _trial(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
-        """Return the change if it fits, else None."""
+        """Return `changed` as an alternative if the experiment fits with it, else None."""
         memory = self._memory(planned, changed)
         if memory is None or memory.fit != "holds":
             return None
@@ -162,7 +161,7 @@ class NearestSearch(NamedTuple):
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
 
     def _smaller(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
-        """Return the largest micro-batch that fits, at the same number of samples per step."""
+        """Return the largest micro-batch that fits, at unchanged samples per step; else None."""
         train = planned.experiment.scenario.train
         samples = train.micro_batch_size * train.gradient_accumulation
         smaller = [
@@ -178,7 +177,7 @@ class NearestSearch(NamedTuple):
         return self._trial(planned, smaller[fitting - 1]) if fitting else None
 
     def _larger_device(self, planned: Planned) -> Alternative | None:
-        """Return the smallest device of the table that fits the unchanged experiment."""
+        """Return the smallest device of the table that fits the experiment; None on a CPU."""
         need = self.estimator.memory(planned).needed_bytes
         larger = [
             (row.memory_bytes, name)
@@ -247,7 +246,10 @@ def largest_that_fits(
 
 
 def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: int) -> int | None:
-    """Return the upper bound by the line through two fitting values; None without two."""
+    """Return the value at which the line through two fitting values reaches the capacity.
+
+    None without two values, or if their needs are equal.
+    """
     lower, upper = (fits * 2)[:2]
     rise = known[upper] - known[lower]
     if not 0 < rise < math.inf:  # one value only, or the optimizer's step is the peak of both
@@ -257,7 +259,7 @@ def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: in
 
 
 def _changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """Yield changes to try, the least change of the training first; each extends the former."""
+    """Yield settings to try, the smallest change of the training first; each extends the former."""
     changed: dict[str, Any] = {}
     yield changed
     if not scenario.train.gradient_checkpointing:

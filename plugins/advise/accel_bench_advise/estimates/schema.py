@@ -22,7 +22,7 @@ Part: TypeAlias = Literal[
     "logits and loss",
     "temporaries",
 ]
-"""Uses of memory. Activations are tensors of the forward pass; temporaries are those of the
+"""Uses of memory. Activations are tensors of the forward pass; temporaries are tensors of the
 backward pass and the optimizer, recomputed activations included."""
 
 
@@ -130,7 +130,7 @@ class Bounds(Frozen):
         return Bounds(low=numerator / self.high, high=numerator / self.low)
 
     def within(self, limit: float | None) -> Finding | None:
-        """Return the verdict for a limit, such as a device's bytes; None if it is unknown."""
+        """Return the verdict on staying within a limit, such as a device's bytes; else None."""
         if limit is None:
             return None
         if self.high <= limit:
@@ -206,7 +206,7 @@ class CostEstimate(Frozen):
 
 
 class Alternative(Frozen):
-    """A change with which an experiment fits."""
+    """A change of settings or device with which an experiment fits in memory."""
 
     settings: dict[str, JsonValue]
     """Changed settings by dotted key; empty for another device."""

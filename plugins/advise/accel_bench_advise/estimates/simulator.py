@@ -42,15 +42,15 @@ class Simulator:
         self._models: dict[str, Simulation] = {}
 
     def model(self, experiment: Experiment) -> Simulation:
-        """Return the model's figures from an experiment's earlier simulation."""
+        """Return the cached simulation of an experiment, with its model's parameter counts."""
         return self._models[_key(experiment)]
 
     def footprint(
         self, experiment: Experiment, device: Literal["cpu", "cuda"], **other: int
     ) -> Footprint:
-        """Return the footprint of a step, with the experiment's batch shape or another one.
+        """Return the memory and work of one optimizer step of an experiment.
 
-        Raises AccelBenchError if it cannot be simulated.
+        `other` replaces sizes of its batch shape. Raises AccelBenchError if it cannot be simulated.
         """
         shape = BatchShape.of(experiment.scenario).model_copy(update=other)
         key = _key(experiment), device, shape
@@ -70,12 +70,12 @@ class Simulator:
         return self._known[key]
 
     def close(self) -> None:
-        """End the process."""
+        """End the simulating process and close its log."""
         self._end()
         self._log.close()
 
     def _end(self) -> None:
-        """End the process; the next request starts another one."""
+        """End the simulating process; the next request starts another process."""
         if self._process is not None:
             self._process.kill()
             with suppress(OSError):  # a question that it has not read

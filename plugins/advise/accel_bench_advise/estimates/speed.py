@@ -1,6 +1,6 @@
 """Estimated speed of an experiment by a roofline, calibrated by stored runs on the device.
 
-The time of each operation is that of its scarcer resource, FLOP/s or bandwidth.
+The time of an operation is the longer of its computing time and its memory-transfer time.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ class SpeedEstimator(NamedTuple):
     stored: Sequence[Result]
 
     def speed(self, experiment: Experiment, footprint: Footprint) -> SpeedEstimate | None:
-        """Return the speed of all devices; None if a device's peaks are unknown, or if devices
-        share the work of a step."""
+        """Return the speed of all devices together as a span.
+
+        None if a device's peaks are unknown, or if devices share the work of a step.
+        """
         scenario = experiment.scenario
         peaks = self.target.peaks(scenario)
         seconds = roofline(footprint, peaks) if peaks else None
@@ -101,7 +103,7 @@ class SpeedEstimator(NamedTuple):
         return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
     def _compares(self, result: Result, scenario: Scenario) -> bool:
-        """Return whether a valid run took full steps on such a device, in the same dtype."""
+        """Return whether a valid stored run used the target's device, with equal task and dtype."""
         other = result.experiment.scenario
         device = result.ranks[0].device if result.ranks else None
         if device is None or device.type != self.target.kind or other.world_size > 1:
@@ -116,7 +118,7 @@ class SpeedEstimator(NamedTuple):
 
 
 def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) -> float | None:
-    """Return the seconds of an optimizer step; None if the peak of a dtype is unknown."""
+    """Return the seconds of an optimizer step at an efficiency; None without a dtype's peak."""
     seconds = 0.0
     for one in footprint.operations:
         peak = peaks.flops(one.dtype) if one.flops else 1.0
@@ -129,7 +131,7 @@ def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) 
 
 
 def roofline(footprint: Footprint, peaks: DevicePeaks) -> Bounds | None:
-    """Return the span of a step's seconds, by the best and worst efficiency."""
+    """Return the seconds of a step at the best and the worst efficiency; None if unknown."""
     worst, best = (step_seconds(footprint, peaks, reached) for reached in peaks.span)
     return Bounds(low=best, high=worst) if best is not None and worst is not None else None
 

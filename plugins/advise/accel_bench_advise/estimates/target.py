@@ -1,4 +1,4 @@
-"""The device that an estimate is for, from the table or this machine: its peaks and price."""
+"""The device of an estimate, from the table or this machine, with its peaks and price."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Efficiency(NamedTuple):
 
 
 GPU_SPAN = Efficiency(0.4, 0.6, 8e-6), Efficiency(0.85, 1.0, 1e-6)
-"""Efficiency on GPUs: the worst of published eager runs and the best of fused ones."""
+"""Efficiency on GPUs: the worst of published eager runs and the best of fused runs."""
 
 CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
 """Efficiency on CPUs, relative to the assumed peaks of their cores."""
@@ -52,7 +52,7 @@ class DevicePeaks(NamedTuple):
     """Peak FLOP/s and memory bandwidth of one device."""
 
     flops: Callable[[str], float | None]
-    """Return the peak FLOP/s for operands of a dtype."""
+    """Function that returns the peak FLOP/s for operands of a dtype; None if unknown."""
 
     bytes_per_second: float
 
@@ -64,7 +64,7 @@ class DevicePeaks(NamedTuple):
 
 
 def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
-    """Return the peaks of a device of the table."""
+    """Return the peaks of a GPU in the table of devices."""
     return DevicePeaks(
         lambda dtype: hardware.peak(dtype, matmul_precision),
         hardware.memory_bandwidth_bytes_per_second,
@@ -79,7 +79,7 @@ def cpu_peaks(cores: int) -> DevicePeaks:
 
 
 class Target(NamedTuple):
-    """The device that an estimate is for."""
+    """Device that an estimate is for."""
 
     name: str
     kind: Literal["cpu", "cuda"]
@@ -99,7 +99,7 @@ class Target(NamedTuple):
 
 
 def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
-    """Return the chosen device of the table; this machine's by default."""
+    """Return the chosen device of the table as a target, by default this machine's device."""
     if chosen is not None:
         return Target(chosen.name, "cuda", chosen.hardware.memory_bytes, chosen, machine)
     device = device_type(machine.device)
@@ -178,5 +178,5 @@ def hourly_cost(
 
 
 def is_price_of(price: Price, hardware: NamedHardware) -> bool:
-    """Return whether a price is for machines with this device."""
+    """Return whether a price in the table is for machines with this device."""
     return price.device == hardware.name or hardware.hardware.is_called(price.device)

@@ -60,7 +60,7 @@ def estimate_report(document: EstimateDocument) -> Report:
 
 
 def span_text(form: Callable[[float], str]) -> Callable[[Bounds], str]:
-    """Return a function that formats spans."""
+    """Return a formatter of spans, which formats both ends with `form`."""
     return lambda span: span.text(form)
 
 
@@ -142,7 +142,7 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
 
 LIMITS = ("largest_micro_batch_size", "longest_sequence_length")
 NAMED_BELOW = f"shape memory speed cost {' '.join(LIMITS)}"
-"""Documents of an estimate whose columns do not begin with the name of their field."""
+"""Fields of an estimate that get columns of their own further below in `FLAT`."""
 
 FLAT = (
     *columns_of(Estimate, without=f"{NAMED_BELOW} nearest answer notes"),

@@ -25,7 +25,7 @@ LOW_MFU = 0.2
 """MFU below which a GPU counts as idle."""
 
 PADDING_APART = 0.05
-"""Difference of the padding fraction between stored runs and the job that gives a warning."""
+"""Difference of padding fractions between stored runs and the job above which advice warns."""
 
 FIT_FIRST = (
     "fit first, then fast: train.gradient_checkpointing=true; a smaller train.micro_batch_size "

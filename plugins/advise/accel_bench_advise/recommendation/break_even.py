@@ -12,7 +12,7 @@ from accel_bench.analysis.wording import finding_words
 from accel_bench_advise.recommendation.schema import BreakEven
 
 ADVICE = finding_words("use it", "leave it off", "too near to tell")
-"""What to do with a stack by the verdict on paying off."""
+"""Advice to use a stack or not, by the verdict on paying off."""
 
 
 def fieller_ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, ...]:
@@ -52,7 +52,7 @@ def break_even(
 ) -> BreakEven:
     """Return the break-even of a stack against another, and whether a job reaches it.
 
-    `names` are the stack and the other one; `extra` are additional seconds before the first step,
+    `names` are the names of both stacks. `extra` are additional seconds before the first step, and
     `saved` seconds saved per step, both paired by round.
     """
     paid, gained, never = fmean(extra), fmean(saved), mean_ends(saved)[1] <= 0
@@ -78,7 +78,7 @@ def break_even(
 
 
 def _sentence(name: str, found: BreakEven, never: bool) -> str:
-    """Return `compiled pays after 203 steps [190, 218]; your job has 180: leave it off`."""
+    """Return a sentence: `compiled pays after 203 steps [190, 218] ...: leave it off`."""
     if found.steps is None and never:
         return f"{name} never pays against {found.against}: it takes longer to start and each step"
     if found.steps is None:

@@ -65,7 +65,7 @@ MEMORY_KINDS: dict[MemoryKind, str] = {
 
 
 def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
-    """Return the row of a candidate."""
+    """Return the figures, verdicts and evidence of a candidate for the document."""
     row, starts = candidate.row, sorted(candidate.start_seconds.values())
     usable, generates = candidate.runs.usable, candidate.experiment.scenario.generates
     return CandidateRow(
@@ -90,14 +90,14 @@ def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
 
 
 def others_of(ranked: Ranked, tokens: float | None) -> tuple[OtherCandidate, ...]:
-    """Return every candidate but the best, with the reason, the runner-up first."""
+    """Return all candidates but the best, with the reasons against them, the runner-up first."""
     rest = [one for one in ranked.candidates if one is not ranked.best]
     rest.sort(key=lambda one: one is not ranked.runner_up)
     return tuple(_other(one, ranked, tokens) for one in rest)
 
 
 def memory_of(candidate: Candidate) -> MemoryUse | None:
-    """Return the peak memory of a device, by the most inclusive measurement."""
+    """Return the peak memory of a device by its most inclusive measurement; None if unknown."""
     kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
     if candidate.device.kind == HOST:
         kinds = ("rss",)
@@ -117,7 +117,7 @@ def memory_of(candidate: Candidate) -> MemoryUse | None:
 
 
 def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
-    """Return the settings of the work that the recommendation leaves unchanged."""
+    """Return the main settings of the scenario that the recommendation leaves unchanged."""
     scenario = candidate.experiment.scenario.model_dump(mode="json")
     changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
     keys = KEPT_SERVING if candidate.experiment.scenario.generates else KEPT
@@ -171,7 +171,7 @@ def _trained(best: Candidate) -> str:
 
 
 def memory_words(memory: MemoryUse) -> str:
-    """Return `538 MiB (resident memory of a process) of the host's 23.5 GiB`."""
+    """Return text such as `538 MiB (resident memory of a process) of the host's 23.5 GiB`."""
     text = f"{size(memory.peak_bytes)} ({MEMORY_KINDS[memory.kind]})"
     if memory.device_bytes is None:
         return text
@@ -219,7 +219,7 @@ def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> OtherCandida
 def _behind(
     one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
 ) -> tuple[CandidateOutcome, str]:
-    """Return the reason why an eligible candidate is not the best."""
+    """Return a short outcome and the reason why an eligible candidate is not the best."""
     by_step = as_fast(one, best, None)
     if tokens and by_step and by_step.low is not None and by_step.low > 1:
         why = "its steps are faster; its start costs more than they save in this job"
@@ -248,7 +248,7 @@ def _evidence(candidate: Candidate) -> Evidence:
 
 
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:
-    """Return the memory of one device; for ranks on a CPU, that of the host."""
+    """Return the bytes of memory of one device, on a CPU of the host; None if unknown."""
     machine = run.machine
     if candidate.device.kind == HOST:
         return machine.memory_bytes if machine else None

@@ -1,4 +1,4 @@
-"""Candidates for a recommendation: a model's stored runs, and the reasons to exclude some."""
+"""Candidates for a recommendation: a model's stored runs, with obstacles that exclude some."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Candidate:
 
     device: DeviceKind
     training: str
-    """Canonical JSON of the training; equal for interchangeable candidates."""
+    """Canonical JSON of the training's settings; equal for interchangeable candidates."""
 
     runs: ExperimentRuns
     row: ExperimentSummary
@@ -74,7 +74,7 @@ class Candidate:
     """True for a valid candidate whose baseline ran out of memory."""
 
     fate: CandidateOutcome | None = None
-    """Short form of the obstacle; None without one."""
+    """Obstacle in a few words; None if the candidate may be recommended."""
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class Candidate:
         return median(counts)
 
     def trained_apart(self, why: str) -> Candidate:
-        """Return the candidate, excluded if a reason is given why its training may differ."""
+        """Return the candidate with the obstacle `why`; an empty `why` removes its obstacle."""
         different = self.row.not_the_same or why == OTHER_TRAINING
         fate: CandidateOutcome = "changes the training" if different else "training not compared"
         return replace(self, obstacle=why, fate=fate if why else None)
@@ -113,7 +113,7 @@ class Candidate:
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
         """Return the seconds of a job by run; without a number of tokens, seconds per token.
 
-        For requests that arrive at a rate, the median latency.
+        For requests that arrive at a rate, the values are median latencies in seconds.
         """
         each = self.runs.compared_seconds
         if tokens is None or self.runs.rate is not None:
@@ -124,7 +124,7 @@ class Candidate:
 
 
 def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) -> list[Candidate]:
-    """Return all stacks at all sweep points, each compared with the baseline of its point.
+    """Return a candidate for each stack and sweep point, compared with the baseline of its point.
 
     `baselines` are names by session. Sessions with the same baseline experiment on one kind of
     device are compared together.
@@ -144,7 +144,7 @@ def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) 
 
 
 def training_of(experiment: Experiment) -> str:
-    """Return an experiment's training as canonical JSON, equal for equal trainings."""
+    """Return the settings that define an experiment's training as canonical JSON."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_TRAINING)
     sizes = {*BATCH_LAYOUT, *(["global_batch_size"] if experiment.scenario.generates else [])}
     work["train"] = {k: v for k, v in work["train"].items() if k not in sizes}
@@ -153,7 +153,7 @@ def training_of(experiment: Experiment) -> str:
 
 
 def start_of(run: Result) -> float | None:
-    """Return a run's seconds of start-up before its window; None if they are not stored.
+    """Return a run's seconds of start-up before its measured window; None if they are not stored.
 
     Each warm-up step counts as one usual step, and the rest of its time as start-up.
     """
@@ -173,7 +173,7 @@ def start_of(run: Result) -> float | None:
 def _blocks(
     results: Sequence[Result], baselines: Mapping[str, str]
 ) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
-    """Yield results grouped by device, scenario, sweep point and baseline."""
+    """Return results grouped by device, scenario, sweep point and baseline."""
     places = [
         # A gate's looks are sessions of one command.
         (device, one.experiment.scenario.name, one.experiment.point, one.session.partition(".")[0])
@@ -213,9 +213,9 @@ def _candidates(
 
 
 def _judged(candidate: Candidate, apart: str) -> Candidate:
-    """Return the candidate, excluded if it may not be recommended at any speed.
+    """Return the candidate, with an obstacle if it may not be recommended at any speed.
 
-    `apart` is the reason why it cannot be compared.
+    `apart` is the reason why it cannot be compared with its baseline; empty if it can.
     """
     runs, row = candidate.runs, candidate.row
     if runs.ending.status is Status.OOM:
@@ -233,7 +233,7 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
-    """Return the candidate, excluded if it is saturated or exceeds a limit of a metric."""
+    """Return the candidate, with an obstacle if it is saturated or a metric exceeds its limit."""
     if candidate.obstacle and not candidate.lone:
         return candidate
     runs = candidate.runs
@@ -251,7 +251,7 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
 
 
 def same_training(base: Candidate, other: Candidate) -> str:
-    """Return why a candidate of another sweep point may train differently from a baseline."""
+    """Return the reason why two candidates may train differently; empty if they do not."""
     if base.training != other.training:
         return OTHER_TRAINING
     runs = numbered(base.runs.completed), numbered(other.runs.completed)

@@ -24,7 +24,7 @@ WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """Description of the modes `train` and `inference`."""
 
 SPELT_OUT = 3
-"""Number of recommendations in the answer's sentence; the table has all."""
+"""Maximum number of recommendations in the sentence of the answer; the table has all."""
 
 
 class FamilyRow(Frozen):
@@ -74,8 +74,8 @@ def recommend_family(
 ) -> FamilyRecommendation:
     """Return recommendations for the models of a family that have stored runs.
 
-    `request` is repeated for each model in place of the family; `known` are models with stored
-    runs. Raises AccelBenchError for an invalid request.
+    `request.model` is the family; the request is repeated for each of its models. `known` are
+    models with stored runs. Raises AccelBenchError for an invalid request.
     """
     check_request(request)
     family = request.model
@@ -103,7 +103,7 @@ def recommend_family(
 
 
 def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[FamilyRow]:
-    """Yield a row for each device, the fastest first, then rows without a recommendation."""
+    """Yield a row for each device, the fastest first, devices without a recommendation last."""
 
     def seconds(ranked: Ranked) -> float:
         return job_time(ranked.best, request.tokens).median if ranked.best else float("inf")
@@ -127,7 +127,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
 def _answer(
     family: str, gpu: str | None, rows: Sequence[FamilyRow], models: tuple[int, int]
 ) -> str:
-    """Return in sentences the number of models with stored runs and the first recommendations."""
+    """Return a sentence with the number of stored models and the first recommendations."""
     stored, every = models
     where = f" on {gpu}" if gpu else ""
     recommended = [row for row in rows if row.recommended and row.fastest]

@@ -49,7 +49,10 @@ def more_rounds(
     earlier: Stored,
     usd_per_hour: float | None,
 ) -> NextRun | None:
-    """Return the run that would separate the best from the runner-up; None if settled."""
+    """Return a command for more rounds of the best stack and the runner-up.
+
+    None if the difference between them is already certain.
+    """
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
         return None
@@ -77,7 +80,7 @@ def more_rounds(
 
 
 def _plan_of_run(words: Sequence[str]) -> Plan:
-    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
+    """Return the plan for arguments of `accel-bench run`. Raises AccelBenchError."""
     app = typer.Typer()
     app.command()(run)
     command = typer.main.get_command(app)
@@ -88,7 +91,7 @@ def _plan_of_run(words: Sequence[str]) -> Plan:
 
 
 def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
-    """Return the runs of a plan that are not stored yet, and their fraction of all."""
+    """Return a sentence on the missing runs of a plan, and their fraction of all its runs."""
     points: dict[str, list[Experiment]] = {}
     for one in plan.runnable:
         points.setdefault(one.experiment.point, []).append(one.experiment)
@@ -104,7 +107,7 @@ def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, fl
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
-    """Return the total rounds needed to separate two candidates, with the reason; 0 if hopeless."""
+    """Return the rounds needed to separate two candidates (0 if too many), and the reason."""
     names, done = join_names([best.name, other.name]), len(best.runs.speeds)
     between = verdict_between(best, other, tokens)
     if between is None:
@@ -134,7 +137,7 @@ def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
 def _resumed(
     best: Candidate, other: Candidate, sessions: Mapping[str, SessionRecord], rounds: int
 ) -> list[str]:
-    """Return a session's own command for some stacks and rounds; empty if unknown."""
+    """Return the best run's own command, for both stacks and more rounds; empty if unknown."""
     last = list(best.runs.counted.values())[-1]
     session = sessions.get(last.session)
     words = list(session.command) if session else []

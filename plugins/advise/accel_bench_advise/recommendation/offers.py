@@ -1,4 +1,4 @@
-"""Devices that could do a job, with hours, dollars, and the limits that each keeps."""
+"""Offers: devices that could do a job, with its hours and dollars and verdicts on the limits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measured_offer(
 
 
 def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
-    """Return the offer of a device from an estimate."""
+    """Return the offer of a device with the hours and dollars of an estimate."""
     one = found.estimate
     lacks = one.memory is not None and one.memory.fit == "does not hold"
     problem = one.problem or (one.answer if lacks else "")
@@ -81,8 +81,8 @@ def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
 def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
     """Return the offer to recommend: the cheapest within limits, the fastest without limits.
 
-    Spans count by their worse end. Without limits measured offers come first; if no offer surely
-    keeps the limits, one that may keep them is chosen. None if no offer remains.
+    Spans count by their worse end. Without limits, measured offers are preferred. An offer that
+    may keep the limits is returned if none surely keeps them. None if no offer remains.
     """
     possible = [one for one in offers if not one.problem]
     if request.budget_usd is None and request.deadline_hours is None:
@@ -99,7 +99,7 @@ def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
 
 
 def price_key(offer: Offer) -> tuple[float, float]:
-    """Return the sort key of an offer: highest dollars, then most hours."""
+    """Return the sort key of an offer: upper end of dollars, then of hours."""
     return (
         offer.usd.high if offer.usd else math.inf,
         offer.hours.high if offer.hours else math.inf,
@@ -109,7 +109,7 @@ def price_key(offer: Offer) -> tuple[float, float]:
 def _with_limits(
     offer: Offer, request: RecommendRequest, sure: bool = True, no_price: str = NO_PRICE
 ) -> Offer:
-    """Return the offer with its verdicts on the limits.
+    """Return the offer with verdicts on the limits of budget and deadline.
 
     `sure` is false for the time of a single run, which has no interval.
     """
@@ -128,7 +128,7 @@ def _within(span: Bounds | None, limit: float | None, sure: bool) -> Finding | N
 
 
 def _duration(offer: Offer) -> float:
-    """Return the longest time of the job, or the median latency of requests, or time per token."""
+    """Return the upper end of the median latency, or of the job's hours, or of time per token."""
     if offer.request_seconds is not None:
         return offer.request_seconds.high
     if offer.hours is not None:
@@ -137,13 +137,13 @@ def _duration(offer: Offer) -> float:
 
 
 def _span(interval: Interval) -> Bounds:
-    """Return both ends of an interval; of a single run its value twice."""
+    """Return the ends of an interval; unknown ends are replaced by the median."""
     ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
     return Bounds(low=ends[0], high=ends[1])
 
 
 def estimated_answer(offer: Offer) -> str:
-    """Return the recommendation in a sentence, from a simulation."""
+    """Return the recommendation of an estimated offer in sentences."""
     text = f"Nothing of this was measured on {offer.device}, all is estimated: {offer.fit}"
     if offer.settings:
         text += f" It fits with {settings(offer.settings)}."
@@ -154,7 +154,7 @@ def estimated_answer(offer: Offer) -> str:
 
 
 def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
-    """Return why no offer keeps the limits: each exceeds one, or has no price."""
+    """Return a sentence on why no offer keeps the limits: each exceeds one, or has no price."""
     unpriced = [
         one.problem
         for one in offers
@@ -174,7 +174,7 @@ def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
 
 
 def limits_words(offer: Offer, hours: bool = True) -> str:
-    """Return the offer's hours, dollars and kept limits in sentences; empty without any."""
+    """Return sentences on the offer's hours, dollars and kept limits; empty without any."""
     takes = []
     if offer.hours and hours:
         takes.append(f"{offer.hours.text('{:.3g}'.format)} hours")

@@ -37,7 +37,7 @@ class Ranked(NamedTuple):
     refused: tuple[Candidate, ...]
 
     sure: bool = False
-    """True if no eligible candidate may be 2 % faster than the best."""
+    """True if surely no eligible candidate is over 2 % faster than the best."""
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -51,7 +51,7 @@ class Ranked(NamedTuple):
 
     @property
     def certainty(self) -> Certainty:
-        """Certainty of the best candidate."""
+        """`measured` if surely nothing is faster than the best, `inconclusive`, or `not tested`."""
         return "not tested" if self.best is None else "measured" if self.sure else "inconclusive"
 
 
@@ -60,10 +60,11 @@ def rank(
     tokens: float | None,
     at_most: Mapping[str, float] | None = None,
 ) -> Ranked:
-    """Return the candidates in order; the best changes least among those within 2 % of the fastest.
+    """Return the ranking of candidates on one device.
 
-    All are of one device. Candidates that are saturated, exceed `at_most` in a metric, or train
-    differently from the newest baseline are excluded.
+    The best is the candidate with the fewest changes within 2 % of the fastest. Candidates are
+    refused if they are saturated, exceed `at_most` in a metric, or train differently from the
+    newest baseline.
     """
     compared = with_reference(candidates)
     settled = _with_lone([within_limits(one, at_most or {}) for one in compared])
@@ -87,7 +88,7 @@ def rank(
 
 
 def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
-    """Return the candidate with the least time for the job, by paired rounds if possible."""
+    """Return the candidate that does the job fastest, compared by paired rounds if possible."""
     soonest = eligible[0]
     for one in eligible[1:]:
         ratio = as_fast(one, soonest, tokens)
@@ -97,7 +98,7 @@ def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
 
 
 def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates, excluding sweep points whose baseline trains differently.
+    """Return the candidates; sweep points whose baseline trains differently get an obstacle.
 
     The reference is the newest usable baseline.
     """
@@ -121,14 +122,14 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _with_lone(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates; without an eligible one, those whose baseline ran out of memory."""
+    """Return the candidates; if none is eligible, allow stacks whose baseline ran out of memory."""
     if any(not one.obstacle for one in candidates):
         return list(candidates)
     return [one.trained_apart("") if one.lone else one for one in candidates]
 
 
 def point_of(candidate: Candidate) -> tuple[str, str, str]:
-    """Return the key that candidates of one comparison share."""
+    """Return a key that is equal for candidates of one scenario, sweep point and training."""
     experiment = candidate.experiment
     return experiment.scenario.name, experiment.point, candidate.training
 
@@ -139,14 +140,14 @@ def last_start(candidate: Candidate) -> str:
 
 
 def job_time(candidate: Candidate, tokens: float | None) -> Interval:
-    """Return the median seconds of the job, or per token."""
+    """Return the candidate's seconds for the job with an interval; without `tokens`, per token."""
     found = geometric_interval(list(candidate.job_seconds(tokens).values()))
     assert found is not None
     return found
 
 
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
-    """Return the speed ratio of two candidates for the job, by paired rounds if possible."""
+    """Return the speed of `one` relative to `other` for the job, by paired rounds if possible."""
     seconds, others, paired = _seconds_of(one, other, tokens)
     return compare(others, seconds, ESTIMATE if paired else UNPAIRED).ratio
 
@@ -173,7 +174,7 @@ def _seconds_of(
 
 
 def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
-    """Return the rounds that pair two candidates; empty if runs are compared unpaired.
+    """Return the rounds that pair two candidates; empty if unpaired runs are to be compared.
 
     Paired rounds are preferred if there are enough, since drift between sessions would count as a
     difference.
@@ -184,9 +185,9 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
 
 
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
-    """Return break-evens of the best with its baseline, and of faster steps with the best.
+    """Return break-evens of the best against its baseline, and of other stacks against the best.
 
-    Candidates that do not surely start later have none.
+    Only stacks with faster steps that surely start later have a break-even.
     """
     best = ranked.best
     if best is None or best.runs.rate is not None:

@@ -48,14 +48,14 @@ from accel_bench_advise.recommendation.schema import (
 )
 
 Narrowed: TypeAlias = tuple[list[Candidate], list[LeftOut]]
-"""Candidates that are evidence, and rows that are not."""
+"""Candidates that are evidence for a request, and descriptions of excluded rows."""
 
 NO_JOB = LeftOut(
     rows="the stored requests",
     reason="they arrive at a rate (inference.rate), by which a job of tokens has no hours; leave "
     "--tokens, --lengths, --budget and --deadline out, or choose others with --where",
 )
-"""Rows that are no evidence for a job of tokens."""
+"""Excluded rows of requests at a rate, which give no hours for a job of tokens."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Recommender:
     """Estimator for devices without stored runs; None to use stored runs alone."""
 
     def answer(self) -> Recommendation:
-        """Return the recommendation. Raises AccelBenchError for a request without an answer."""
+        """Return the recommendation of a stack and a device. Raises AccelBenchError."""
         ranks, left_out = self.ranked()
         measured = [
             (one, measured_offer(one.best, self.request, self.tokens, self.prices))
@@ -99,7 +99,7 @@ class Recommender:
         )
 
     def ranked(self) -> tuple[list[Ranked], list[LeftOut]]:
-        """Return ranked stacks for each device, and rows that are no evidence."""
+        """Return the ranking of stacks on each device, and the rows that are no evidence."""
         left_out = list(_imported(self.stored.results))
         found = collect_candidates(self.stored.results, self.stored.baselines)
         for narrowed in (self._of_gpu, self._of_length, self._of_job, self._of_newest_training):
@@ -113,12 +113,12 @@ class Recommender:
 
     @property
     def lengths(self) -> LengthSummary | None:
-        """Summary of the request's sample lengths."""
+        """Summary of the request's sample lengths; None without lengths."""
         return lengths_of(self.request)
 
     @property
     def tokens(self) -> float | None:
-        """Real tokens of the job; the sum of the lengths by default."""
+        """Real tokens of the job, by default the sum of the truncated lengths; None if unknown."""
         lengths = self.lengths
         if self.request.tokens is not None or lengths is None:
             return self.request.tokens
@@ -126,7 +126,7 @@ class Recommender:
         return float(sum(min(length, longest) for length in self.request.lengths or ()))
 
     def _of_gpu(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates of the requested device."""
+        """Return the candidates of the requested device, and the excluded rows."""
         if self.request.gpu is None:
             return found, []
         name = named_hardware(self.request.gpu).name
@@ -136,7 +136,7 @@ class Recommender:
         return own, [LeftOut(rows=f"rows of {label}", reason=reason) for label in others]
 
     def _of_length(self, found: list[Candidate]) -> Narrowed:
-        """Return candidates of the shortest stored length that holds 95 % of the samples."""
+        """Return the candidates of the shortest stored length that holds 95 % of the samples."""
         if self.lengths is None:
             return found, []
         needed = self.lengths.percentile_95
@@ -174,7 +174,7 @@ class Recommender:
         return kept, notes
 
     def _estimates(self, measured: set[str], left_out: list[LeftOut]) -> Iterator[DeviceEstimate]:
-        """Yield estimates for devices without a stored usable stack.
+        """Yield estimates for devices without a usable stored stack.
 
         Devices for which the scenario cannot be planned are added to `left_out`.
         """
@@ -207,7 +207,7 @@ class Recommender:
     def _answer_fields(
         self, chosen: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
     ) -> dict[str, Any]:
-        """Return the fields of the answer, for the chosen device or the best rejected one."""
+        """Return fields of `Recommendation` for the chosen device or the best rejected one."""
         best = ranked.best if ranked else None
         others = others_of(ranked, self.tokens) if ranked else ()
         fields: dict[str, Any] = {"certainty": "not tested", "others": others}
@@ -233,7 +233,7 @@ class Recommender:
         return fields
 
     def _rejected_best(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
-        """Return the row of the fastest stack, over the request's limits or without a price."""
+        """Return the fastest stack, which exceeds the request's limits or has no price."""
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
         ]
@@ -270,12 +270,12 @@ class Recommender:
 
 
 def lengths_of(request: RecommendRequest) -> LengthSummary | None:
-    """Return the summary of a request's sample lengths."""
+    """Return the summary of a request's sample lengths; None without lengths."""
     return summarize_lengths(request.lengths) if request.lengths else None
 
 
 def check_request(request: RecommendRequest) -> None:
-    """Raise ScenarioError for limits without a number of tokens."""
+    """Raise ScenarioError for limits without a number of tokens, or for an unknown device."""
     for key, option in (("budget_usd", "--budget"), ("deadline_hours", "--deadline")):
         if getattr(request, key) is not None and not (request.tokens or request.lengths):
             raise ScenarioError(
@@ -287,6 +287,6 @@ def check_request(request: RecommendRequest) -> None:
 
 
 def _imported(results: Sequence[Result]) -> Iterator[LeftOut]:
-    """Yield rows that another program measured."""
+    """Yield an excluded row for each file of runs that another program measured."""
     for file, runs in Counter(run.provenance.file for run in results if run.imported).items():
         yield LeftOut(rows=f"{count(runs, 'run')} of {file}", reason="imported, not measured here")

@@ -16,8 +16,7 @@ AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
 """Speed ratio of the best stack to itself."""
 
 Certainty: TypeAlias = Literal["measured", "inconclusive", "estimated", "not tested"]
-"""Basis of an answer, which is no verdict; `inconclusive` is measured, but not surely better than
-the runner-up."""
+"""Basis of a recommendation; `inconclusive` is measured, but maybe no better than the runner-up."""
 
 CandidateOutcome: TypeAlias = Literal[
     "recommended",
@@ -114,7 +113,7 @@ class BreakEven(Frozen):
     """Steps of the job; null without a number of tokens."""
 
     pays: Finding | None = None
-    """Verdict on paying off within the job; null without its steps."""
+    """Verdict on whether the stack pays off within the job; null without the job's steps."""
 
     sentence: str = ""
 

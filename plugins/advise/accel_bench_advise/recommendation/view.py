@@ -74,7 +74,7 @@ def recommend_report(document: Recommendation) -> Report:
 
 
 def models_report(document: FittingModels) -> Report:
-    """Return the table of models that fit a device, with the changes they need."""
+    """Return the table of models that fit a device, with the changes that they need."""
     fitting = sum(one.fit == "holds" for one in document.models)
     section = Section(
         title="ESTIMATED",
@@ -100,7 +100,7 @@ def family_report(document: FamilyRecommendation) -> Report:
 
 
 def _used(columns: Sequence[Column], rows: Sequence[Any], title: str = "") -> Table:
-    """Return a table without its empty columns."""
+    """Return a table without columns that are empty in all rows."""
     return Table([one for one in columns if any(map(one.cell, rows))], rows, title=title)
 
 
@@ -145,7 +145,7 @@ def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[st
 
 
 def _left_out(left_out: Iterable[LeftOut]) -> Iterator[str]:
-    """Yield a line for each reason why rows are no evidence."""
+    """Yield a line for each reason why stored rows are no evidence."""
     reasons = [(one.rows, one.reason) for one in left_out]
     yield from (f"no evidence: {text}" for text in grouped_by_reason(reasons))
 
@@ -161,7 +161,7 @@ def _commands(document: Recommendation) -> Iterator[Section]:
 
 
 def _in_your_script(document: Recommendation) -> Iterator[Section]:
-    """Yield the code and the command that take over a recommended stack of a training."""
+    """Yield a section with the Python code and the command that apply a recommended stack."""
     if document.request.mode != "train" or document.offer is None:
         return
     if row := document.recommended:
@@ -174,7 +174,7 @@ def _in_your_script(document: Recommendation) -> Iterator[Section]:
 
 
 def _code(stack: str, scenario: str) -> list[str]:
-    """Return three lines of Python; none for a stack that only another scenario names."""
+    """Return three lines of Python that apply a stack; empty if `accelerate` would not know it."""
     named = find_presets("stacks").keys() | {plugin.use for plugin in installed()}
     given = json.dumps(stack)
     if _defines(scenario, stack):
@@ -189,7 +189,7 @@ def _code(stack: str, scenario: str) -> list[str]:
 
 
 def _defines(scenario: str, stack: str) -> bool:
-    """Return whether a scenario's own file defines a stack, maybe with a shipped one's name."""
+    """Return whether a scenario's own file defines a stack, maybe under a shipped stack's name."""
     if scenario in find_presets("scenarios"):
         return False
     try:
@@ -221,7 +221,7 @@ NAMED = 6
 
 
 def _speeds(row: str) -> list[Column]:
-    """Return the columns of a stack's speed; `path` leads to its row."""
+    """Return the columns of a stack's speed; `row` is the path to the stack's row in a document."""
     return [
         number_column(f"{row}.tokens_per_second", "speed", "tokens/s", rate_interval),
         number_column(
@@ -234,7 +234,7 @@ def _speeds(row: str) -> list[Column]:
 
 
 def _flat(row: str) -> list[Column]:
-    """Return the CSV columns of a stack; `path` leads to its row."""
+    """Return the CSV columns of a stack; `row` is the path to the stack's row in a document."""
     return [
         *columns_of(CandidateRow, row, without="apart device memory evidence"),
         *columns_of(MemoryUse, f"{row}.memory", names="peak_bytes device_bytes headroom"),

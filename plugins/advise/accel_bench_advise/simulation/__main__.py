@@ -20,7 +20,7 @@ from accel_bench_advise.simulation.simulate import SimulatedRun
 
 
 def main() -> None:
-    """Answer each line of standard input; libraries' output goes to standard error."""
+    """Print a response to each request line of standard input; other output goes to stderr."""
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def answer(line: str) -> Simulation:
-    """Return the simulation of a request, with its problem if it failed."""
+    """Return the simulation for a line with a request; a failure is stored as its `problem`."""
     try:
         request = SimulationRequest.model_validate_json(line)
         any_shape = BatchShape(micro_batch_size=1, sequence_length=1)
@@ -44,12 +44,12 @@ def answer(line: str) -> Simulation:
 
 @lru_cache(maxsize=1)
 def _run(request: str) -> SimulatedRun:
-    """Return the simulated run of a request, cached for further shapes of it."""
+    """Return the simulated run of a request, cached for further batch shapes."""
     return SimulatedRun(SimulationRequest.model_validate_json(request))
 
 
 def _problem_of(error: Exception) -> str:
-    """Return in a sentence why a step could not be simulated."""
+    """Return a sentence on the error because of which a step could not be simulated."""
     cause = error.__cause__ if isinstance(error, HookError) else error
     if isinstance(cause, (DataDependentOutputException, DynamicOutputShapeException)):
         who = "the step"

@@ -34,7 +34,7 @@ FINDS_PACKED = "find_packed_sequence_indices"
 """Function by which transformers detects packed samples."""
 
 DRAWS_TRUNCATED = "_no_grad_trunc_normal_"
-"""Function by which torch draws a truncated normal distribution."""
+"""Function by which torch draws from a truncated normal distribution."""
 
 OF_TEXT_ALONE = frozenset({"AutoModelForCausalLM", "AutoModelForMaskedLM"})
 """Model classes whose inputs are token ids with labels only."""
@@ -65,7 +65,7 @@ class SimulatedRun:
             _make_state(run)
 
     def simulate(self, shape: BatchShape) -> Simulation:
-        """Return the footprint of a step of a shape, with existing optimizer state."""
+        """Return the memory and work of a step with a batch shape, optimizer state included."""
         self._shape = shape
         with self._simulating():
             self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
@@ -83,7 +83,7 @@ class SimulatedRun:
         )
 
     def _batches(self, active: ActivePlugins) -> Iterator[Batch]:
-        """Yield micro-batches of the current shape endlessly: the data's, or random token ids."""
+        """Yield micro-batches of the current shape endlessly, from a plugin or of random tokens."""
         while True:
             sizes = self._shape.micro_batch_size, self._shape.sequence_length
             if active.answers("simulate_batch") is None:
@@ -134,7 +134,7 @@ def _run_of(request: SimulationRequest) -> Run:
 
 
 def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -> None:
-    """Call the hooks that build the model and the optimizer, in the contract's order."""
+    """Call the hooks that build the model and the optimizer, in the order of a real run."""
     run.task = task_of(active)
     if active.answers("simulate_batch") is None:
         _check_task(run)
@@ -193,7 +193,7 @@ def _state_of(optimizer: Any) -> Iterator[Any]:
 
 
 def _make_state(run: Run) -> None:
-    """Initialize the optimizer's state without a pass through the model."""
+    """Create the optimizer's state by one step, without a pass through the model."""
     trained = [p for p in run.model.parameters() if p.requires_grad]
     torch.stack([p.float().sum() for p in trained]).sum().backward()
     run.optimizer.step()
@@ -204,9 +204,9 @@ def _make_state(run: Run) -> None:
 def _fit_for_fake_tensors() -> Iterator[None]:
     """Patch torch and transformers so that fake parameters and masks work.
 
-    Conversion would swap tensors, which torch refuses for weakly referenced (fake) ones. Masks
-    would look for packed samples in positions that have no values; the general path is taken. A
-    truncated normal distribution would be redrawn until all values lie within its bounds.
+    Converting parameters would swap tensors, which torch refuses for weakly referenced (fake) ones.
+    Masks would look for packed samples in positions without values; instead the general mask is
+    built. A truncated normal distribution would be redrawn until all values lie within its bounds.
     """
 
     def take_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -223,7 +223,7 @@ def _fit_for_fake_tensors() -> Iterator[None]:
 
 @dataclass
 class _OneStep:
-    """Stopwatch of one simulated step, which reports the step's phase to the tracker."""
+    """Stopwatch that an engine uses for one simulated step; it sets the tracker's phase."""
 
     tracker: StepTracker
     running: bool = True
@@ -240,7 +240,7 @@ class _OneStep:
         self.tracker.phase = FOLLOWING.get(phase, self.tracker.phase)
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End the step."""
+        """End the simulated step."""
         self.running = False
 
 

@@ -25,7 +25,7 @@ FEW_CHANNELS = 3
 
 @dataclass(eq=False)
 class TrackedStorage:
-    """A storage, with the use of its memory."""
+    """Size in bytes of a tensor storage, and the use of its memory."""
 
     size: int
     part: Part
@@ -34,10 +34,10 @@ class TrackedStorage:
 class StepTracker(TorchDispatchMode):
     """Tracker that logs each storage's allocation and release with the phase of the step.
 
-    `phase` and `vocabulary`, the number of token ids, are set from outside. Roles known later, such
-    as gradients, are set by `assign`. With `assumes`, values that a model reads from its batch are
-    1, and masks select everything: an image or an utterance is present. With `copies`, a CPU's
-    convolutions copy what they read and write.
+    The caller sets `phase`, and `vocabulary`, the number of token ids. `assign` sets uses that are
+    known later, such as gradients. With `assumes`, values that a model reads from its batch are 1,
+    and masks select everything, as if an image or an utterance were present. With `copies`,
+    convolutions copy their inputs and outputs, as on a CPU.
     """
 
     def __init__(self) -> None:
@@ -53,19 +53,19 @@ class StepTracker(TorchDispatchMode):
         self._work: Counter[tuple[str, int, int]] = Counter()
 
     def assign(self, tensors: Iterable[Any], part: Part) -> None:
-        """Set the use of tensors' memory; tensors not seen before are logged."""
+        """Set the use of the memory of tensors; tensors not seen before are logged."""
         for tensor in tensors:
             for plain in plain_tensors(tensor):
                 self._block(plain).part = part
 
     def restart(self) -> None:
-        """Clear peak and work; tensors that are alive remain logged."""
+        """Clear peak and work; tensors that still exist remain logged."""
         self._base = set(self._alive)
         self._events.clear()
         self._work.clear()
 
     def footprint(self, processed: int) -> Footprint:
-        """Return the peak since the last restart, by part, and the work."""
+        """Return the peak of memory by use and the operations since the last restart."""
         alive, peak, phase = set(self._base), set(self._base), self.phase
         total = most = sum(block.size for block in alive)
         for block, made, during in self._events:
@@ -107,7 +107,7 @@ class StepTracker(TorchDispatchMode):
         return out
 
     def _block(self, tensor: torch.Tensor) -> TrackedStorage:
-        """Return the block of a tensor's storage, logged if it is new."""
+        """Return the record of a tensor's storage; a new storage is logged."""
         storage = tensor.untyped_storage()
         key = id(storage)
         if known := self._known.get(key):
@@ -125,9 +125,9 @@ class StepTracker(TorchDispatchMode):
         return block
 
     def _guess(self, tensor: torch.Tensor) -> Part:
-        """Return the likely use of a new tensor, by its shape and phase.
+        """Return the likely use of a new tensor's memory, by its shape and phase.
 
-        Tensors that are built and remain, outside the trained model, are weights of another model.
+        All tensors built before the step count as weights, also of models that are not trained.
         """
         if self.phase == "build":
             return "weights"
@@ -136,7 +136,7 @@ class StepTracker(TorchDispatchMode):
         return "activations" if self.phase == "forward" else "temporaries"
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
-        """Add an operation's matrix products and the bytes that it reads and writes."""
+        """Count an operation by its FLOPs of matrix products and its bytes read and written."""
         used = [tensor for tensor in tree_iter((args, kwargs)) if isinstance(tensor, torch.Tensor)]
         if moves_nothing(func, used, made):
             return
@@ -162,10 +162,10 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copied_bytes(func: Any, args: Any, made: list[torch.Tensor]) -> int:
-    """Return the most bytes that a convolution of a CPU takes beyond its results; else 0.
+    """Return the most bytes that a convolution on a CPU takes beyond its results; else 0.
 
-    oneDNN copies activations and weights into layouts of its own, an input of few channels
-    excepted, and its results back.
+    oneDNN copies activations and weights into layouts of its own, and its results back. An input of
+    few channels is not copied.
     """
     if func is aten.convolution.default:
         source, weight, (result,) = args[0], args[1], made
@@ -189,7 +189,7 @@ def _reordered(source: torch.Tensor) -> int:
 
 
 def _is_mask(indices: Any) -> bool:
-    """Return whether a tensor is indexed by one mask of fake values."""
+    """Return whether a tensor is indexed by a single mask without values (a fake tensor)."""
     return (
         len(indices) == 1 and isinstance(indices[0], FakeTensor) and indices[0].dtype == torch.bool
     )

@@ -1,1 +1,1 @@
-"""How stacks learned: loss against steps, tokens, seconds and money."""
+"""Learning of stacks: loss against steps, tokens, seconds and money."""

@@ -1,4 +1,4 @@
-"""Bootstrap intervals over seeds, and over the rounds of each.
+"""Bootstrap intervals over seeds, and over the rounds of each seed.
 
 Source: Efron and Tibshirani (1993), "An Introduction to the Bootstrap". Percentile intervals of few
 values are too narrow; their ends are moved outwards as in Hesterberg (2015), "What teachers should
@@ -44,5 +44,5 @@ def bootstrap_ends(
 
 
 def expanded_tail(units: int) -> float:
-    """Return the probability of each tail of the bootstrap distribution of `units` values."""
+    """Return the probability of each tail outside a 95 % interval, corrected for few values."""
     return NormalDist().cdf(-math.sqrt(units / (units - 1)) * t_quantile(units - 1, 0.975))

@@ -68,7 +68,7 @@ def converge(
 def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoint, ...]:
     """Return the mean learning curve of a group's runs, up to the step at which the shortest ends.
 
-    Its steps are those of the shortest run; the curves of other runs are interpolated there.
+    Its points are at the steps of the shortest run; the curves of other runs are interpolated.
     """
     curves = [curve for cluster in group.clusters for curve in cluster]
     first = max((curve[0].steps for curve in curves), default=0)
@@ -132,7 +132,10 @@ def _notes(group: LearningGroup) -> list[str]:
 def _races(
     groups: Sequence[LearningGroup], found: Sequence[Found], baselines: Mapping[str, str]
 ) -> list[Comparison | None]:
-    """Return how soon each group reaches the loss against its baseline's; None for a baseline."""
+    """Return the comparison of each group's time to the loss with its baseline's time.
+
+    The value is None for a baseline, and empty for a group without a baseline.
+    """
     bases = [_baseline_of(group, groups, baselines) for group in groups]
     races = [
         None if base is group else Comparison() for group, base in zip(groups, bases, strict=True)
@@ -196,7 +199,7 @@ def _evaluations(run: Result) -> list[tuple[int, int, float]]:
 
 
 def stability_of(group: LearningGroup) -> Stability:
-    """Return the spread of final losses over seeds, and the number of diverged seeds."""
+    """Return the spread of a group's final losses over seeds, and its number of diverged seeds."""
     ends = [loss for _, loss in lasts(group)]
     return Stability(
         seeds=len(group.seeds),
@@ -211,7 +214,8 @@ def stability_of(group: LearningGroup) -> Stability:
 def _spread(ends: Sequence[float]) -> Interval | None:
     """Return the standard deviation of final losses with its 95 % chi-squared interval.
 
-    A bootstrap would often resample equal values of so few, and start its interval at 0.
+    None for fewer than three seeds. A bootstrap of so few losses would often resample equal values,
+    and start its interval at 0.
     """
     from scipy.special import chdtri
 

@@ -1,4 +1,4 @@
-"""Runs of one stack at one sweep point, by the seed that they were trained with."""
+"""Runs of one stack at one sweep point, grouped by their training seed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
 
 
 def identity_without(row: ExperimentRuns, keys: Iterable[str]) -> JsonValue:
-    """Return an experiment's identity as JSON, without some keys of its work."""
+    """Return an experiment's identity as JSON, without the settings `keys`."""
     identity = json.loads(canonical_json(row.planned.experiment.identity))
     for section, _, key in (name.partition(".") for name in keys):
         identity.get("work", {}).get(section, {}).pop(key, None)

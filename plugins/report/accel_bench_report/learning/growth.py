@@ -1,6 +1,6 @@
 """Test of whether memory grows with the steps: a leak raises the floor of memory in use.
 
-Readings of the later steps are cut into blocks, and the minimum of each is kept, since temporary
+Readings of the later steps are cut into blocks. The minimum of each block is used, since temporary
 allocations come on top of it. Memory is growing if the slope of these minima is significantly above
 0 in both halves, which excludes a rise that ends, and the growth is not negligible.
 """

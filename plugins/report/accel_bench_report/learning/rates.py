@@ -33,7 +33,7 @@ Losses = Mapping[str, float]
 
 
 def best_learning_rates(groups: Sequence[LearningGroup]) -> tuple[BestLearningRate, ...]:
-    """Return the best learning rate of each set of groups that differ in the rate only."""
+    """Return the best learning rate of each set of groups that differ in learning rate only."""
     sets: dict[str, list[LearningGroup]] = {}
     for group in groups:
         others = {key: value for key, value in group.sweep.items() if key != RATE}
@@ -82,7 +82,7 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
 def is_best(best: Losses, others: Sequence[Losses]) -> bool:
     """Return whether losses are significantly lower than all others, paired by seed.
 
-    True without others, when all other rates diverged.
+    False with fewer than three seeds. `others` is empty if all other rates diverged.
     """
     for other in others:
         differences = [other[seed] - loss for seed, loss in best.items() if seed in other]
@@ -94,7 +94,7 @@ def is_best(best: Losses, others: Sequence[Losses]) -> bool:
 
 
 def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
-    """Return the loss of each seed after `steps` steps, the first round's of each seed."""
+    """Return the loss by seed after `steps` steps, from the first round of each seed."""
     found = {}
     for seed, curve in _first_curves(group):
         reached = reached_after(curve, steps)

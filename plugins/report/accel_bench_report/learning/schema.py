@@ -46,7 +46,7 @@ class CurvePoint(Frozen):
 class ToLoss(Comparison):
     """Amounts used to reach a loss: medians over runs with 95 % bootstrap intervals.
 
-    The comparison is that of the seconds, over pairs of seeds or, with one seed, of rounds.
+    The comparison is of the seconds, over pairs of seeds or, with one seed, of rounds.
     """
 
     loss: float
@@ -203,7 +203,7 @@ class BestLearningRate(StackRow):
     differences from all other rates, paired by seed, exclude 0."""
 
     at_end: bool
-    """True if the best rate is the smallest or largest tried, so that one beyond may be better."""
+    """True if the best rate is the smallest or largest tried: a rate beyond may be better."""
 
     rates: tuple[RateLearning, ...]
 

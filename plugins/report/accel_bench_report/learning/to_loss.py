@@ -32,7 +32,10 @@ def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Am
 def to_loss(
     found: Found, loss: float, usd_per_hour: float | None, raced: Comparison | None
 ) -> ToLoss:
-    """Return median amounts with intervals, and `raced`, the comparison with the baseline."""
+    """Return the median amounts used to reach a loss, with intervals.
+
+    `raced` is the comparison with the baseline, and None for the baseline.
+    """
     every = [one for by_round in found.values() for one in by_round.values()]
     reached = sum(one is not NEVER for one in every)
     seconds = _interval(found, "seconds")
@@ -92,7 +95,10 @@ def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
 
 
 def _ratios(own: Found, baseline: Found) -> list[list[float]]:
-    """Return the ratios of seconds by seed, of pairs of which at least one run reached the loss."""
+    """Return the baseline's seconds divided by the stack's for each paired run, grouped by seed.
+
+    Pairs of which neither run reached the loss are left out.
+    """
     clusters = [
         [
             _ratio(base[key].seconds, one.seconds)
@@ -112,7 +118,10 @@ def _ratio(before: float, after: float) -> float:
 
 
 def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
-    """Return a log-ratio for each seed, or each round of a single seed; none if one is infinite."""
+    """Return the mean log-ratio of each seed, or the log-ratios of a single seed's rounds.
+
+    The list is empty if any ratio is 0 or infinite.
+    """
     if not all(0 < ratio < math.inf for cluster in clusters for ratio in cluster):
         return []
     logs = [[math.log(ratio) for ratio in cluster] for cluster in clusters]
@@ -120,6 +129,6 @@ def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _looks(baseline: Found, own: Found) -> int:
-    """Return the number of sessions in which the pairs were measured."""
+    """Return the number of interim analyses (looks): the sessions that measured the pairs."""
     keys = {key for seed, one in own.items() for key in set(one) & set(baseline.get(seed, {}))}
     return max(1, len({session for session, _ in keys}))

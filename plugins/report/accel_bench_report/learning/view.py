@@ -30,7 +30,7 @@ from accel_bench_report.learning.schema import (
 )
 
 WIDTH = 100
-"""Columns of text if the output is no terminal."""
+"""Width of the text in characters if the output is no terminal."""
 
 NO_CURVE = "no experiment has a loss curve"
 
@@ -38,7 +38,7 @@ EXCLUDED = "seconds are those of training steps, without start-up and evaluation
 
 
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
-    """Return the report of learning, with one section for each kind of table."""
+    """Return the report of learning: sentences, a table for each kind of figure, and notes."""
     tables = [*learning_tables(document)]
     if curves:
         tables += curve_tables(document)
@@ -82,7 +82,7 @@ def curve_tables(document: ConvergenceDocument) -> Iterator[Table]:
 
 
 def answer(document: ConvergenceDocument) -> str:
-    """Return sentences on the first stack at the loss, the best rates, and growing memory."""
+    """Return sentences on the loss to reach, the best rates, growing memory, and divergence."""
     parts = [*_reached(document), *map(rate_sentence, document.learning_rates)]
     grows = [row for row in document.experiments if row.memory_growth.verdict == "holds"]
     parts += [f"memory of {label(row)} grows by {_slope(row)} bytes a step" for row in grows]
@@ -96,13 +96,13 @@ def answer(document: ConvergenceDocument) -> str:
 
 
 def rate_title(best: BestLearningRate) -> str:
-    """Return the settings within which learning rates are compared."""
+    """Return a title with the settings within which learning rates are compared."""
     after = count(best.steps, "step")
     return f"learning rates of {label(best)}: {best.loss_kind} loss after {after}"
 
 
 def rate_sentence(best: BestLearningRate) -> str:
-    """Return a sentence with the best learning rate, or why there is none."""
+    """Return a sentence with the best learning rate, or the reason for having none."""
     name = label(best)
     if best.best is None:
         return f"no learning rate of {name} trained without diverging"
@@ -162,17 +162,17 @@ def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
 
 
 def ratio_text(value: float) -> str:
-    """Return a ratio with two decimals."""
+    """Return a ratio as text with two decimals."""
     return f"{value:.2f}"
 
 
 def loss_text(value: float) -> str:
-    """Return a loss with four decimals."""
+    """Return a loss as text with four significant digits."""
     return significant(value, 4)
 
 
 def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
-    """Return a reader of the loss at the first or last point of the curve."""
+    """Return a function that reads the loss at a point of a row's curve: 0 first, -1 last."""
 
     return lambda row: _loss_of(row.curve[place]) if row.curve else None
 

@@ -83,7 +83,7 @@ def _first_token(row: Line) -> str | None:
 
 
 def _ratio(mode: str) -> Column:
-    """Return a mode's column of ratios of speed, empty for ratios of other quantities."""
+    """Return the column of a mode's speed ratios; ratios of other quantities are left out."""
 
     def cell(row: Line) -> Interval | None:
         summary: ExperimentSummary | None = getattr(row, mode)

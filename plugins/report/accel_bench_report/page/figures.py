@@ -271,7 +271,7 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 def _over_devices(
     one: ScenarioPage, rows: Sequence[RowView], read: Callable[[ScalingPoint], Interval | None]
 ) -> Iterator[Series]:
-    """Yield a figure over the number of devices, of each stack measured at two or more."""
+    """Yield a series for each stack measured at two or more numbers of devices; `read` gives y."""
     numbers = {row.stack: row.number for row in rows}
     for scaling in scaling_of(one.summary):
         known = ((float(point.figure.world_size), read(point)) for point in scaling.points)

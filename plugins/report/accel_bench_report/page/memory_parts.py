@@ -114,7 +114,7 @@ class PartView(NamedTuple):
 
 
 class MemoryView(NamedTuple):
-    """Bar of the peak memory of one row."""
+    """Bar that shows the peak memory of one row."""
 
     row: RowView
     text: str
@@ -123,9 +123,9 @@ class MemoryView(NamedTuple):
 
 
 def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
-    """Return the memory bars of completed rows on one scale, and a note on what they leave out.
+    """Return the memory bars of completed rows on one scale, and a note on the scale.
 
-    Bars leave out the imports, which are equal for all stacks, and larger than small models.
+    Bars leave out the memory of imports, which is equal for all stacks and may exceed a model's.
     """
     found = [(row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked]
     shown = [(row, memory) for row, memory in found[:MOST_ROWS] if memory]

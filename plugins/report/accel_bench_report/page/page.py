@@ -74,7 +74,7 @@ def page(
 ) -> Page:
     """Return a page of scenarios in detail, and an overview of all runs if there are more.
 
-    `arguments` are those of the command that writes the page. Without `plots` or matplotlib there
+    `arguments` is the command line that writes the page. Without `plots` or matplotlib there
     are no plots; without matplotlib a note says so.
     """
     numbers = _numbers(scenarios, rows)
@@ -100,7 +100,7 @@ def page(
 
 
 def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> dict[str, int]:
-    """Return the colour number of each stack in page order: 0, grey, for baselines."""
+    """Return the colour number of each stack in page order; baselines have 0, which is grey."""
     baselines = dict.fromkeys(one.summary.baseline for one in scenarios)
     names = [row.summary.stack for one in scenarios for row in one.rows]
     names += [row.stack for row in rows]
@@ -150,7 +150,7 @@ def _scenario(
 
 
 def _answers(one: ScenarioPage) -> list[str]:
-    """Return headline and further sentences; a running session's progress comes first."""
+    """Return the headline and further sentences; a running session's progress comes first."""
     if one.running is None:
         return list(conclusions(one.summary))
     ended, planned = one.running
@@ -160,7 +160,7 @@ def _answers(one: ScenarioPage) -> list[str]:
 
 
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
-    """Return a column; the memory column names the kind of memory if all rows have the same."""
+    """Return the column; a memory column's unit names the kind of memory common to all rows."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
     if column.header != "memory" or len(kinds) != 1:
         return column
@@ -172,7 +172,7 @@ def _sentence(clause: str) -> str:
 
 
 def _counts(one: ScenarioPage) -> str:
-    """Return counts of stacks by outcome: `8 stacks: 4 measured, 1 out of memory, 1 invalid`."""
+    """Return text such as `8 stacks: 4 measured, 1 out of memory, 1 invalid`."""
     rows = one.rows
     stacks = len({row.summary.stack for row in rows})
     what = count(stacks, "stack")
@@ -215,7 +215,7 @@ def _groups(
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return a name that is not yet used as an id on the page."""
+    """Return the name, with a number if it is already used as an id on the page."""
     number, found = 1, name
     while found in used:
         number += 1

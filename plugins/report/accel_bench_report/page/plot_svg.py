@@ -15,7 +15,7 @@ COLOURS = 8
 """Number of stack colours in the style sheet, `--s0` to `--s7`."""
 
 INK, QUIET, LINE = "#b00000", "#b00001", "#b00002"
-"""Placeholder colours, replaced by those of the style sheet."""
+"""Placeholder colours, replaced by the colours of the style sheet."""
 
 _COLOURS_OF_PAGE = {
     INK: "var(--ink)",
@@ -62,7 +62,7 @@ MARK = re.compile(r"(<use [^>]*)/>")
 
 
 def draw_svg(title: str, draw: Callable[[Any], None], width: float, height: float) -> str:
-    """Return the SVG that `draw` draws on a figure of that size in inches, with a title."""
+    """Return the SVG of a titled figure of `width` x `height` inches, which `draw` fills."""
     with _matplotlib() as matplotlib:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ def draw_svg(title: str, draw: Callable[[Any], None], width: float, height: floa
 
 
 def tick_text(value: float) -> str:
-    """Return an axis number in full, without matplotlib's common factor at the axis end."""
+    """Return the text of an axis number, with a letter for large ones, such as `20k` or `3G`."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
@@ -88,13 +88,13 @@ def tick_text(value: float) -> str:
 
 
 def show_on_hover(artist: Any, text: str, points: Sequence[str] = ()) -> None:
-    """Give an artist a tooltip, and optionally one for each of its points."""
+    """Give an artist a tooltip, and optionally each of its points a tooltip."""
     artist.set_gid("\n".join(("hover", *map(plain, (text, *points)))))
 
 
 @contextmanager
 def _matplotlib() -> Iterator[Any]:
-    """Yield matplotlib with the style of this module; browsers draw glyphs that its font lacks."""
+    """Yield matplotlib with the style of this module, without warnings of glyphs its font lacks."""
     import matplotlib
 
     with warnings.catch_warnings(), matplotlib.rc_context(dict(STYLE)):
@@ -113,7 +113,7 @@ LEFT_OUT = re.compile(
 def _for_page(svg: str, title: str) -> str:
     """Return a drawing for embedding in a page: small, and in the page's colours.
 
-    Unreferenced ids are dropped; the others are hashes of the plot's title and width.
+    Ids without references are dropped. All other ids are hashes of the plot's title and width.
     """
     svg = _with_titles(LEFT_OUT.sub("", svg).replace("xlink:href", "href"))
     head, rest = svg.split(">", 1)

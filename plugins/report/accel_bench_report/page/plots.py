@@ -33,10 +33,10 @@ NAME_LETTERS = 72
 """Maximum number of drawn characters of a name; longer names lose their middle."""
 
 LABEL_LETTERS = {"wide": 26, "narrow": 15}
-"""Maximum number of characters in a line of a name beside its strip."""
+"""Maximum number of characters in a line of a name next to its strip."""
 
 WIDTHS = {"wide": 8.9, "narrow": 3.5}
-"""Widths in inches of 96 pixels; the page scales them to its own."""
+"""Widths of drawings in inches (96 pixels); the page scales them to its own width."""
 
 LETTER, TEXT_LINE = 0.078, 0.16
 """Width of a character, and height of a line of text, in inches."""
@@ -248,7 +248,7 @@ def _plot(
 
 
 def _name_axes(axes: Any, names: tuple[str, str], inches: float, whole: bool = False) -> None:
-    """Label both axes, and set as many numbers on the horizontal one as have room.
+    """Label both axes, and set as many numbers on the horizontal axis as have room.
 
     `whole` allows whole numbers only, as for steps, devices and batch sizes.
     """
@@ -283,12 +283,12 @@ def _label(one: Series) -> str:
 
 
 def _lines(name: str, letters: int) -> list[str]:
-    """Return a name as lines, broken at blanks and hyphens."""
+    """Return a name wrapped into lines of at most `letters` characters, at blanks and hyphens."""
     return textwrap.wrap(_shortened(name), letters)
 
 
 def _shortened(name: str) -> str:
-    """Return a name shortened in the middle; its end distinguishes sweep points."""
+    """Return the name; a long one loses its middle, since its end distinguishes sweep points."""
     shown, half = plain(name), NAME_LETTERS // 2
     return shown if len(shown) <= NAME_LETTERS else f"{shown[: half - 1]}…{shown[-half:]}"
 

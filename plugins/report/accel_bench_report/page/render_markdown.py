@@ -97,7 +97,7 @@ def _reader(column: Column) -> Callable[[RowView], str]:
 
 
 def _changed(row: RowView) -> str:
-    """Return a row's differences from the baseline, or why it has no figures."""
+    """Return a row's differences from the baseline, or the reason why it has no figures."""
     changed = ", ".join(text for text, differs in row.configuration if differs)
     why = f"not ranked: {row.why}" if row.why else ""
     return "; ".join(filter(None, (why, row.reason, changed))) or EMPTY

@@ -29,11 +29,11 @@ WORDS = {
     Status.INFRA_ERROR: "lost to the machine",
     Status.TIMEOUT: "over the time limit",
 }
-"""Words for statuses whose names are not words."""
+"""Readable words for statuses whose names are abbreviations."""
 
 
 Badges = Mapping[tuple[str, str], tuple[str, str]]
-"""Badges of repetitions with their explanations, by stack and sweep point."""
+"""Badges of reproductions with their explanations, by stack and sweep point."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PageRow:
     memory: MemoryAtPeak | None = None
 
     repeated: tuple[str, str] = ("", "")
-    """Badge for sessions repeated by others, with its explanation; else empty."""
+    """Badge for sessions reproduced by other people, with its explanation; else empty."""
 
     @property
     def last_run(self) -> Result | None:
@@ -105,7 +105,7 @@ def scenario_page(
     results: Sequence[Result],
     repetitions: Repetitions | None = None,
 ) -> ScenarioPage:
-    """Return the page data of one scenario's runs, with badges of repetitions; at least one run."""
+    """Return the page data of one or more runs of a scenario, with badges of reproductions."""
     if plan.race:
         runs, raced = collect_raced(plan.planned, results, plan.baseline, plan.rounds)
     else:
@@ -142,7 +142,7 @@ def count_endings(rows: Sequence[PageRow]) -> list[tuple[str, int]]:
 
 
 def status_word(status: Status) -> str:
-    """Return a status in words."""
+    """Return a readable word for a status."""
     return WORDS.get(status, status.value)
 
 
@@ -159,7 +159,7 @@ def _point(
     baseline: str,
     repeated: Badges,
 ) -> tuple[PageRow, ...]:
-    """Return the rows of one sweep point, the best ranked first."""
+    """Return the rows of one sweep point: ranked rows, the best first, then unranked rows."""
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
     built = [_row(row, own, base, repeated) for row, own in rows]
     return tuple(sorted(built, key=_place))
@@ -196,7 +196,7 @@ def _row(
 
 
 def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
-    """Return the reason why a row is not ranked; empty if it is."""
+    """Return the reason why a row is not ranked; empty if the row is ranked."""
     other = f"it did not {'answer' if row.generated else 'train'} the same"
     reasons = {
         "imported: it was not measured here": own.imported,

@@ -51,8 +51,8 @@ def stored_plan(
 ) -> StoredPlan:
     """Return the plan of a session from its document and at least one result.
 
-    Experiments without results get the work of an experiment with results. Without `whole`, when
-    results are only part of the session, the plan has only experiments with results.
+    Experiments without results get the settings of an experiment with results. Without `whole`,
+    when results are only part of the session, the plan has only experiments with results.
     """
     scenario = _mapping(document.get("scenario"))
     known = {(r.experiment.point, r.experiment.stack.name): r.experiment for r in results}

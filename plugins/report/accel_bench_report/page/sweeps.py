@@ -28,7 +28,7 @@ Sweep = Mapping[str, JsonValue]
 def named_for_plots(rows: Sequence[RowView]) -> tuple[list[RowView], str]:
     """Return rows with names short enough for plots, and a sentence for the caption.
 
-    With several sweep points, names are the stack's followed by the swept values, without keys.
+    With several sweep points, a name is the stack's name with the swept values, without keys.
     """
     sweeps = [row.row.summary.sweep for row in rows]
     keys = [key for key in dict.fromkeys(name for one in sweeps for name in one)
@@ -92,7 +92,7 @@ def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
-    """Return a swept key with all keys zipped to it: one value for each of its values."""
+    """Return `key` and the swept keys zipped to it, which have one value for each of its values."""
     names = {name for sweep in sweeps for name in sweep}
     values = {name: {canonical_json([one.get(key), one.get(name)]) for one in sweeps}
               for name in names}  # fmt: skip

@@ -27,7 +27,7 @@ MOST_ROWS = 500
 
 
 def row_origin(row: PageRow) -> tuple[str, str]:
-    """Return the origin of a row's figures (measured, exported, imported), in short and in full."""
+    """Return a word for the origin of a row's figures, such as `imported`, and an explanation."""
     run = row.last_run
     if run is None:
         return "not run", "there is no run of it"
@@ -49,7 +49,7 @@ def row_origin(row: PageRow) -> tuple[str, str]:
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
-    """Yield label and text of the details of a row."""
+    """Yield a label and a text for each detail of a row."""
     summary = row.summary
     yield "experiment", summary.experiment_id or "never run"
     yield "status", f"{summary.status.value}, {count(summary.runs, 'completed run')}"
@@ -93,7 +93,7 @@ def _start(seconds: Mapping[str, float | None]) -> str:
 
 
 def configuration(row: PageRow, base: PageRow | None) -> list[tuple[str, bool]]:
-    """Return effective settings as text, each with whether it differs from the baseline."""
+    """Return texts of effective settings, each with True if it differs from the baseline's."""
     own = _in_effect(row)
     other = _in_effect(base) if base and base is not row and base.runs.last else own
     return [(text, other.get(key) != text) for key, text in own.items() if text]
@@ -124,7 +124,7 @@ def _in_effect(row: PageRow) -> dict[str, str]:
 
 
 def _attention(effective: EffectiveConfiguration) -> str:
-    """Return the effective attention kernel; only the setting if a plugin may have replaced it."""
+    """Return text on the attention setting or, without padding, on the kernels used."""
     if not effective.padding_free:
         return f"attention {effective.attention}" if effective.attention else ""
     # Sequences in one row need other kernels than those that the setting names.
@@ -133,7 +133,7 @@ def _attention(effective: EffectiveConfiguration) -> str:
 
 
 def _weights(effective: EffectiveConfiguration) -> str:
-    """Return the storage formats of frozen weights; empty without frozen weights."""
+    """Return text on the storage format of frozen weights; empty without frozen weights."""
     name = next(iter(effective.weight_dtypes), "")
     return f"frozen {name}" if name else ""
 

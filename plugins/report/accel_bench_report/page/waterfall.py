@@ -44,18 +44,18 @@ class Waterfall(NamedTuple):
     """Real tokens in one unit."""
 
     compile_seconds: float
-    """Compilation seconds of B minus those of A, once per run."""
+    """Compilation seconds of B minus A's, once per run."""
 
     @property
     def compile_text(self) -> str:
-        """Compilation seconds as text."""
+        """Compilation seconds as text with their unit."""
         return f"{self.compile_seconds:.3g} s"
 
 
 def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
     """Return the time difference of two stacks by phase; None without phases of both.
 
-    Times are those of the measured window, divided in proportion to the phases of steps after it.
+    Times are of the measured window, divided in proportion to the phases of steps after it.
     The unit is a step if steps of both have equally many real tokens, else 1,000 tokens.
     """
     if not (a.phases and b.phases and a.tokens and b.tokens):
@@ -78,7 +78,10 @@ def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
 
 
 def _parts(phases: Phases, total: float) -> dict[str, float]:
-    """Return milliseconds by phase; medians of phases may slightly exceed that of the step."""
+    """Return milliseconds by phase, which add up to `total`, the milliseconds of a unit of work.
+
+    Medians of phases may slightly exceed the median of the step; their shares are scaled down.
+    """
     known = {name: getattr(phases, name) or 0.0 for name in PHASES}
     whole = max(phases.step_seconds, sum(known.values()))
     shares = {name: seconds / whole for name, seconds in known.items()}
@@ -103,7 +106,7 @@ class BarView(NamedTuple):
 
 
 class WaterfallView(NamedTuple):
-    """Waterfall from the baseline's step time to that of a row, ready for rendering."""
+    """Waterfall from the baseline's step time to a row's step time, ready for rendering."""
 
     row: RowView
     fall: Waterfall
@@ -140,7 +143,7 @@ def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
 
 
 def _added(value: float) -> str:
-    """Return milliseconds with their sign."""
+    """Return milliseconds as text with their sign and unit."""
     sign = "" if abs(value) < 0.01 else "-" if value < 0 else "+"
     return f"{sign}{_ms(abs(value))} ms"
 
@@ -152,5 +155,5 @@ def _ms(value: float) -> str:
 
 
 def share_of(value: float, most: float) -> str:
-    """Return the width of a bar in percent of the longest one."""
+    """Return the width of a bar as text, in percent of the longest bar."""
     return f"{max(0.0, 100 * value / most):.2f}" if most else "0"

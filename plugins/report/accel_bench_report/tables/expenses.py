@@ -42,7 +42,7 @@ def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_secon
 
 
 def same_device(device_name: str, priced: str) -> bool | None:
-    """Return whether a device, by its own name, is that of a price; None if unknown.
+    """Return whether a device's name and a price's device mean one device; None if unknown.
 
     Prices name a device by the table's short name or, in other catalogs, by an ambiguous name.
     """
@@ -71,7 +71,7 @@ def _devices(measured: ExperimentRuns) -> int:
 def cost_notes(
     measured: ExperimentRuns, tariff: HourlyRate, instances: int | None
 ) -> Iterator[str]:
-    """Yield the uncertainties of a cost."""
+    """Yield a sentence for each caveat of an experiment's cost."""
     last, devices = measured.last, _devices(measured)
     device = last.ranks[0].device if last and last.ranks else None
     if measured.imported:
@@ -99,7 +99,7 @@ def cost_notes(
 
 
 def _doubt(device: Device, priced: str) -> str:
-    """Return why a price may be for another device; empty if it is not."""
+    """Return a clause on why a price may be for another device; empty if it is for this one."""
     if device.type == "cpu":
         return "which it did not use"
     same = same_device(device.name, priced)

@@ -37,22 +37,22 @@ Compute = Callable[[ExperimentRuns, Terms], Interval | None]
 
 @dataclass(frozen=True)
 class Figure:
-    """One named figure."""
+    """A named figure of experiments, such as `tokens_per_second`."""
 
     name: str
     """Name of the figure, as in `--values`."""
 
     unit: str
-    """Unit, with the scope if it is not global."""
+    """Unit of the figure, with its scope if it does not count all devices."""
 
     compute: Compute
 
     better: Better = "neither"
-    """Which of two values is the better one."""
+    """Better direction: `higher`, `lower` or `neither`."""
 
 
 def find_figures(names: Iterable[str]) -> list[Figure]:
-    """Return figures by name. Raises StoreError with the nearest name for an unknown one."""
+    """Return figures by name. Raises StoreError with the nearest name for an unknown name."""
     found = []
     for name in (SHORT_NAMES.get(name, name) for name in names):
         if name not in FIGURES:
@@ -62,12 +62,12 @@ def find_figures(names: Iterable[str]) -> list[Figure]:
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Compute:
-    """Return the function of a figure that is read from each completed run, with an interval."""
+    """Return a function that computes a figure by `read`, with an interval over completed runs."""
     return lambda row, terms: positive_interval([read(speed) for speed in row.speeds.values()])
 
 
 def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
-    """Return the function of a figure that is read from all runs together, without an interval."""
+    """Return a function that computes a figure of all runs together, without an interval."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         value = read(row)
@@ -77,7 +77,7 @@ def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
 
 
 def _median(read: Callable[[RunThroughput], float | None]) -> Compute:
-    """Return the function of a median over runs, without an interval: runs share seeds."""
+    """Return a function that computes a median over runs, without an interval: runs share seeds."""
     return _one(lambda row: median_of_known(read(speed) for speed in row.speeds.values()))
 
 
@@ -90,14 +90,14 @@ def _statistic(name: str) -> Compute:
 
 
 def _used(kind: str, unit: float = 1.0) -> Compute:
-    """Return the function of a FLOP rate, with causal attention, in `unit`s, with an interval."""
+    """Return a function that computes a FLOP figure with causal attention, divided by `unit`."""
     return _by_speed(lambda run: _utilization(run, kind), unit)
 
 
 def _by_speed(read: Callable[[Result], float | None], unit: float = 1.0) -> Compute:
-    """Return the function of a figure proportional to the speed, with an interval over runs.
+    """Return a function that computes a figure proportional to speed, with an interval over runs.
 
-    Its value per token is that of the median run, since tables keep no other run whole.
+    The figure per token is read from the run of median speed, since only that run is kept whole.
     """
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
@@ -122,7 +122,7 @@ def _mfu_6n(run: Result) -> float | None:
 
 
 def _mfu_forward_backward(row: ExperimentRuns) -> float | None:
-    """Return MFU over forward and backward time alone, as a fraction of the step by its phases."""
+    """Return the MFU over forward and backward time alone; None if it is unknown."""
     mfu = _utilization(row.middle, "mfu") if row.middle else None
     split = phases(list(row.completed.values()))
     passes = split and split.forward and split.backward and split.forward + split.backward
@@ -136,7 +136,7 @@ def _layers(row: ExperimentRuns) -> int | None:
 
 
 def _memory(name: str, peak: str = "bytes") -> Compute:
-    """Return the function of a peak of memory by the measurement `name`, of window or whole run."""
+    """Return a function that reads a field of the memory measurement `name`, such as its peak."""
 
     def read(row: ExperimentRuns) -> float | None:
         figure = getattr(memory_figures(list(row.completed.values())), name, None)
@@ -146,7 +146,7 @@ def _memory(name: str, peak: str = "bytes") -> Compute:
 
 
 def paid_speed(row: ExperimentRuns) -> Interval | None:
-    """Return the tokens per second of workloads that can be priced by token; None for others."""
+    """Return the tokens per second; None for workloads that cannot be priced by token."""
     unpriced = row.planned.experiment.scenario.calls_alone or row.rate is not None
     return None if unpriced else row.tokens_per_second
 
@@ -175,7 +175,7 @@ def _dollars(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _of_metric(name: str) -> Compute:
-    """Return the function of a metric over completed runs, with an interval; of ranks the worst."""
+    """Return a function that computes a metric of the worst rank, with an interval over runs."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         figures = named_metrics(list(row.completed.values()))
@@ -187,7 +187,7 @@ def _of_metric(name: str) -> Compute:
 
 
 def _of_run(name: str, compute: Compute) -> Figure:
-    """Return a figure that single runs have too, with that unit."""
+    """Return a figure that single runs have too, with the run's unit and direction."""
     unit, better = QUANTITIES[name]
     return Figure(name, unit, compute, better)
 
@@ -248,7 +248,7 @@ FIGURES = {
         Figure("dollars", "USD", _dollars, "lower"),
     )
 }
-"""Figures by name; names of figures of single runs are those of the store's columns."""
+"""Figures by name; figures of single runs have the names of the store's columns."""
 
 STATED = frozenset(
     "tokens_per_second tokens_per_second_per_device samples_per_second steps_per_second mean_loss "

@@ -66,7 +66,7 @@ class Group(Frozen):
     """Highest peak memory of the measured experiments, in bytes per device."""
 
     times_as_fast: Interval | None
-    """Speed over that of experiments with the first value, all other settings equal: geometric mean
+    """Speed relative to experiments with the first value, all other settings equal: geometric mean
     over pairs with a 95 % t interval; a single pair's own interval."""
 
     pairs: int
@@ -108,10 +108,10 @@ def summarize_by(
     keys: Sequence[str] = (),
     baselines: Mapping[str, str] = NO_BASELINES,
 ) -> GroupedSummary:
-    """Summarize experiments by each of some keys. Raises StoreError.
+    """Summarize experiments by each of some keys. Raises StoreError for an unknown key.
 
-    Without keys, those of MAIN_KEYS with several values are used. `baselines` are names of baseline
-    stacks by session.
+    By default the keys are those of MAIN_KEYS that have several values. `baselines` are names of
+    baseline stacks by session.
     """
     found = with_keys(experiments)
     known = {name for one in found for name in one.keys}
@@ -140,17 +140,17 @@ class _Alike(NamedTuple):
     """Sets of experiments that differ in one key only."""
 
     first: str
-    """Value that others are compared with, as canonical JSON."""
+    """First value of the key as canonical JSON, with which other values are compared."""
 
     sets: list[ByValue]
-    """Experiments by value, a set for each experiment with the lowest-ordered value present."""
+    """Comparable experiments by value, a set for each experiment with the first value found."""
 
     ambiguous: Counter[str]
-    """Number of experiments by value that match several sets."""
+    """Number of experiments, by value, that match several sets."""
 
 
 def _alike(experiments: Sequence[Keyed], key: str, values: Sequence[str]) -> _Alike:
-    """Return sets of experiments that differ in this key only, with equal plugin versions."""
+    """Return sets of experiments that differ in `key` only, with equal plugin versions."""
     others = [name for name in rest_of(experiments, key) if not name.startswith(VERSIONS)]
     found = _Alike(next(iter(values), ""), [], Counter())
     for shared in group_by((one for one in experiments if one.row.usable), others).values():
@@ -161,7 +161,10 @@ def _alike(experiments: Sequence[Keyed], key: str, values: Sequence[str]) -> _Al
 def _match(
     by_value: dict[str, list[Keyed]], key: str, values: Sequence[str], found: _Alike
 ) -> None:
-    """Add each experiment to the set in `found` that it matches, among those of equal settings."""
+    """Add sets to `found` for experiments that are equal in all settings but `key`.
+
+    Each experiment joins the set that it matches; if it matches several, it counts as ambiguous.
+    """
     first = next(value for value in values if value in by_value)
     bases = by_value.pop(first)
     sets: dict[int, ByValue] = {id(base.row): {first: [base.row]} for base in bases}
@@ -175,7 +178,7 @@ def _match(
 
 
 def _fitting(one: Keyed, bases: Sequence[Keyed], key: str) -> list[ExperimentRuns]:
-    """Return the experiments comparable with `one`: those in a common session, if there are any."""
+    """Return the experiments in `bases` comparable with `one`, preferably of a common session."""
     found = [base for base in bases if same_versions(one.keys, base.keys, key)]
     found = [base for base in found if same_versions(one.keys, base.keys, key, True)] or found
     sessions = {session for session, _ in one.row.speeds}
@@ -227,7 +230,7 @@ def _mean(ratios: Sequence[Interval]) -> Interval | None:
 def _losses(several: ByValue) -> dict[str, float]:
     """Return final losses by value at the last common step; empty for fewer than two.
 
-    Values with several experiments in the set have none.
+    Values with several experiments in the set are left out.
     """
     rows = {name: found[0] for name, found in several.items() if len(found) == 1}
     steps = shared_steps(list(rows.values()))

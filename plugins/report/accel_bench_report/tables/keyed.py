@@ -25,7 +25,7 @@ ALIASES = {"model": "model.id", "hardware": "device", "batch_size": "train.micro
 """Short names of setting keys, which may also be given by the last part of their dotted name."""
 
 ASIDE = ("environment.", "evaluate.")
-"""Prefixes of keys that lose to other keys with an equal last part."""
+"""Prefixes of keys that a short name means only if no other key has the same last part."""
 
 _SIZES = ("world_size", "resources", "parallel", "train.global_batch_size", "environment.devices")
 
@@ -51,12 +51,10 @@ ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
 
 
 def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key") -> str:
-    """Return the full key of a possibly short name, among known keys. Raises StoreError.
+    """Return the full key for a possibly short name, among known keys. Raises StoreError.
 
-    `of` is the start of the error message for an unknown name.
-
-    The last part of a key suffices if unique, keys with prefixes in ASIDE aside, and `optimizer`
-    stands for `optimizer.use`.
+    The last part of a key suffices if it is unique; keys with prefixes in ASIDE count only if no
+    other key matches. `optimizer` stands for `optimizer.use`. `of` begins the error's message.
     """
     names = set(known)
     for one in (name, ALIASES.get(name, name), f"{name}.use"):
@@ -79,12 +77,12 @@ class Keyed(NamedTuple):
     row: ExperimentRuns
 
     def at(self, names: Sequence[str]) -> Values:
-        """Return the experiment's values of some keys; null for missing ones."""
+        """Return the experiment's values of the keys `names`; None for a missing key."""
         return tuple(self.keys.get(name) for name in names)
 
 
 def with_keys(rows: Iterable[ExperimentRuns]) -> list[Keyed]:
-    """Return experiments with their keys, in an order independent of the given one."""
+    """Return experiments with their keys, in an order that does not depend on the given order."""
     found = (Keyed(keys_of(row), row) for row in rows)
     return sorted(found, key=lambda one: (str(one.keys["experiment"]), str(one.keys["stack"])))
 
@@ -119,7 +117,7 @@ def varying(experiments: Sequence[Keyed], names: Iterable[str]) -> list[str]:
 def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
     """Return the keys that must be equal in experiments that differ only in `key`.
 
-    Keys that follow from it are left out, as the global batch size follows from a device's, and
+    Left out are keys that follow from `key`, as the global batch size follows from a device's, and
     keys that change neither speed nor training.
     """
     follows = {*WITHOUT_EFFECT, key, key.removesuffix(".use"), *FOLLOWING.get(key, ())}

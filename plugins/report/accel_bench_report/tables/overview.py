@@ -39,7 +39,7 @@ class OverviewRow(NamedTuple):
     """UTC time of the newest run, ISO 8601."""
 
     counts: str = TOKENS
-    """Unit of work that token counts stand for: `tokens`, `calls`, ..."""
+    """Unit of work that is counted as tokens: `tokens`, `calls`, ..."""
 
     step_seconds: tuple[float, ...] = ()
     """Median over runs of the median step seconds, for each command."""

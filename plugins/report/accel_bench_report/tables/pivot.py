@@ -46,7 +46,7 @@ from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 from accel_bench_report.tables.points import PointFigure, against
 
 MEASURED = "measured"
-"""Count of the cells that have figures."""
+"""Word under which `Pivot.counts` counts the cells that have figures."""
 
 MAIN_KEYS = (
     "model.id",
@@ -86,8 +86,8 @@ class Layout(NamedTuple):
     """Names of figures; by default those in `USUAL` that any cell has."""
 
     reference: Mapping[str, JsonValue] | None = None
-    """Key values of the reference cell of comparisons, other keys being equal; None compares stacks
-    with their baseline, else values of the last key with its first."""
+    """Key values of the reference cell of comparisons, other keys being equal. If None, stacks are
+    compared with their baseline, or else values of the last key with its first value."""
 
     baselines: Mapping[str, str] = NO_BASELINES
     """Names of baseline stacks by session."""
@@ -125,7 +125,7 @@ def pivot(
 def pivot_experiments(
     experiments: Iterable[ExperimentRuns], layout: Layout, terms: Terms = NO_MONEY
 ) -> Pivot:
-    """Arrange experiments in one table, whatever their order. Raises StoreError."""
+    """Arrange experiments in one table, which does not depend on their order. Raises StoreError."""
     found = with_keys(experiments)
     row_keys, column_keys, added = _axes(found, layout)
     axes = (*row_keys, *column_keys)
@@ -217,7 +217,7 @@ def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue
 def _bases(
     experiments: Sequence[Keyed], axes: Sequence[str], reference: Mapping[str, JsonValue]
 ) -> Iterator[ExperimentRuns | None]:
-    """Yield the reference experiment of each experiment; None if there is none."""
+    """Yield for each experiment the experiment in its reference cell; None if there is none."""
     places = {canonical_json(one.at(axes)): one.row for one in experiments}
     for one in experiments:
         at = Keyed({**one.keys, **reference}, one.row).at(axes)

@@ -26,11 +26,11 @@ class PivotValue(Frozen):
     """Unit of the figure."""
 
     better: Better
-    """Which of two values is the better one."""
+    """Better direction: `higher`, `lower` or `neither`."""
 
 
 class PivotCell(Frozen):
-    """Cell of one experiment."""
+    """Cell of a pivot table, which holds one experiment."""
 
     row: Values
     """Values of the row keys."""
@@ -64,7 +64,7 @@ class PivotCell(Frozen):
     with a word."""
 
     paired: bool = False
-    """True if `times_as_fast` is paired by round; else it is Welch's of unpaired runs."""
+    """True if `times_as_fast` is paired by round; else it is a Welch interval of unpaired runs."""
 
     why_not_compared: str = ""
     """Reason for a missing `times_as_fast`."""
@@ -114,6 +114,6 @@ class Pivot(Document):
         return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
 
     def by_row(self) -> Iterator[tuple[Values, dict[Values, PivotCell]]]:
-        """Yield the values of each row with its cells by column values."""
+        """Yield the row-key values of each row, with its cells by column values."""
         for values, cells in groupby(self.cells, key=lambda cell: cell.row):
             yield values, {cell.column: cell for cell in cells}

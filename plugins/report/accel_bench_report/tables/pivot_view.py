@@ -43,7 +43,7 @@ def pivot_report(made: Pivot) -> Report:
 
 
 def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
-    """Return the tables of a pivot without headline and notes."""
+    """Return the tables of a pivot alone, without headline and notes."""
     rows = list(made.by_row())
     keys = [_key_column(made, number) for number in range(len(made.row_keys))]
     if not rows:
@@ -190,7 +190,7 @@ def _title(value: PivotValue) -> str:
 
 
 def _counted(value: PivotValue) -> str:
-    """Return the unit of work of token figures, such as `calls`; `tokens` if mixed."""
+    """Return the unit of work in a figure, such as `calls`; `tokens` if it is mixed or none."""
     of_tokens = "tokens" in value.name and " or " not in value.unit
     return value.unit.removeprefix("USD/1M ").partition("/")[0] if of_tokens else TOKENS
 

@@ -21,8 +21,8 @@ from accel_bench.scenario.uses import TOKENS
 class PointFigure(Comparison):
     """Ratio of a stack at one sweep point to itself at another: an estimate without a verdict.
 
-    The ratio is that of global speeds or, if requests arrive at a rate, of median request
-    latencies. Its rounds are pairs, or unpaired runs of this point.
+    The ratio compares global speeds or, if requests arrive at a rate, median request latencies.
+    `rounds` counts pairs, or unpaired runs of this point.
     """
 
     stack: str
@@ -50,14 +50,14 @@ class PointFigure(Comparison):
     """Tokens per second divided by the number of ranks."""
 
     ratio_per_device: Interval | None = None
-    """Speed per device over that of the reference point."""
+    """Speed per device divided by the reference point's."""
 
     paired: bool = False
-    """True if the ratio is paired by round; else it is Welch's of unpaired runs."""
+    """True if the ratio is paired by round; else it is a Welch interval of unpaired runs."""
 
 
 def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
-    """Return the ratio of each stack at each sweep point to its reference point.
+    """Return the ratio of each stack at each sweep point to the same stack at the reference point.
 
     `reference` is the tag of that point, by default the first. Empty without a sweep, or if only
     seeds are swept.
@@ -73,7 +73,7 @@ def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple
 
 
 def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
-    """Return the ratio of an experiment's speed to that of `base`."""
+    """Return the ratio of an experiment's speed to the speed of `base`."""
     here, there = row.planned.experiment, base.planned.experiment
     size = here.scenario.world_size
     speed = row.tokens_per_second

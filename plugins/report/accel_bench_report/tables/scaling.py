@@ -33,7 +33,7 @@ BATCH = frozenset(
 
 
 LARGEST_GAIN = 0.05
-"""Largest negative serial share attributed to noise: scaling that much above linear."""
+"""Largest negative serial share that counts as noise, when scaling is better than linear."""
 
 ScalingKind: TypeAlias = Literal["strong", "weak", "mixed"]
 """Kind of scaling: fixed global batch (strong), fixed batch per device (weak), or neither."""
@@ -67,7 +67,7 @@ class ScalingPoint(Frozen):
     """Elapsed seconds of one optimizer step: the mean over a run's window."""
 
     relative_step_seconds: Interval | None = None
-    """Seconds of a step over those at the fewest devices: strong scaling halves it with twice the
+    """Seconds of a step divided by the fewest devices': strong scaling halves it with twice the
     devices, weak scaling keeps it at 1."""
 
     efficiency: Interval | None = None
@@ -108,7 +108,7 @@ class Projection(Frozen):
     """Number of ranks."""
 
     speedup: Interval
-    """Speed-up over the fewest devices; its interval is that of the serial share alone."""
+    """Speed-up over the fewest devices; its interval comes from the serial share alone."""
 
     efficiency: Interval
     """Scaling efficiency: speed-up divided by the factor of devices."""
@@ -146,9 +146,9 @@ class Scaling(Frozen):
 
 
 def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
-    """Return the scaling of each stack, if devices or nodes are swept; else nothing.
+    """Return the scaling of each stack; empty if neither devices nor nodes are swept.
 
-    There is none if requests arrive at a rate, since more devices then find no more work.
+    It is empty if requests arrive at a rate, too, since more devices then find no more work.
     """
     swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
     if not swept or any(row.rate is not None for row in rows):
@@ -158,7 +158,7 @@ def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
 
 
 def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
-    """Return the scaling with estimates at these numbers of devices, if a law was fitted."""
+    """Return the scaling with estimates for `sizes` numbers of devices, if a law was fitted."""
     share = scaling.serial_share
     base = scaling.points[0].figure
     if share is None or base.tokens_per_second is None or not sizes:
@@ -175,7 +175,10 @@ def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
 
 
 def _projection(law: Law, share: Interval, size: int, times: float, speed: float) -> Projection:
-    """Return the estimate at `times` the fewest devices, whose tokens per second are `speed`."""
+    """Return the estimate for `size` ranks, `times` as many as the fewest measured.
+
+    `speed` is the tokens per second of the fewest.
+    """
     # A share below 0, which noise or caches bring about, is no promise for more devices.
     speedup = share.mapped(lambda value: _law(law, min(max(value, 0.0), 1.0), times))
     return Projection(
@@ -221,7 +224,7 @@ def _scaling(rows: Sequence[ExperimentRuns]) -> Scaling:
 
 
 def _kind(rows: Sequence[ExperimentRuns]) -> ScalingKind:
-    """Return the kind of scaling; a device's batch is micro batch times accumulation."""
+    """Return the kind of scaling; a device's batch is its micro batch and its accumulation."""
     sizes = [row.planned.experiment.scenario.train for row in rows]
     if len({train.global_batch_size for train in sizes}) == 1:
         return "strong"
@@ -254,7 +257,10 @@ def _point(row: ExperimentRuns, base: ExperimentRuns) -> ScalingPoint:
 def _serial_share(
     rows: Sequence[ExperimentRuns], kind: ScalingKind
 ) -> tuple[SerialShare | None, str]:
-    """Fit the law of this kind of scaling to each round; return None and a reason on failure."""
+    """Return the serial share by the law of this kind of scaling, fitted to each round.
+
+    If nothing can be fitted, the share is None, with a reason.
+    """
     base, usable = rows[0], [row for row in rows if row.usable]
     sizes = len(set(map(_size, usable)))
     if kind == "mixed":
@@ -288,7 +294,7 @@ def _serial_share(
 
 
 def _speedups_by_round(rows: Sequence[ExperimentRuns]) -> list[list[float]]:
-    """Return the speed-ups of all rows for each round, or for each run without common rounds."""
+    """Return the speed-ups of all rows for each round, or for each run if no rounds are common."""
     base, times = rows[0], [row.compared_seconds for row in rows]
     shared = set.intersection(*(set(row) for row in times))
     if shared and all(shares_rounds(row, base) for row in rows):
@@ -310,7 +316,7 @@ def _fit(law: Law, times: Sequence[float], speedups: Sequence[float]) -> float:
 
 
 def _law(law: Law, share: float, times: float) -> float:
-    """Return a law's speed-up at `times` the fewest devices."""
+    """Return the speed-up that a law predicts for `times` as many devices as the fewest."""
     if law == "Amdahl":
         return 1 / (share + (1 - share) / times)
     return times - share * (times - 1)

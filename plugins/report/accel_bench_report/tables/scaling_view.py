@@ -35,7 +35,7 @@ from accel_bench_report.tables.points import PointFigure
 from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint, SerialShare
 
 WIDTH = 80
-"""Columns of text if the output is no terminal."""
+"""Width of the text in characters if the output is no terminal."""
 
 STAYS = {
     "strong": "strong scaling, the global batch stays",
@@ -62,12 +62,12 @@ def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report
 
 
 def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
-    """Return for each stack a table of measurements, followed by one of estimates."""
+    """Return for each stack a table of measurements, followed by a table of estimates."""
     return [table for scaling in scalings for table in _tables(scaling)]
 
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:
-    """Return sentences on which ratios are paired, and why others are missing."""
+    """Return sentences on the pairing of ratios, and on the reasons for missing ratios."""
     others = [row for row in rows if row.sweep != row.reference]
     notes = [(label(row), row.verdict_reason) for row in others if row.verdict_reason]
     for row in rows:
@@ -105,7 +105,7 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
 
 
 def _share(scaling: Scaling) -> str:
-    """Return a sentence with the serial share."""
+    """Return a sentence with the serial share of the time, or the reason for having none."""
     share = scaling.serial_share
     if share is None:
         return f"no serial share: {scaling.serial_share_reason}"
