@@ -13,12 +13,11 @@ import sys
 
 
 def _drop_working_folder() -> None:
-    """Remove the working folder from the import path, on which `python -m accel_bench` puts it
-    first.
+    """Remove the working folder that `python -m accel_bench` puts first on the import path.
 
-    A `random.py` or `yaml.py` in it would hide the real module. An entry of PYTHONPATH for the same
-    folder stays. Programs of plugins are named `accel_bench_*`; others that import this package
-    keep their path.
+    A `random.py` or `yaml.py` in that folder would hide the real module. An entry of PYTHONPATH for
+    the same folder stays. Programs of plugins are named `accel_bench_*`. Any other program that
+    imports this package keeps its import path.
     """
     safe = getattr(sys.flags, "safe_path", sys.flags.isolated)
     written = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get("-m", "")
@@ -177,14 +176,14 @@ _HOMES = {
 }
 
 _BROUGHT = ("accelerate",)
-"""Functions that entry points of the group `accel_bench.functions` bring."""
+"""Names of functions that an entry point of the group `accel_bench.functions` provides."""
 
 __all__ = list(sorted(["nvml", *_BROUGHT, *chain.from_iterable(_HOMES.values())]))
-"""All public names."""
+"""Names of all public objects."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name from the module that holds it, imported on first use."""
+    """Return the public object of a name, importing the module that defines it on first use."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
     if name in _BROUGHT:

@@ -1,10 +1,10 @@
-"""The program `accel-bench`, which `python -m accel_bench` is too."""
+"""Entry point of the program `accel-bench`, also started by `python -m accel_bench`."""
 
 import gc
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""Number of new objects between two garbage collections, more than imports make: collections would
-take half of the time of a short command."""
+"""Number of new objects between two garbage collections, more than imports create. Collections
+would take half of the time of a short command."""
 
 
 def main() -> None:

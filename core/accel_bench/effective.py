@@ -1,4 +1,4 @@
-"""The effective configuration: the state of a run when the clock started, read back from torch."""
+"""Effective configuration: the state of a run when the clock started, read back from torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRAPPERS = re.compile(
 
 
 def plain_name(tensor: str) -> str:
-    """Return the name of a tensor without what compiling or wrapping adds."""
+    """Return the name of a tensor without the parts that compiling or wrapping a module adds."""
     return WRAPPERS.sub("", tensor)
 
 

@@ -1,4 +1,4 @@
-"""The protocol between an engine and the stopwatch, without torch."""
+"""Protocol between an engine and the stopwatch that times its steps, without torch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ number, so that micro-batches and ranks add up."""
 
 
 def own_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the loss that the model computes itself: a fused loss needs no logits."""
+    """Return the loss that the model computes itself, such as a fused loss that needs no logits."""
     return model(**inputs, num_items_in_batch=supervised_in_step).loss
 
 
@@ -85,12 +85,13 @@ class Stopwatch(Protocol):
     def mark(self, phase: PhaseName) -> None:
         """Mark the end of a phase of the step.
 
-        The time since the last mark, or since the last lap, counts as this phase's. Marks have an
-        effect in a few steps after the window only. An engine without marks gets no split by phase.
+        The time since the last call of `mark` or `lap` counts as the time of this phase. Marks have
+        an effect in a few steps after the window only. An engine without marks gets no split by
+        phase.
         """
 
     def resume(self) -> None:
-        """Exclude the time since the last lap, such as that of preparing input, from the next step.
+        """Exclude the time since the last `lap`, such as for preparing input, from the next step.
 
         Only for engines that answer requests or call an operation. A training run that calls this
         ends as `invalid`: all of its time belongs to its steps.

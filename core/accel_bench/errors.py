@@ -1,4 +1,4 @@
-"""Errors for users: each names the culprit and the remedy."""
+"""Errors for users: each message names the culprit and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 class AccelBenchError(Exception):
     """Base of all errors raised for users; the message is complete as it stands.
 
-    `exit_code` is what the program exits with when nothing handles the error.
+    `exit_code` is the exit code of the program if nothing handles the error.
     """
 
     exit_code = 2
@@ -81,7 +81,7 @@ class WorkerError(AccelBenchError):
 
 
 class HookError(WorkerError):
-    """A plugin's hook raised, or returned something of the wrong type.
+    """Error of a plugin's hook, which raised or returned a value of the wrong type.
 
     `plugin`, `distribution` and `hook` name the culprit; `__cause__` is the original exception.
     """
@@ -113,8 +113,8 @@ def install_command(extra: str) -> str:
 
 
 def install_package(extra: str) -> str:
-    """Return pip's argument for an extra of accel-bench: the plugin's folder in a checkout, else
-    the extra itself."""
+    """Return pip's argument that installs an extra of accel-bench: the plugin's folder in a
+    checkout, else the extra itself."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -142,7 +142,7 @@ FORMER_NAMES = {
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`, else `; known: ...` if no name is near, or an empty text.
+    """Return a hint to a known name: `; did you mean 'x'?`, else `; known: ...`, or an empty text.
 
     Of more than FEW names, the nearest three are listed: `; known: 71 names, the nearest a, b, c`.
     """

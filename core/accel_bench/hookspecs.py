@@ -1,10 +1,12 @@
-"""The contract: every hook, in the order in which a run calls them.
+"""Specifications of all hooks, in the order in which a run calls them.
 
-A hook is either marked `one_answer`, and answered by the stack's plugin that implements it or else
-by the plugin of that slot, or it is called on all active plugins: those of the stack in written
-order, then those of the slots. A slot's plugin may claim the hook of another slot, as an
-engine does that wraps the model itself (`Plugin.claims`). A method marked `@hookimpl` implements
-the hook of its name and takes any of its arguments. There is no hook inside a step.
+A slot is a role in a scenario, such as `model` or `engine`, that one plugin fills. A hook is called
+on all active plugins, unless it is marked `one_answer`: the plugins of the stack in written order,
+then the plugins of the slots. A `one_answer` hook is called on one plugin alone: the plugin of the
+stack that implements it, else the plugin of that slot. A slot's plugin may claim the hook of
+another slot, such as an engine that wraps the model itself (`Plugin.claims`). A method marked
+`@hookimpl` implements the hook of its name and takes any of its arguments. No hook is called inside
+a step.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _FunctionT]:
-    """Mark a function as a hook's specification: all active plugins answer it, or one plugin does.
+    """Return a decorator that marks a function as the specification of a hook.
 
-    `one_answer` is the slot whose plugin answers if no plugin of the stack does, or `stack`. `only`
-    names the single kind of plugin that is called.
+    `one_answer` is the slot whose plugin is called if no plugin of the stack implements the hook,
+    or `stack`; without it all active plugins are called. `only` names the single kind of plugin
+    that is called.
     """
 
     def mark(function: _FunctionT) -> _FunctionT:
@@ -61,10 +64,10 @@ OF_SIZES = frozenset({"sample_lengths", "simulate_batch"})
 """Hooks that are called only to determine or to estimate sizes."""
 
 OF_EVALUATION = frozenset({"build_evaluation_batches"})
-"""Hooks that must be answered only in a scenario with an evaluation."""
+"""Hooks that a plugin must implement only in a scenario with an evaluation."""
 
 LIMITED = frozenset({"check_scenario"})
-"""Hooks with a time limit of seconds, since no supervisor watches them."""
+"""Hooks with a time limit of a few seconds, since no supervisor watches them."""
 
 # In the parent, before anything starts.
 
@@ -88,21 +91,21 @@ def check_scenario(
 ) -> Iterable[str]:
     """Return reasons why an experiment cannot run on its ranks' machine; import nothing heavy.
 
-    `task` is the plugin of the slot `task`; None in a scenario without one.
+    `task` is the plugin of the slot `task`, or None in a scenario without one.
     """
 
 
 @hookspec(one_answer="launcher")
 def launch_ranks(job: Job, allocation: Allocation | None) -> Sequence[RankProcess]:
-    """Start one process for each rank and return their handles.
+    """Start one process for each rank and return the handles of the processes.
 
-    `allocation` is what `allocate_ranks` returned.
+    `allocation` is the return value of `allocate_ranks`.
     """
 
 
 @hookspec()
 def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
-    """Return an observer of the ranks from outside, or None.
+    """Return an observer that watches the ranks from the parent process, or None.
 
     Called once the ranks have been started.
     """
@@ -110,8 +113,7 @@ def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
 
 @hookspec(only="trackers")
 def record_result(result: Result | None, summary: Summary | None, results_folder: Path) -> None:
-    """Log `result` in another system; `describe_run` returns its settings, figures and steps by
-    name.
+    """Log `result` in another system, by names and values that `describe_run` returns.
 
     Called after each run has been stored. An error is a warning, and loses no row. A method that
     takes `summary` is called once more when the session has ended, however it did, with the
@@ -148,7 +150,7 @@ def simulate_batch(run: Run, micro_batch_size: int, sequence_length: int) -> Bat
 
 @hookspec()
 def prepare_experiment(run: Run) -> None:
-    """Fill content-keyed caches with `run.cache`; `run.rehearsal = True` asks for untimed steps."""
+    """Fill content-keyed caches with `run.cache`; set `run.rehearsal` to request untimed steps."""
 
 
 # In every worker process, in this order.
@@ -161,7 +163,7 @@ def prepare_process(run: Run) -> None:
 
 @hookspec(one_answer="data")
 def load_data(run: Run) -> Any:
-    """Return the dataset; called before `load_model`, which may calibrate with it."""
+    """Return the dataset. Called before `load_model`, which may calibrate with it."""
 
 
 @hookspec(one_answer="model")
@@ -171,7 +173,7 @@ def load_model(run: Run) -> Any:
 
 @hookspec(one_answer="adapter")
 def add_adapter(run: Run) -> Any:
-    """Return the model with its adapter; called only in a scenario with an adapter."""
+    """Return the model with its adapter. Called only in a scenario with an adapter."""
 
 
 # Core enables gradient checkpointing here, once, for every stack in the same way.
@@ -179,7 +181,7 @@ def add_adapter(run: Run) -> Any:
 
 @hookspec()
 def accelerate_model(run: Run) -> Any:
-    """Return the new model, or None if it was changed in place."""
+    """Return the accelerated model, or None if the model was changed in place."""
 
 
 @hookspec(one_answer="stack")
@@ -189,7 +191,7 @@ def compile_model(run: Run) -> None:
 
 @hookspec(one_answer="parallel")
 def parallelize_model(run: Run) -> Any:
-    """Return the wrapped or sharded model."""
+    """Return the model, wrapped or sharded for several ranks."""
 
 
 @hookspec(one_answer="task")
@@ -214,15 +216,15 @@ def build_batches(run: Run) -> Iterator[Batch]:
 def build_evaluation_batches(run: Run) -> Iterable[Batch]:
     """Return this rank's batches of an evaluation, to be iterated over repeatedly.
 
-    Every rank has as many, and every stack has the same samples. `supervised_in_step` of each
-    counts all batches of all ranks, so that their losses add up to the mean. Called if
-    `data.held_out` holds samples out, which `build_batches` leaves out.
+    Every rank has equally many batches, and every stack has the same samples. `supervised_in_step`
+    of each batch counts all batches of all ranks, so that their losses add up to the mean. Called
+    if `data.held_out` holds samples out, which `build_batches` leaves out.
     """
 
 
 @hookspec(one_answer="engine")
 def build_engine(run: Run) -> Engine:
-    """Return the engine, which drives the optimizer steps."""
+    """Return the engine, an object that drives the optimizer steps."""
 
 
 # Around the measured window. No hook is called inside it.
@@ -259,21 +261,22 @@ def report_evidence(run: Run) -> dict[str, JsonValue]:
     how to read the figures, such as bytes of weights or kernels seen. An engine that answers
     requests at a rate states in `load` whether they pile up: `saturated`. Functions that other
     hooks registered by `run.on_evidence` are called at the same time. JSON that could not be read
-    back is an error: a number of 1e100 or of more than 40 digits, half a character, more than 100
+    back is an error: a number of 1e100 or of more than 40 digits, a lone surrogate, more than 100
     levels.
     """
 
 
 @hookspec()
 def close_run(run: Run) -> None:
-    """Undo changes outside the model; called however the run ended.
+    """Undo changes outside the model. Called however the run ended.
 
-    Functions registered by `run.on_close` are called afterwards, the last one first.
+    Functions registered by `run.on_close` are called afterwards, the last registered function
+    first.
     """
 
 
 def _marked(word: str) -> dict[str, str]:
-    """Return the value of a mark, such as `one_answer`, by hook in call order."""
+    """Return the hooks with a mark, such as `one_answer`, and its value, in call order."""
     marks = ((name, getattr(one, word, "")) for name, one in globals().items())
     return {name: mark for name, mark in marks if isinstance(mark, str) and mark}
 

@@ -1,7 +1,7 @@
 """Formats of other programs' files, which are read as results, or written from results.
 
 A distribution adds a format by an entry point of the group `accel_bench.formats` whose value is a
-`Format`. It is imported when a user names it, or to recognize a file.
+`Format`. The format is imported when a user names it, or to recognize a file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SourceFile:
             return None
 
     def check_values(self) -> None:
-        """Raise ImportFileError for more values, or lines, than memory should hold."""
+        """Raise ImportFileError if the file has more than MAXIMUM_VALUES values or lines."""
         if max(sum(map(self.text.count, ",[{")), self.text.count("\n")) > MAXIMUM_VALUES:
             raise ImportFileError(
                 f"{self.path}: more than {MAXIMUM_VALUES:,} values, the limit of an import"

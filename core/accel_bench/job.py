@@ -1,4 +1,4 @@
-"""The job that the parent gives to its workers: the content of `job.json`."""
+"""Job: the content of `job.json`, which the parent process passes to the workers it starts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SPARE_DISK_BYTES = 1 << 30
 
 
 class Job(Frozen):
-    """A job: the input of all ranks of one attempt."""
+    """Input of all ranks of one attempt."""
 
     schema_version: int = SCHEMA_VERSION
 
@@ -133,11 +133,11 @@ class Job(Frozen):
         return Path(self.folder) / "job.json"
 
     def result_path(self, rank: int) -> Path:
-        """Return the path of a rank's result."""
+        """Return the path of the file with a rank's result."""
         return Path(self.folder) / f"rank{rank}.json"
 
     def answer_path(self, rank: int) -> Path:
-        """Return the path of the JSON that the job's purpose returned on a rank."""
+        """Return the path of the JSON file with the value that the purpose returned on a rank."""
         return Path(self.folder) / f"rank{rank}.answer.json"
 
     def log_path(self, rank: int) -> Path:

@@ -1,4 +1,4 @@
-"""The interface of launchers: handles of ranks, allocations, and observers of ranks."""
+"""Interfaces of launchers: handles of ranks, allocations, and observers of ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 class RankProcess(Protocol):
     """Handle of a rank's process; signals reach it and every process that it has started.
 
-    The handle of a rank on another node, whose heartbeat page may lag behind, also has its `node`,
-    and in `lost` the reason why the rank can no longer be observed, with the name of its node;
-    empty while it can be.
+    The handle of a rank on another node also has its `node`, since the heartbeat page of such a
+    rank may lag behind. Its `lost` is the reason why the rank can no longer be observed, with the
+    name of its node, or empty while the rank can be observed.
     """
 
     rank: int
@@ -34,7 +34,7 @@ class RankProcess(Protocol):
         """Return the exit code, negative for the signal that ended it; None while it runs."""
 
     def dump_stack(self) -> None:
-        """Have the process write the stacks of its threads to its log."""
+        """Make the process write the stacks of its threads to its log."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to everything that it has started."""
@@ -52,9 +52,9 @@ class Allocation(Protocol):
 
     @property
     def cores(self) -> int | None:
-        """Return the cores that the processes of a node may use together, on the smallest node.
+        """Number of cores that the processes of a node may use together, on the smallest node.
 
-        None stands for the cores that the parent may use.
+        None means the cores that the parent process may use.
         """
 
     def close(self) -> None:
@@ -78,14 +78,14 @@ class DividedAllocation(Allocation, Protocol):
     """Parts of the allocation; all rounds of a sweep point run on one part, while it lasts."""
 
     def interrupt(self) -> None:
-        """Stop all waiting of parts, since the session ends."""
+        """Interrupt all waiting for parts of the allocation, since the session ends."""
 
 
 class Observer(Protocol):
     """Observer of the ranks of one attempt from the parent, in threads or processes of its own.
 
-    An observer that shows something while the ranks run has a text `live`, a few words beside the
-    step in the progress line, such as `utilization.gpu 97 %`. The supervising loop reads it several
+    An observer may have a text `live`, a few words about the running ranks that the progress line
+    shows beside the step, such as `utilization.gpu 97 %`. The supervising loop reads it several
     times a second: keep the last reading at hand.
     """
 
@@ -93,5 +93,5 @@ class Observer(Protocol):
         """Stop observing, and return the metrics.
 
         Called once after the last rank has gone, also when the run was stopped or has failed;
-        `results` holds the results of the ranks that wrote one. The call must end within seconds.
+        `results` holds the written results by rank. The call must end within seconds.
         """

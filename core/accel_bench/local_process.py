@@ -1,4 +1,4 @@
-"""A rank on this machine: its process, its environment, and the end of all it has started."""
+"""Start, environment and end of a rank's process on this machine, with all its descendants."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ SWEEP_SECONDS = 10.0
 class LocalProcess:
     """Process of one rank on this machine, the leader of a session and process group of its own.
 
-    On Linux a reaper runs it, which exits with the same status, after every process that the rank
-    has started has ended.
+    On Linux a reaper runs the rank. The reaper exits with the same status, after every process that
+    the rank has started has ended.
     """
 
     MARK = "ACCEL_BENCH_RUN_ID"
@@ -88,7 +88,7 @@ class LocalProcess:
                 raise
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the process ends, without polling."""
+        """Sleep until the process has ended, at most the given seconds, without polling."""
         if hasattr(os, "pidfd_open") and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(self._process.pid)
@@ -103,24 +103,24 @@ class LocalProcess:
             time.sleep(seconds)
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while it runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.poll()
 
     def dump_stack(self) -> None:
-        """Have the worker write all its stacks, as its fault handler does on SIGUSR1."""
+        """Make the worker write the stacks of its threads, by SIGUSR1 to its fault handler."""
         if self.pid and self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 
     def signal(self, number: int) -> None:
-        """Signal the process group; a stopped process is continued so that it can react."""
+        """Send a signal to the process group, and continue stopped processes to let them react."""
         for which in (number, signal.SIGCONT):
             if self.pid and self.poll() is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, which)
 
     def sweep(self) -> None:
-        """Wait until the reaper has ended, after SIGTERM, all that the rank has left behind."""
+        """Wait until the reaper has ended, after SIGTERM, all processes that the rank left."""
         if sys.platform != "linux":
             self.signal(signal.SIGKILL)
             return

@@ -24,7 +24,7 @@ The second number grows when something is added, the first when something is tak
 """
 
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Decorator that marks a method of a plugin as the implementation of the hook of that name."""
+"""Decorator that marks a method of a plugin as the implementation of the hook with its name."""
 
 
 class Options(Described):
@@ -36,15 +36,15 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class Plugin(Generic[OptionsT]):
-    """Base of all plugins.
+    """Base class of all plugins.
 
     In a worker one instance serves one use in one run. In the parent, which plans and starts runs,
-    it serves all runs of a stack with the same options, also concurrent ones in several threads:
+    it serves all runs of a stack with the same options, also concurrent runs in several threads:
     hooks there keep no state of a run on it.
 
-    The module that holds the class imports nothing heavy: torch and friends are imported inside
-    hook bodies. Class attributes declare what the plugin needs; core checks them before anything
-    starts, and reports each unmet need.
+    The module that holds the class imports nothing heavy: torch and similar packages are imported
+    inside hook bodies. Class attributes declare what the plugin needs; core checks them before
+    anything starts, and reports each unmet need.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -129,10 +129,10 @@ class Plugin(Generic[OptionsT]):
     `DistributedDataParallel` or `FSDPModule`; a run with another class is invalid."""
 
     def __init_subclass__(cls, **settings: object) -> None:
-        """Take the options' model from `Plugin[MyOptions]` if the class has no `Options`.
+        """Set the class's `Options` from `Plugin[MyOptions]` if the class does not define it.
 
-        A class with a mistake is made all the same, so that the module's other plugins work;
-        `accel_bench.plugins.validation` reports it when this plugin is used.
+        A class with a mistake is created all the same, so that the module's other plugins work;
+        `accel_bench.plugins.validation` reports the mistake when this plugin is used.
         """
         super().__init_subclass__(**settings)
         if "Options" in vars(cls):
@@ -147,23 +147,24 @@ class Plugin(Generic[OptionsT]):
         self.name = name
 
     def claims(self) -> frozenset[str] | None:
-        """Names of the one-answer hooks that this instance answers, by its options.
+        """Return the names of the one-answer hooks that this instance answers, by its options.
 
-        None means all that it implements, or for the plugin of a slot all of that slot. A slot's
+        None means all that it implements, or for a slot's plugin all hooks of that slot. A slot's
         plugin that names a hook of another slot answers it in place of that slot's plugin.
         """
         return None
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the `strategy` of this instance, by its options."""
+        """Return the class that joins the ranks; override this if it depends on options."""
         return self.strategy
 
     def data_parallel(self, scenario: Scenario) -> int:
         """Return the number of groups of ranks that each take batches of their own.
 
         Called in the parent on the plugin that parallelizes, with an otherwise resolved scenario.
-        If there are fewer groups than ranks, the ranks of a group follow one another, get the same
-        batches and compute them together, and each returns the whole loss of them.
+        If there are fewer groups than ranks, the ranks of a group have consecutive numbers. They
+        get the same batches and compute them together, and each returns the whole loss of these
+        batches.
         """
         return scenario.world_size
 
@@ -171,23 +172,23 @@ class Plugin(Generic[OptionsT]):
         """Return the fraction of weights, gradients and optimizer state that one device keeps.
 
         Called in the parent on the plugin that parallelizes. A mapping gives a fraction for each
-        name of `bytes_per_parameter`. None means not known; 1 is the fraction of
+        name of `bytes_per_parameter`. None means unknown; 1 is the fraction of
         `DistributedDataParallel`.
         """
         return None
 
     def bytes_per_parameter(self, experiment: Experiment) -> Mapping[str, float]:
-        """Return the least bytes of memory for each parameter, by purpose (weights, gradients,
-        ...).
+        """Return the least bytes for each parameter, by purpose (weights, gradients, ...).
 
-        The plugin that loads `model.id` returns the bytes of each weight; the plugin that builds
-        the optimizer, those of gradient and state of each trained parameter. Called in the parent,
-        which refuses what cannot fit: light, no torch. Empty means not known.
+        The plugin that loads `model.id` returns the bytes of each weight. The plugin that builds
+        the optimizer returns the bytes of gradient and state of each trained parameter. Called in
+        the parent, which refuses work that cannot fit: light, no torch. An empty mapping means
+        unknown.
         """
         return {}
 
     def allowed_loss_difference(self) -> float | None:
-        """Return the `loss_tolerance` of this instance, by its options.
+        """Return the `loss_tolerance` of this instance, which may depend on its options.
 
         Called in the parent: light, no torch. A loss that only this allows is `within what NAME
         declares`, never `equivalent`; above 0.02 it is no evidence of the same training. It excuses
@@ -196,7 +197,7 @@ class Plugin(Generic[OptionsT]):
         return self.loss_tolerance
 
     def allowed_update_difference(self) -> float | None:
-        """Return the `update_tolerance` of this instance, by its options.
+        """Return the `update_tolerance` of this instance, which may depend on its options.
 
         Called like `allowed_loss_difference`; above 0.3 a distance is no evidence of equal
         training.
@@ -204,15 +205,15 @@ class Plugin(Generic[OptionsT]):
         return self.update_tolerance
 
     def allowed_output_difference(self) -> float | None:
-        """Return the `output_tolerance` of this instance, by its options.
+        """Return the `output_tolerance` of this instance, which may depend on its options.
 
         Called like `allowed_loss_difference`; a share above 0.2 is no evidence of equal answers.
         """
         return self.output_tolerance
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
-        """Return further input of the result, such as a digest of a file, for the experiment's id.
+        """Return further input of the experiment's id, such as the digest of a file that is read.
 
-        Called in the parent: light, no torch. None means nothing.
+        Called in the parent: light, no torch. None means no further input.
         """
         return None

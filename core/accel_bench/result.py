@@ -1,4 +1,4 @@
-"""Results of a run: samples, metrics, status. Every number states its unit and scope."""
+"""Results of a run: samples, metrics, status. Every number has a stated unit and scope."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Metric(Frozen):
 
 
 class Window(Frozen):
-    """The measured window of one rank, as metrics plugins and the store see it."""
+    """Measured window of one rank, which metrics plugins and the store read."""
 
     started: float
     """time.monotonic() after the last warm-up step, in seconds."""
@@ -326,12 +326,12 @@ class Answers(Frozen):
 
 
 def digest_of(answer: Sequence[int]) -> str:
-    """Return a digest of token ids, 16 hexadecimal digits."""
+    """Return the SHA-256 digest of an answer's token ids, cut to 16 hexadecimal digits."""
     return hashlib.sha256(",".join(map(str, answer)).encode()).hexdigest()[:16]
 
 
 class Collective(Frozen):
-    """One kind of collective of one rank in a step: mean counts, median seconds."""
+    """One kind of collective operation of one rank in a step: mean counts, median seconds."""
 
     calls: float
     """Number of calls in a step."""
@@ -347,7 +347,7 @@ class Collective(Frozen):
 
 
 class Communication(Frozen):
-    """Collectives of one rank, measured in a few extra steps without overlap."""
+    """Collective operations of one rank, measured in a few extra steps without overlap."""
 
     steps: int
     """Number of extra steps; the first of several is part of no figure."""
@@ -666,8 +666,8 @@ class Result(Frozen):
 
     @property
     def data_ranks(self) -> tuple[RankResult, ...]:
-        """First rank of each group that computes the same batches; their samples, tokens and losses
-        add up to the run's. All ranks if each takes batches of its own."""
+        """First rank of each group that computes the same batches; all ranks if each takes its own
+        batches. The samples, tokens and losses of these ranks add up to the figures of the run."""
         scenario = self.experiment.scenario
         size = scenario.world_size // scenario.data_parallel
         return tuple(rank for rank in self.ranks if rank.rank % size == 0)

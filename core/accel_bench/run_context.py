@@ -1,4 +1,4 @@
-"""The object `Run` that all hooks share."""
+"""Class `Run`, whose instance all hooks of a rank share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @dataclass
 class Run:
     """Run of one rank, the object that all hooks share. Core sets `dataset`, `model`, `optimizer`
-    and `batches` to hooks' results."""
+    and `batches` to the results of hooks."""
 
     experiment: Experiment
     """Experiment of this run."""
@@ -195,8 +195,8 @@ class Run:
         """Register a function that undoes a change of the calling plugin outside the model.
 
         Call this within a hook. However the run ends, core calls `undo` after all `close_run`
-        hooks, the last registered first. An error is logged and attributed to the plugin; the other
-        functions are still called.
+        hooks, the last registered function first. An error is logged and attributed to the plugin;
+        the other functions are still called.
         """
         self.undo_callbacks.append((self.active_plugin, undo))
 
@@ -217,7 +217,7 @@ class Run:
 
     @contextlib.contextmanager
     def calling(self, plugin: Any) -> Iterator[None]:
-        """Attribute to `plugin` all callbacks registered within the block, which core enters."""
+        """Attribute callbacks registered in the `with` block to `plugin`; only core calls this."""
         before, self.active_plugin = self.active_plugin, plugin
         self.on_calling(plugin)
         try:
@@ -229,8 +229,9 @@ class Run:
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
         """Return the cache folder of `key`, filled by `fill(folder)` if it does not exist.
 
-        `key` holds, as JSON, all that the content depends on. One process fills while others wait;
-        a fill that fails leaves nothing behind. Raises what `fill` raises.
+        `key` holds, as JSON, everything that the content depends on. One process fills the folder
+        while others wait; a failed `fill` leaves nothing behind. Raises the exception that `fill`
+        raises.
         """
         target = self.cache_folder / kind / digest(key, 24)
         with locked(target.with_suffix(".lock")):
@@ -256,7 +257,7 @@ class StepObserver(Protocol):
         """Handle the end of a step with these micro-batches; the device may still be at work."""
 
     def finish(self) -> Iterable[Metric]:
-        """Stop when the device has finished the last step, and return the metrics."""
+        """Stop observing when the device has finished the last step, and return the metrics."""
 
 
 def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:

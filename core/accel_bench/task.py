@@ -1,4 +1,4 @@
-"""The base class of a task's author: `Task`, and the counts of a batch's tensors."""
+"""Base class for plugins that are tasks: `Task`, and the counts of a batch's tensors."""
 
 from __future__ import annotations
 
@@ -74,8 +74,7 @@ class Task(Plugin[OptionsT]):
         return type(self).build_loss is Task.build_loss
 
     def random_operations(self, model: Any) -> str:
-        """Return the random operations of a model's steps beside dropout, such as `Gumbel noise`,
-        or an empty text.
+        """Return the random operations of a step beside dropout, such as `Gumbel noise`, if any.
 
         A stack that draws random numbers in another order differs in loss and update by chance.
         """
@@ -93,8 +92,7 @@ class Task(Plugin[OptionsT]):
         return held_tokens(batch)
 
     def labels_of(self, run: Run) -> Labels | None:
-        """Return the function that makes inputs and labels of a sample; None if both are the
-        tokens.
+        """Return the function that makes a sample's inputs and labels; None if both are the tokens.
 
         Data plugins of tokens call this when they build batches.
         """
@@ -107,10 +105,10 @@ class Task(Plugin[OptionsT]):
 
 
 def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
-    """Return bounds of the tokens in `input_ids` and `labels` of a batch; None without ids.
+    """Return bounds of the tokens in `input_ids` and `labels` of a batch, or None without ids.
 
-    Without a mask any token may be padding. A model that `shifts` its labels leaves the first of
-    each row out, unless they were shifted before.
+    Without a mask any token may be padding. A model that `shifts` its labels leaves the first label
+    of each row out, unless the labels were shifted before.
     """
     ids, mask = batch.inputs.get("input_ids"), token_mask(batch)
     if ids is None:
@@ -127,7 +125,7 @@ def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
 
 
 def token_mask(batch: Batch) -> Any:
-    """Return a mask of the real tokens in `input_ids`; None if the batch has no such mask."""
+    """Return a mask of the real tokens in `input_ids`, or None if the batch has no such mask."""
     mask, ids = batch.inputs.get("attention_mask"), batch.inputs.get("input_ids")
     if mask is None or ids is None or mask.shape != ids.shape:
         return None

@@ -1,4 +1,4 @@
-"""The kit with which authors prove their plugins; running a plugin needs nothing of it.
+"""Test kit for authors of plugins; running a plugin does not need it.
 
     from accel_bench.testing import check_plugin, run_plugin
 
@@ -24,7 +24,7 @@ A test that calls hooks itself makes their arguments by `make_run(folder, scenar
 `run.on_evidence` and `run.on_close`.
 
 An entry point of the group `accel_bench.testing` brings the names. Importing this module raises
-ModuleNotFoundError where no distribution has one.
+ModuleNotFoundError if no distribution has such an entry point.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ RANKING = frozenset(
         *("median_step_seconds", "mfu"),
     )
 )
-"""Names of the figures of speed, which a run that did not complete must not have."""
+"""Names of speed figures, which only a completed run may have."""
 
 
 class Step(NamedTuple):
@@ -64,7 +64,7 @@ class RunDescription(NamedTuple):
 
 
 def describe_run(result: Result) -> RunDescription:
-    """Return the description of a run, without values that are unknown."""
+    """Return the description of a run; values that are unknown are left out."""
     columns = derived_columns(result)
 
     def known(listed: tuple[DerivedColumn, ...]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def describe_run(result: Result) -> RunDescription:
 
 
 def _is_completed(audited: str) -> bool:
-    """Return whether a status after the self-audit is one of a completed or an imported run."""
+    """Return whether a status after the self-audit means a completed or an imported run."""
     return audited == IMPORTED or Status(audited).completed
 
 

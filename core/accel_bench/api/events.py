@@ -80,8 +80,7 @@ def _events(names: Iterable[str]) -> bool:
 
 @contextmanager
 def needing_tensorboard() -> Iterator[None]:
-    """Turn an ImportError of the block into AccelBenchError, which says how to install
-    tensorboard."""
+    """Turn an ImportError in the `with` block into AccelBenchError with the install command."""
     try:
         yield
     except ImportError as error:

@@ -19,8 +19,8 @@ class RunProgress:
     """Progress of a scenario's runs, the argument of `on_progress` in `accel_bench.run`."""
 
     event: Literal["planned", "started", "running", "ended"]
-    """Event: a plan before its first run, or a run that starts, that runs (a few times a second),
-    or that has ended and is stored."""
+    """Kind of event: a plan before its first run, or a run that starts, that runs (a few times a
+    second), or that has ended and is stored."""
 
     scenario: str
     """Name of the scenario."""

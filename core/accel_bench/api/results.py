@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Results(Sequence[Result]):
     """Runs of one call of `accel_bench.run`, and their comparison.
 
-    As a sequence it holds a `Result` for each compared run, with `resume` also those of earlier
-    sessions.
+    The sequence holds a `Result` for each compared run. With `resume` it also holds the runs of
+    earlier sessions.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Results(Sequence[Result]):
         folder: Path,
     ) -> None:
         self.summaries = tuple(summaries)
-        """Comparison of each scenario; empty in a process that did not measure, as rank 1 of
+        """Comparison of each scenario; empty in a process that did not measure, such as rank 1 of
         torchrun."""
 
         self.folder = folder

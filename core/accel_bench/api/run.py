@@ -51,13 +51,13 @@ class RunOptions(TypedDict, total=False):
     """Tags of the sweep points to run, with `*` for any text."""
 
     reference_point: str
-    """Tag of the sweep point with which the others are compared; the first by default."""
+    """Tag of the sweep point with which other points are compared; the first point by default."""
 
     seeds: Annotated[int, Field(ge=2)]
     """Number of seeds to train with; the losses at the end are compared."""
 
     family: str
-    """Family of the catalog of which every model runs, in place of `model.id`."""
+    """Family of the catalog; all its models run in place of `model.id`."""
 
     resume: bool
     """True to count complete rounds that are already stored."""
@@ -105,13 +105,13 @@ def run(  # noqa: PLR0913 - the options that most calls need
     of the stacks are interleaved, and every run is stored as soon as it has ended. Nothing is
     printed, and torch is not imported into this process.
 
-    `scenario` is a file, a folder of them, the name of a shipped one, the content of a file as a
-    mapping, or a `Scenario`. `stacks` are names of its stacks to run beside the baseline, or a
-    mapping that replaces its stacks; `plugins` adds a stack for each plugin, `a+b` for both in that
-    order; `overrides` changes dotted keys, such as `{"measure.steps": 50}`. `results` is a folder
-    or the address of a database, by default that of the program. `rounds` is short for the override
-    `measure.rounds`. `on_progress` is called with a `RunProgress`, one call at a time. `options`
-    are those of `RunOptions`.
+    `scenario` is a file, a folder of files, the name of a shipped scenario, the content of a file
+    as a mapping, or a `Scenario`. `stacks` are names of its stacks to run beside the baseline, or a
+    mapping that replaces its stacks. `plugins` adds a stack for each plugin; `a+b` is one stack of
+    both plugins in that order. `overrides` changes dotted keys, such as `{"measure.steps": 50}`.
+    `results` is a folder or the address of a database, by default that of the program. `rounds` is
+    short for the override `measure.rounds`. `on_progress` is called with a `RunProgress`, one call
+    at a time. `options` are the keys of `RunOptions`.
 
     Ctrl-C ends the run in progress, stores it, and is raised again as KeyboardInterrupt. An
     exception of `on_progress` ends the session in the same way, and is raised again.
@@ -181,7 +181,7 @@ def run_purpose(
 
 
 def _fields_of(model: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options whose names are fields of a dataclass."""
+    """Return the options whose names are fields of the dataclass `model`."""
     return {one.name: options[one.name] for one in fields(model) if one.name in options}
 
 
@@ -209,7 +209,7 @@ def _request(
     overrides: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> PlanRequest:
-    """Return the request to the planner, from arguments of `run`."""
+    """Return the request to the planner that the arguments of `run` describe."""
     for name, value in (("stacks", stacks), ("plugins", plugins)):
         if isinstance(value, str):
             raise ScenarioError(f"{name}: expected a list of names, such as [{value!r}]")
@@ -251,16 +251,16 @@ def _measure(plans: Sequence[Plan], benchmark: Benchmark, reporter: Reporter) ->
 
 
 def _of_another_process(exit_code: int, place: str) -> Results:
-    """Return empty results, for a process beside the one that measures; raise its failure."""
+    """Return empty results, since another process measures. Raises AccelBenchError if it failed."""
     if exit_code:
         raise AccelBenchError(f"the process that measures ended with exit code {exit_code}")
     return Results((), (), (), Path(place))
 
 
 class _NoCommand(Sequence[str]):
-    """Placeholder of the command line, which a call from Python does not have.
+    """Placeholder for the arguments of the command line, which a call from Python does not have.
 
-    A launcher that would start the command again elsewhere gets an error when it reads this.
+    A launcher that would start the command again elsewhere gets an error when it reads them.
     """
 
     def _refusal(self) -> ScenarioError:

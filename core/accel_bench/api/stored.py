@@ -77,11 +77,10 @@ class StoredResults:
     def compare(
         self, a: str, b: str, *, other: StoredResults | None = None
     ) -> tuple[ExperimentComparison, ...]:
-        """Return the comparison of B against A, as of `accel-bench compare`, for each common sweep
-        point.
+        """Return a comparison of B with A for each common sweep point, as `accel-bench compare`.
 
-        A and B are each the name of a stack, SESSION/STACK, or the beginning of an id; `other`
-        holds B, if it is stored elsewhere. Raises StoreError for an unknown or ambiguous one.
+        A and B are each the name of a stack, SESSION/STACK, or the beginning of an id. `other`
+        holds B, if it is stored elsewhere. Raises StoreError for an unknown or ambiguous name.
         """
         with ExitStack() as stack:
             store = stack.enter_context(open_results(self.place))
@@ -109,7 +108,7 @@ def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
 
 
 def place_of(place: str | os.PathLike[str] | None) -> str:
-    """Return the path or address of results; without one that of the environment or the default."""
+    """Return the place of results: the argument, else ACCEL_BENCH_RESULTS, else the default."""
     return os.environ.get(RESULTS, DEFAULT_RESULTS) if place is None else os.fspath(place)
 
 

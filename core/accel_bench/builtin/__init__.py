@@ -1,1 +1,1 @@
-"""Plugins of the core, which suffice to measure without any other."""
+"""Plugins in the core package, which suffice to measure without any other plugin."""

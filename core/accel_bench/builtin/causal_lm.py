@@ -1,4 +1,4 @@
-"""The task `causal-lm`: a decoder predicts each token from those before it."""
+"""Task `causal-lm`: a decoder predicts each token from the tokens before it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class CausalLM(Task[Options]):
     families = frozenset({"text-generation", "multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the token counts of a batch's tensors, whose labels the model shifts by one."""
+        """Return bounds of the token counts in a batch, whose labels the model shifts by one."""
         return held_tokens(batch, shifts=True)

@@ -1,4 +1,4 @@
-"""The device type `cpu`, the host itself."""
+"""Device type `cpu`: the processor of the host."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class CPU(DeviceType):
         return [machine.processor]
 
     def is_started(self) -> bool:
-        """Return false: torch has no allocator statistics for a CPU."""
+        """Return False: torch has no allocator statistics for a CPU."""
         return False
 
     def use(self, index: int) -> None:
         """Do nothing, as there is one CPU device."""
 
     def identify(self, index: int) -> tuple[str, str]:
-        """Return `cpu` without a name: the machine's description has the processor's."""
+        """Return `cpu` and an empty name: the machine's description has the processor's name."""
         return "cpu", ""
 
     def synchronize(self) -> None:
-        """Do nothing, as calls are synchronous."""
+        """Do nothing, as calls on a CPU are synchronous."""
 
     def make_event(self) -> None:
-        """Return None: the host's clock is the device's."""
+        """Return None, as a CPU has no device events: the host's clock times the steps."""
 
     @contextlib.contextmanager
     def keep_random_state(self, index: int) -> Iterator[None]:
-        """Restore the host's random state after the block."""
+        """Restore the host's random state after the `with` block."""
         import torch
 
         with torch.random.fork_rng(devices=[]):

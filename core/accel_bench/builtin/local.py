@@ -1,4 +1,4 @@
-"""`local`: starts the ranks as processes of this machine, each in a session of its own."""
+"""Launcher `local`: starts each rank as a process on this machine, in an OS session of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Local(Plugin[Options]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Start the ranks; end all of them if one cannot be started."""
+        """Start the ranks; if one cannot be started, terminate all started ranks and raise."""
         started: list[LocalProcess] = []
         try:
             for rank in range(job.world_size):

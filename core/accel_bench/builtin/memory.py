@@ -1,4 +1,4 @@
-"""`memory`: peaks of memory in the window and in the run, and bytes saved by a forward pass."""
+"""Metrics plugin `memory`: peaks in the window and in the run, bytes saved by a forward pass."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Memory(Plugin[MemoryOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Start the allocator's history, if a snapshot is requested."""
+        """Start recording the allocator's history, if a snapshot is requested."""
         if self.options.oom_snapshot and run.device.type == "cuda":
             _keep_history(run)
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Stop the allocator's history, so that the window is undisturbed."""
+        """Stop recording the allocator's history, so that the window is undisturbed."""
         if self.options.oom_snapshot and run.device.type == "cuda":
             _stop_history()
 
@@ -58,7 +58,7 @@ class Memory(Plugin[MemoryOptions]):
 
 
 def _keep_history(run: Run) -> None:
-    """Start the allocator's history, and write it at an out-of-memory error."""
+    """Record the allocator's history, and write it to a file at an out-of-memory error."""
     import torch
 
     path = run.folder / f"rank{run.rank}.oom_snapshot.pickle"
@@ -73,7 +73,7 @@ def _keep_history(run: Run) -> None:
 
 
 def _stop_history() -> None:
-    """Stop the allocator's history; what was recorded can still be written."""
+    """Stop recording the allocator's history; the recorded part can still be written."""
     import torch
 
     torch.cuda.memory._record_memory_history(enabled=None)
@@ -118,7 +118,7 @@ def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
 
 
 def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Metric]:
-    """Yield peaks of resident memory; on a CPU also the window's peak above the imports' memory."""
+    """Yield resident peaks in bytes; on a CPU also the window's peak minus memory after imports."""
     peak, reason = window.host_peak_bytes, ""
     if peak is None:
         reason = "this system does not tell the peak of the window from that of the process"

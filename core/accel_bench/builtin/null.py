@@ -1,4 +1,4 @@
-"""`null`: a model, data and an engine without torch that do nothing, to measure the harness."""
+"""Plugin `null`: a model, data and an engine without torch that do nothing, to time the harness."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NullEngine:
         self._step_seconds = step_seconds
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Sleep in each step, and end it by the stopwatch's lap, while the stopwatch is running."""
+        """Sleep in each step and call `stopwatch.lap`, until the stopwatch stops running."""
         accumulation = self._run.scenario.train.gradient_accumulation
         for step in itertools.count():
             if not stopwatch.running:

@@ -1,1 +1,1 @@
-"""Shipped facts: models, peaks of hardware, prices."""
+"""Tables that ship with accel-bench: models, peak figures of hardware, and prices."""

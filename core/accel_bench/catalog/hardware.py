@@ -1,4 +1,4 @@
-"""Devices by name, with their peak FLOP/s and bandwidth."""
+"""Table of devices by name, with their peak FLOP/s and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Hardware(Frozen):
     """Regular expressions of torch's names for the device: the whole name, in any case."""
 
     also_called: tuple[str, ...] = ()
-    """Names in price catalogs; several devices can share one."""
+    """Names in price catalogs; several devices can share a name."""
 
     memory_bytes: PositiveInt
     """Memory in bytes: the gigabytes of data sheets are powers of 1024."""
@@ -119,7 +119,7 @@ class Hardware(Frozen):
 
 
 class NamedHardware(NamedTuple):
-    """A device of the table with its short name, its file's name."""
+    """Device of the hardware table, with its short name, which is the name of its file."""
 
     name: str
     hardware: Hardware
@@ -127,7 +127,7 @@ class NamedHardware(NamedTuple):
 
 @cache
 def list_hardware() -> dict[str, Hardware]:
-    """Return all devices of the table by short name, with files of plugins.
+    """Return all devices of the table by short name, also from the files of plugins.
 
     Raises HardwareError (or ScenarioError, for invalid YAML) for the first wrong file, with file,
     line and key.
@@ -140,10 +140,10 @@ def list_hardware() -> dict[str, Hardware]:
 
 
 def find_hardware(device_name: str) -> NamedHardware | None:
-    """Return the device of a torch, NVML or short name.
+    """Return the device of a torch, NVML or short name, or None unless exactly one matches.
 
-    None for a name of no device, or of several. Parts of a device (MIG), variants with other clocks
-    and names of two products are no device of the table.
+    Parts of a device (MIG), variants with other clocks and names of two products are not in the
+    table.
     """
     table = list_hardware()
     fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
@@ -151,9 +151,9 @@ def find_hardware(device_name: str) -> NamedHardware | None:
 
 
 def named_hardware(name: str) -> NamedHardware:
-    """Return the device of a short name, torch's name or a catalog's name.
+    """Return the device with a short name, torch's name or a price catalog's name.
 
-    Raises HardwareError for a name of none, and of several.
+    Raises HardwareError for a name of no device or of several.
     """
     found = next(filter(None, _meanings(name)), None) or devices_called(name)
     if len(found) > 1:
@@ -162,10 +162,11 @@ def named_hardware(name: str) -> NamedHardware:
 
 
 def devices_called(name: str) -> dict[str, Hardware]:
-    """Return the device with a short name or torch's name, else all devices that price catalogs
-    call so or whose short names contain the name's words.
+    """Return the devices that a name means, by short name.
 
-    Raises HardwareError for a name of none.
+    The name is a device's short name or torch's name. Any other name means all devices that price
+    catalogs call so or whose short names contain its words. Raises HardwareError for an unknown
+    name.
     """
     short, torch, catalog, words = _meanings(name)
     if found := short or torch or {**catalog, **words}:
@@ -179,7 +180,7 @@ def devices_called(name: str) -> dict[str, Hardware]:
 
 
 def _meanings(name: str) -> list[dict[str, Hardware]]:
-    """Return the devices that a name can mean, as short name, torch's, a catalog's, or words."""
+    """Return devices by short name for each meaning: short, torch's or catalog name, or words."""
     words = {*device_words(name)}
     tests: tuple[Callable[[str, Hardware], bool], ...] = (
         lambda short, _: short == name.lower(),
@@ -192,8 +193,8 @@ def _meanings(name: str) -> list[dict[str, Hardware]]:
 
 
 def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
-    """Return suggestions for an unknown name: the nearest name of a price catalog, else names of
-    the table that share a word with a digit, else all names."""
+    """Return names to suggest for an unknown name: the nearest name of a price catalog, else short
+    names of the table that share a word with a digit, else all short names."""
     aliases = {alias.lower() for one in table.values() for alias in one.also_called}
     if near := get_close_matches(name.lower(), aliases - {*table}, n=1, cutoff=0.9):
         return near
@@ -202,12 +203,11 @@ def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
 
 
 def peak_flops(device_name: str, dtype: str, matmul_precision: str = "highest") -> float | None:
-    """Return the dense peak of a device in FLOP/s for operands of a dtype.
+    """Return the dense peak of a device in FLOP/s for operands of a dtype, or None if unknown.
 
     `dtype` is torch's name (`bfloat16`) or the table's (`bf16`). Float32 operands are rounded to
     tf32 on NVIDIA devices that have it, unless `matmul_precision` is `highest` (torch's own meaning
-    of `high` and `medium`). None for an unknown device or dtype, or a device without the dtype;
-    never a default.
+    of `high` and `medium`). The result is None for a device without the dtype, never a default.
     """
     found = find_hardware(device_name)
     return found.hardware.peak(dtype, matmul_precision) if found else None

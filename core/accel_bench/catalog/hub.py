@@ -1,4 +1,4 @@
-"""Look-up of a model on its hub while a run is planned: its existence and architecture."""
+"""Requests to model hubs during planning: existence and architecture of a model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _UNREACHED: dict[str | None, HubModel] = {}
 
 
 def look_up(model: ModelUse) -> HubModel:
-    """Return the hub's facts about a model, or why there are none; requested once per process."""
+    """Return the hub's facts about a model, or the reason they are unknown; cached per process."""
     key = _key(model)
     if key not in _FOUND:
         _FOUND[key] = _ask(model)
@@ -57,12 +57,12 @@ def look_up(model: ModelUse) -> HubModel:
 
 
 def looked_up(model: ModelUse) -> HubModel | None:
-    """Return the facts that `look_up` has stored; None before it."""
+    """Return the facts that `look_up` has cached for a model, or None before its first call."""
     return _FOUND.get(_key(model))
 
 
 def hub_notices(model: ModelUse) -> Iterator[str]:
-    """Yield messages about a hub's model that `look_up` has requested."""
+    """Yield messages for the user about a model, from the hub's facts that `look_up` has cached."""
     found = looked_up(model)
     if found is None:
         return
@@ -122,7 +122,7 @@ def _ask(model: ModelUse) -> HubModel:
 
 
 def _refused(model: ModelUse, error: Exception) -> HubModel:
-    """Return the facts that follow from an error response."""
+    """Return the facts about a model that follow from the hub's error response."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, RevisionNotFoundError):
@@ -140,6 +140,6 @@ def _is_on(name: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error's first line, without user and password of an address."""
+    """Return the first line of an error message, without the user and password of an address."""
     lines = str(error).strip().splitlines()
     return USER_OF_ADDRESS.sub("//", lines[0]) if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""The catalog of models with their published figures, and the resolution of a model's id."""
+"""Catalog of models with their published figures, and the resolution of a model's id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG_FILE = "config.json"
 Family: TypeAlias = Literal[
     "text-generation", "text-encoder", "text-to-text", "vision", "audio", "multimodal"
 ]
-"""Family of models; `run --family` runs all cards of one."""
+"""Family of models; `run --family` runs all models of a family."""
 
 NEARLY = 0.9
 """Similarity from which an override without a published key counts as a misspelling."""
@@ -62,8 +62,8 @@ class ModelCard(Frozen):
     """Keyword arguments of the configuration class: the published architecture."""
 
     same_as: str = ""
-    """Name of the card whose values this card inherits: the base model of an instruction-tuned
-    one."""
+    """Name of the card whose values this card inherits: for an instruction-tuned model its base
+    model."""
 
 
 def read_card(name: str) -> ModelCard:
@@ -76,12 +76,12 @@ def read_card(name: str) -> ModelCard:
 
 
 def list_cards() -> dict[str, ModelCard]:
-    """Return the whole catalog by name. Raises ScenarioError for the first wrong file."""
+    """Return all models of the catalog by name. Raises ScenarioError for the first wrong file."""
     return {name: _read(path) for name, path in sorted(find_presets("models").items())}
 
 
 def cards_of_family(family: str) -> dict[str, ModelCard]:
-    """Return a family's models by name. Raises ScenarioError for a family without any."""
+    """Return the models of a family by name. Raises ScenarioError if the family has no models."""
     cards = {name: card for name, card in list_cards().items() if card.family == family}
     if not cards:
         hint = did_you_mean(family, get_args(Family))
@@ -90,9 +90,9 @@ def cards_of_family(family: str) -> dict[str, ModelCard]:
 
 
 def model_problems(model: ModelUse) -> Iterator[str]:
-    """Yield problems of a model's id, weights and overrides, as far as files show.
+    """Yield problems of a model's id, weights and overrides that files or the hub reveal.
 
-    A hub id is looked up, with a network.
+    A hub id is requested from the hub if there is a network.
     """
     catalog, directory = find_presets("models"), model_directory(model)
     if model.id in catalog:
@@ -111,8 +111,8 @@ def model_problems(model: ModelUse) -> Iterator[str]:
 
 
 def unquantizable(model: ModelUse, plugin: str) -> list[str]:
-    """Return reasons why a plugin cannot quantize a model, as far as files show; empty if it can,
-    or if only the loaded model shows linear layers in its blocks."""
+    """Return reasons why a plugin cannot quantize a model, as far as files show. The linear layers
+    in its blocks, which only a loaded model shows, are not checked."""
     directory = model_directory(model)
     if directory is None or "quantization_config" not in read_config(directory):
         return []
@@ -123,9 +123,9 @@ def unquantizable(model: ModelUse, plugin: str) -> list[str]:
 
 
 def model_directory(model: ModelUse) -> Path | None:
-    """Return the local directory that the model's id names; None for a catalog name or hub id.
+    """Return the local directory that the model's id names, or None for a catalog name or hub id.
 
-    The catalog comes first: a directory of the same name is reached as `./name`.
+    The catalog comes first: write `./name` for a directory with the name of a catalog model.
     """
     if model.id in find_presets("models"):
         return None
@@ -134,10 +134,10 @@ def model_directory(model: ModelUse) -> Path | None:
 
 
 def architecture_of(model: ModelUse) -> str | None:
-    """Return the model's architecture, such as `LlamaForCausalLM`, without importing torch.
+    """Return the model's architecture, such as `LlamaForCausalLM`, or None if it is not stated.
 
-    From the catalog, from `config.json` of a local directory, or for a hub id from the look-up of
-    `model_problems`; None if that does not state it. Raises ScenarioError for a broken file.
+    It is read from the catalog, from `config.json` of a local directory, or for a hub id from the
+    facts of `model_problems`; torch is not imported. Raises ScenarioError for a broken file.
     """
     if model.id in find_presets("models"):
         return read_card(model.id).architecture
@@ -150,7 +150,7 @@ def architecture_of(model: ModelUse) -> str | None:
 
 
 def model_type_of(model: ModelUse) -> str | None:
-    """Return the name of the model's configuration class, such as `llama`; None for a hub id."""
+    """Return the name of the model's configuration class, such as `llama`, or None for a hub id."""
     if model.id in find_presets("models"):
         return read_card(model.id).model_type
     kind = (model_config(model) or {}).get("model_type")
@@ -158,15 +158,15 @@ def model_type_of(model: ModelUse) -> str | None:
 
 
 def family_of(model: ModelUse) -> Family | None:
-    """Return the family of a catalog model; None for another model."""
+    """Return the family of a catalog model, or None for any other model."""
     return read_card(model.id).family if model.id in find_presets("models") else None
 
 
 def model_config(model: ModelUse) -> dict[str, JsonValue] | None:
-    """Return the configuration of the model with its overrides, without importing torch.
+    """Return the configuration of a model with its overrides, or None for a hub id.
 
-    From the catalog or a local directory; None for a hub id. Raises ScenarioError for a broken
-    file.
+    The catalog or a local directory states it; torch is not imported. Raises ScenarioError for a
+    broken file.
     """
     if model.id in find_presets("models"):
         return {**read_card(model.id).config, **model.overrides}
@@ -175,7 +175,7 @@ def model_config(model: ModelUse) -> dict[str, JsonValue] | None:
 
 
 def read_config(directory: Path) -> dict[str, JsonValue]:
-    """Return a model directory's `config.json`. Raises ScenarioError if missing or broken."""
+    """Return a model directory's `config.json`. Raises ScenarioError if it is missing or broken."""
     path = directory / CONFIG_FILE
     try:
         config = json.loads(path.read_text(encoding="utf8"))
@@ -194,7 +194,7 @@ def _read(path: Path) -> ModelCard:
 
 
 def _completed(document: ParsedFile) -> dict[str, JsonValue]:
-    """Return a card's values completed by those of the card that it inherits from."""
+    """Return a card's values, completed by the values of the card that it inherits from."""
     own = document.data
     name = own.get("same_as")
     if not isinstance(name, str) or not name:

@@ -1,1 +1,1 @@
-"""The command line: one thin file per command."""
+"""Command line of accel-bench: one short module per command."""

@@ -40,12 +40,12 @@ UNTITLED = "Of other distributions"
 """Title in lists for commands without a description."""
 
 BELOW_A_NOUN = "Commands"
-"""Title in lists for commands of a noun whose description has none."""
+"""Title in lists for the commands of a noun that have no title of their own."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """Command or noun in the program's lists of commands."""
+    """Command, or noun that groups commands, in the program's lists of commands."""
 
     name: str
     """Words of the command, with a dot between noun and command."""
@@ -64,7 +64,7 @@ class Command:
 
 
 def find_commands() -> dict[str, Command]:
-    """Return all commands by name, in the order of lists, without importing any."""
+    """Return all commands by name, in the order of `--help`, without importing any."""
     return _commands_on(tuple(sys.path))
 
 
@@ -75,7 +75,7 @@ def commands_below(noun: str) -> dict[str, Command]:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return noun and last word of a command's name; a name `distribution:name` has no noun."""
+    """Return the noun and the last word of a command's name; `distribution:name` has no noun."""
     if ":" in name or not all(name.split(".")):
         return "", name
     noun, _, word = name.rpartition(".")
@@ -90,7 +90,7 @@ def _nouns_of(name: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
-    """Return the commands of this `sys.path`; a core command wins over another of its name."""
+    """Return the commands on this `sys.path` by name; a core command wins over its namesakes."""
     own_root, *roots = preset_roots()
     ours, others = _descriptions([own_root]), _descriptions(roots)
     entries = find_entries(GROUP, "command")
@@ -108,7 +108,7 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
 
 
 def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> Command:
-    """Return a command with its title and line, by descriptions of commands by name."""
+    """Return the command of an entry point, with its title and line from the table `described`."""
     facts = described.get(entry.point.name, {})
     untitled = BELOW_A_NOUN if _parts(entry.name)[0] else UNTITLED
     title, line = str(facts.get("title") or untitled), str(facts.get("help", ""))
@@ -121,13 +121,13 @@ def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the descriptions of commands in several folders; of equal names the first."""
+    """Return descriptions of commands by name; of several folders the first one wins."""
     tables = _tables(roots, DESCRIPTIONS)
     return {name: facts for name, facts in tables.items() if isinstance(facts, dict)}
 
 
 def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
-    """Return the TOML tables of a file in several folders; the first of a name wins."""
+    """Return the TOML tables of a file in several folders; the first folder with a table wins."""
     found: dict[str, Any] = {}
     for path in (root / file for root in roots):
         try:
@@ -139,6 +139,6 @@ def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
 
 
 def successors(kind: str) -> dict[str, Any]:
-    """Return the successors of former commands or options, by former name."""
+    """Return the new names of renamed commands or options, as `kind` says, by former name."""
     named: dict[str, Any] = _tables([preset_roots()[0]], RENAMED)[kind]
     return named

@@ -32,13 +32,12 @@ class CompareOptions:
 def compare(asked: CompareOptions) -> int:
     """Compare stored results: B against A.
 
-    Runs of the same round of the same session are pairs, and pairs alone get a verdict. Where more
-    differs than the stacks declare, the differing fields are printed, the two are not comparable,
-    and there is no verdict either.
+    Runs of the same round of the same session are pairs, and pairs alone get a verdict. If more
+    differs than the stacks declare, the differing fields are printed. The two are then not
+    comparable, and get no verdict.
 
     A bare stack's name means the newest run of the program that measured both. A whole set of runs
-    is compared with an earlier one by `accel-bench results
-    regressions`.
+    is compared with an earlier one by `accel-bench results regressions`.
     """
     from accel_bench.analysis.compare import compare_stored
     from accel_bench.cli.output import print_report

@@ -1,4 +1,4 @@
-"""The plan of a run: `run --dry-run`, and `plugins check --scenario`."""
+"""Plan of a run, as printed by `run --dry-run` and `plugins check --scenario`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
 
 
 def _estimate(plan: Plan, results: str) -> dict[str, Any]:
-    """Return the number of runs, their least memory, and the time of all rounds."""
+    """Return a plan's number of runs, the least memory of a run, and the time of all rounds."""
     with ExitStack() as stack:
         store = None
         with suppress(StoreError):

@@ -1,6 +1,6 @@
-"""Groups of commands that import a command when it is called.
+"""Groups of typer commands that import a command only when a user calls it.
 
-Their help is short, and an error for a former name states the new one.
+Their help is short, and an error for a former name states the new name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from accel_bench.cli.commands import BELOW_A_NOUN, Command, commands_below, succ
 from accel_bench.errors import ScenarioError, did_you_mean
 
 WIDEST = 24
-"""Largest width of option names in a list, in columns; longer ones have a line of their own."""
+"""Largest width of option names in a list, in columns; a longer name has a line of its own."""
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH", "Path": "PATH"}
 _KIND = re.compile("<([^>]+)>")
@@ -58,7 +58,7 @@ class PlainCommand(TyperCommand):
 
 
 def _short_record(parameter: Any, names: str, text: str) -> tuple[str, str]:
-    """Return names and help of a parameter, with `N` for `<int range>` and without `[x>=1]`.
+    """Return names and help of a parameter, shortened: `N` for `<int range>`, without `[x>=1]`.
 
     The help lists the words to choose from.
     """
@@ -101,7 +101,7 @@ class LazyCommands(TyperGroup):
         return None if found is None else _as_click(found, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Return the parsed arguments; a noun alone stands for its command `list`, or its help."""
+        """Return the parsed arguments; a noun alone runs its command `list`, or prints its help."""
         own = self.invoke_without_command or ctx.resilient_parsing or not self.noun
         bare = not args or (args[0].startswith("-") and args[0] != "--help" and not self.params)
         if bare and not own:
@@ -163,7 +163,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _as_click(command: Command, word: str) -> Any:
-    """Return typer's command for a function or a group. Raises PluginError."""
+    """Return the click command of an entry point. Raises PluginError if it is broken."""
     if command.entry is None:
         return _made_of(typer.Typer(), command, word)
     loaded = command.entry.load()
@@ -175,7 +175,7 @@ def _as_click(command: Command, word: str) -> Any:
 
 
 def _made_of(loaded: Any, command: Command, word: str) -> Any:
-    """Return typer's command or group for a loaded function or group."""
+    """Return the click command or group of a loaded function or `typer.Typer`."""
     outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     outer.callback()(lambda: None)
     if isinstance(loaded, typer.Typer):
@@ -187,7 +187,7 @@ def _made_of(loaded: Any, command: Command, word: str) -> Any:
 
 
 def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str) -> Any:
-    """Return a noun's group: its own commands, and commands of other distributions."""
+    """Return the click group of a noun: its own commands, and commands of other distributions."""
     from accel_bench.cli.output import with_wide
 
     for one in (*loaded.registered_commands, loaded.registered_callback):
@@ -203,6 +203,6 @@ def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str)
 
 
 def _made(outer: typer.Typer, word: str) -> Any:
-    """Return typer's command for a program with a single command."""
+    """Return the click command called `word` of a typer program."""
     group: Any = typer.main.get_group(outer)
     return group.commands[word]

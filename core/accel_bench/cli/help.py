@@ -1,4 +1,4 @@
-"""`accel-bench help`: a command, or topics common to all commands."""
+"""Command `accel-bench help`: explains a command, or topics common to all commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def explain(
 
 
 def find_topics() -> dict[str, str]:
-    """Return the texts of all topics by name: the files in folders `help` of presets, core first.
+    """Return the texts of all topics by name, read from the folders `help` of presets, core first.
 
     The first line of a text describes it. An unreadable topic is left out.
     """

@@ -1,4 +1,4 @@
-"""The program `accel-bench`: its commands, streams, signals and error messages."""
+"""Main function of the program `accel-bench`, with its streams, signals and error messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; an AccelBenchError becomes a message and an exit code."""
+    """Run the program; print the message of an AccelBenchError and exit with its exit code."""
     prepare_streams()
     _raised.clear()
     for number in INTERRUPTIONS:
@@ -81,10 +81,10 @@ def _print_error(error: Exception) -> None:
 
 
 QUICK_SECONDS = 2.0
-"""Seconds after a signal in which further ones are ignored: people press Ctrl-C twice."""
+"""Seconds after a signal in which further signals are ignored: people press Ctrl-C twice."""
 
 _raised: list[tuple[int, float]] = []
-"""Signals that were raised as KeyboardInterrupt, with the times."""
+"""Number and `time.monotonic()` in seconds of each signal that was raised as KeyboardInterrupt."""
 
 
 def _on_signal(number: int, frame: object) -> None:
@@ -96,7 +96,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _exit_code(otherwise: Any) -> Any:
-    """Return 128 + the terminating signal, or `otherwise` without one; ignore later signals."""
+    """Return 128 + the terminating signal's number, else `otherwise`; ignore later signals."""
     if not _raised:
         return otherwise
     for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.
@@ -141,7 +141,7 @@ def prepare_streams() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return JSON's escapes for unencodable characters; hyphens for the lines of tables."""
+    """Return JSON's escapes for characters that cannot be encoded, and hyphens for table lines."""
     import json
 
     if not isinstance(error, UnicodeEncodeError):

@@ -1,4 +1,4 @@
-"""Models of options, whose fields typer shows as parameters, and options of several commands."""
+"""Dataclasses of command-line options, whose fields typer shows as parameters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CompareOption: TypeAlias = Annotated[
 ]
 Names: TypeAlias = list[str] | None
 WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
-"""Help of conditions, with an example."""
+"""Help text of options that take a condition, with an example."""
 
 Where: TypeAlias = Annotated[
     str | None,
@@ -143,7 +143,7 @@ class MeasureOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Options of commands that compute from a model and from stored runs, without running any."""
+    """Options of commands that compute from a model and from stored runs, without starting runs."""
 
     trust_remote_code: TrustRemoteCode = False
     results: ResultsOption = DEFAULT_RESULTS
@@ -163,7 +163,7 @@ def takes(
 ) -> Callable[[Callable[[OptionsT], int | None]], Callable[..., None]]:
     """Return a decorator that turns a function of an options model into a typer command.
 
-    The function returns the exit code; None stands for 0.
+    The function returns the exit code; None means 0.
     """
 
     def decorate(function: Callable[[OptionsT], int | None]) -> Callable[..., None]:
@@ -179,7 +179,7 @@ def takes(
 
 
 def _signature(model: type[Any]) -> inspect.Signature:
-    """Return a function signature with the model's fields as keywords, inherited ones last."""
+    """Return a function signature with the model's fields as parameters, inherited fields last."""
     hints = get_type_hints(model, include_extras=True)
     own = inspect.get_annotations(model)
     given = inspect.signature(model).parameters.values()
@@ -204,7 +204,7 @@ def parse_seconds(text: str, where: str) -> float:
 
 
 def parse_fraction(text: str, where: str) -> float:
-    """Return 0.01 for `1%`, `1 %` or `0.01`. Raises ScenarioError outside of 0 to 1."""
+    """Return the fraction of a text: 0.01 for `1%`. Raises ScenarioError outside of 0 to 1."""
     number, percent, rest = text.strip().partition("%")
     try:
         fraction = float(number) / (100 if percent else 1)

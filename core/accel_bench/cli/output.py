@@ -35,7 +35,7 @@ as_events: ContextVar[bool] = ContextVar("as_events", default=False)
 
 
 def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that prints tables with an option `--wide`; any other command unchanged."""
+    """Return a command with an option `--wide` if it prints tables, else the command unchanged."""
     hints = get_type_hints(command, include_extras=True)
     parameters = [
         one.replace(annotation=hints[one.name]) if isinstance(one.annotation, str) else one
@@ -84,12 +84,12 @@ def print_text(text: str, end: str = "\n") -> None:
 
 
 def print_event(event: str, **keys: Any) -> None:
-    """Print one line of JSON on stderr; docs/automation.md says which keys it has."""
+    """Print one line of JSON on stderr, with the keys that docs/automation.md describes."""
     typer.echo(json.dumps({"event": event, **keys}), err=True)
 
 
 def print_aside(text: str, event: str = "note") -> None:
-    """Print a message that is no result on stderr, wrapped on a terminal; see `as_events`."""
+    """Print a message that is not a result on stderr, wrapped on a terminal; see `as_events`."""
     if as_events.get():
         return print_event(event, reason=text)
     text = text if event == "note" else f"{event}: {text}"

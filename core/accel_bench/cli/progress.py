@@ -105,7 +105,7 @@ class LiveReporter(LineReporter):
         self._expect(seconds)
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Show the name of a process group that starts."""
+        """Show which process group starts: its work and its stack."""
         self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 
@@ -132,7 +132,7 @@ class LiveReporter(LineReporter):
         self._expected, self._since = seconds, time.monotonic()
 
     def _line(self) -> Text:
-        """Return the line: current experiment, and estimated remaining time of the session."""
+        """Return the progress line: current experiment, estimated remaining time of the session."""
         if not self._parts:
             return Text("")
         return Text(plain("  ".join([*self._parts, *self._left_of_all()])))
@@ -155,7 +155,7 @@ class LiveReporter(LineReporter):
 
 
 def _key(planned: Planned) -> str:
-    """Return a unique key of an experiment: two equivalent stacks have one id."""
+    """Return a unique key of an experiment in a plan, since two equivalent stacks share one id."""
     return planned.experiment.id + planned.experiment.stack.name
 
 
@@ -163,7 +163,7 @@ class JsonReporter(CallbackReporter):
     """Reporter that prints one line of JSON on stderr for each event."""
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Print the end of a run, also of one that Ctrl-C ended while a line was printed."""
+        """Print the end of a run, even if Ctrl-C interrupted an earlier line."""
         self.raised = None
         super().on_result(planned, what, result)
 
@@ -187,7 +187,7 @@ def _print_progress(progress: RunProgress) -> None:
 
 
 def make_reporter(quiet: bool, form: str = "text") -> Reporter:
-    """Return a live line on a terminal, else plain lines; JSON if asked, nothing with `quiet`."""
+    """Return the reporter: silent with `quiet`, else JSON, a live line on a terminal, or lines."""
     if quiet or form == "json":
         return Reporter() if quiet else JsonReporter(_print_progress)
     console = Console(stderr=True, highlight=False)

@@ -60,7 +60,7 @@ class Invocation:
             yield replace(self, machine=machine, allocation=allocation)
 
     def plan(self, draft: Draft, request: PlanRequest) -> Plan:
-        """Return the plan of a scenario; prints of plugins go to stderr."""
+        """Return the plan of a scenario; redirect anything that plugins print to stderr."""
         with redirect_stdout(sys.stderr):
             return make_plan(draft, self.machine, request)
 
@@ -70,13 +70,13 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress within the block, and yield the function that makes sessions."""
+        """Show progress during the `with` block, and yield the function that creates sessions."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)
 
     def benchmark(self) -> Benchmark:
-        """Return the settings with which plans are run."""
+        """Return the settings with which the command runs its plans."""
         options = self.options
 
         @contextmanager
@@ -139,8 +139,8 @@ def run_plans(
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
-    """Return the request to the planner; `short` holds values of dotted keys, as of the option
-    `--rounds`, and `command` further fields of the request."""
+    """Return the request to the planner. `short` holds values of dotted keys with an option of
+    their own, such as `--rounds`; `command` holds further fields of the request."""
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,
@@ -161,7 +161,7 @@ def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any)
 
 
 def single_draft(scenario: str, command: str) -> Draft:
-    """Return the draft of one scenario. Raises ScenarioError for a folder of several."""
+    """Return the draft of one scenario. Raises ScenarioError for a source of several scenarios."""
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts((scenario,))
     if len(drafts) != 1:
@@ -172,7 +172,7 @@ def single_draft(scenario: str, command: str) -> Draft:
 def parse_overrides(
     assignments: Sequence[str], short: Mapping[str, Any]
 ) -> tuple[tuple[str, Any], ...]:
-    """Return the assignments of `key=value` texts, then of `short`. Raises ScenarioError."""
+    """Return (key, value) pairs of `key=value` texts, then of `short`. Raises ScenarioError."""
     parsed = []
     for assignment in assignments:
         key, equals, text = assignment.partition("=")

@@ -120,7 +120,7 @@ def run(options: RunCommandOptions) -> int:
 
 
 def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]:
-    """Return the scenarios with a requested stack. Raises ScenarioError for an unknown one."""
+    """Return the scenarios with a requested stack. Raises ScenarioError for an unknown name."""
     names = [str(draft.get("name")) for draft in drafts]
     for name in request.only:
         scenario = name.rpartition("/")[0]
@@ -133,7 +133,7 @@ def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]
 
 
 def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
-    """Return the function from summaries to exit code. Raises ScenarioError for unfit options."""
+    """Return the function that computes an exit code. Raises ScenarioError for unfit options."""
     if options.fail_if_slower is None:
         return exit_code
     if options.no_baseline:
@@ -178,7 +178,7 @@ def _plan_and_run(
     invoked: Invocation,
     judge: Callable[[Sequence[Summary]], int],
 ) -> int:
-    """Plan everything, run it, and return the exit code."""
+    """Plan all scenarios, run the plans, and return the exit code."""
     tries = not options.dry_run
     with redirect_stdout(sys.stderr):
         plans = [plan_with_sizes(draft, invoked.machine, request, tries) for draft in drafts]

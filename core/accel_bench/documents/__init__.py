@@ -1,1 +1,1 @@
-"""Documents: strict models, YAML, TOML, canonical JSON, files, redaction."""
+"""Files and their content: strict models, YAML, TOML, canonical JSON, redaction."""

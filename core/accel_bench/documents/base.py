@@ -1,4 +1,4 @@
-"""Bases of all pydantic models: frozen, strict, no extra keys."""
+"""Base classes of all pydantic models: frozen, strict, without extra keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PositiveInt: TypeAlias = Annotated[int, Field(gt=0)]
 
 
 class Frozen(BaseModel):
-    """Base of a model that cannot be changed and refuses unknown keys."""
+    """Base of a model whose fields cannot be changed and which refuses unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -36,9 +36,9 @@ class Frozen(BaseModel):
 
 
 class Described(Frozen):
-    """Base of a model whose schema has the fields' docstrings as descriptions.
+    """Base of a model whose JSON schema describes each field by its docstring.
 
-    Reading them for all models would take a fifth of the start of a program or a worker.
+    Reading docstrings for all models would take a fifth of the start of a program or a worker.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -32,7 +32,7 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def unreadable_part(value: Any, *place: str | int) -> str:
-    """Return path and fault of a part that could not be read back; empty without one.
+    """Return the path and fault of the first part that JSON could not preserve, or an empty text.
 
     `value` is a JSON value, tuples included; `place` is its path.
     """
@@ -56,7 +56,7 @@ def whole_text(text: str) -> str:
 
 
 def _fault(value: Any) -> str:
-    """Return the reason why a text or a number could not be read back; empty if it can."""
+    """Return the reason why JSON could not preserve a text or a number, or an empty text."""
     if isinstance(value, str):
         if not value.isascii() and whole_text(value) != value:
             return f"holds half a character: {value[:30]!a}"

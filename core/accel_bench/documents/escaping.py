@@ -1,7 +1,7 @@
-"""Escaping of untrusted text: control and invisible characters are shown as escapes.
+"""Escaping of untrusted text: control and invisible characters become visible escapes.
 
-Messages of workers, names of plugins and stacks, files and databases of other people hold escape
-sequences that move a terminal's cursor, direction overrides, and letters of no width.
+Messages of workers, names of plugins and stacks, and files and databases of other people can hold
+escape sequences that move a terminal's cursor, direction overrides, and zero-width letters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def printable(text: str, kept: str = "\n\t ") -> str:
 
 
 def printable_json(text: str) -> str:
-    """Return a JSON document of the same value with its control and format characters escaped."""
+    """Return the same JSON document with control and format characters in its texts escaped."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
@@ -55,7 +55,7 @@ def spreadsheet_cell(value: Any) -> Any:
 
 
 def csv_line(cells: Iterable[Any]) -> str:
-    """Return a line of a CSV with its end, with cells made by `spreadsheet_cell`."""
+    """Return one line of a CSV file with its line end, escaping each cell by `spreadsheet_cell`."""
     output = StringIO(newline="")
     csv.writer(output, lineterminator="\n").writerow(map(spreadsheet_cell, cells))
     return output.getvalue()

@@ -1,4 +1,4 @@
-"""Files: read within a limit, written atomically, and named safely."""
+"""Reading of files within a size limit, atomic writing, locks, and safe file names."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MAXIMUM_NAME = 100
 
 
 def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> str:
-    """Return the UTF-8 text of a file; `beyond` ends the message about a larger one.
+    """Return the UTF-8 text of a file of at most `maximum_bytes`.
 
-    Raises `error` with the file and the reason.
+    Raises `error` with the file and the reason; `beyond` ends the message about a larger file.
     """
     return as_text(path, read_bytes(path, maximum_bytes, error, beyond), error)
 
 
 def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> bytes:
-    """Return the bytes of a file, with limit and errors like `read_text`."""
+    """Return the bytes of a file; the limit and the errors are those of `read_text`."""
     with open_regular(path, error) as handle:
         size = os.fstat(handle.fileno()).st_size
         try:
@@ -53,7 +53,7 @@ def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], bey
 def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
     """Open a regular file for reading, without waiting. Raises `error` for other kinds of files.
 
-    Opening a named pipe would wait for a writer, and a device never ends.
+    Opening a named pipe would wait for a writer, and reading a device would never end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -71,13 +71,13 @@ def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
 
 
 def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError], size: int) -> None:
-    """Raise `error` for a file larger than `size` by now: it is still being written."""
+    """Raise `error` if an open file is larger than `size` bytes: it is still being written."""
     if os.fstat(handle.fileno()).st_size > size:
         raise error(f"{path}: grows while it is read; try again when it is complete")
 
 
 def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
-    """Return the text of UTF-8 bytes from a file. Raises `error`."""
+    """Return the text of a file's UTF-8 bytes. Raises `error` if they are not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -89,11 +89,12 @@ PRIVATE = 0o600
 
 
 def write_atomically(path: Path, text: str | bytes | Iterable[str], *, mode: int = 0o666) -> None:
-    """Write a temporary file, flush it to the disk and rename it; invalid UTF-8 in names is kept.
+    """Replace a file by a temporary one that is written, flushed to the disk and renamed.
 
-    The text may come in pieces; the umask is applied to `mode`. Raises StoreError for a target that
-    cannot be replaced, such as a folder or a device, and StoreUnavailableError with the reason,
-    such as a full disk; the old file then remains.
+    The text may come in pieces; the umask is applied to `mode`. Bytes that are not UTF-8, as Python
+    reads them in file names, are written unchanged. Raises StoreError for a target that cannot be
+    replaced, such as a folder or a device, and StoreUnavailableError with the reason, such as a
+    full disk; the old file then remains.
     """
     aside = aside_of(path)
     binary = isinstance(text, bytes)
@@ -123,9 +124,9 @@ def write_atomically(path: Path, text: str | bytes | Iterable[str], *, mode: int
 
 
 def aside_of(path: Path) -> Path:
-    """Return a new temporary name in a file's folder.
+    """Return a new name for a temporary file in the folder of `path`.
 
-    Raises StoreError if a folder, a device or a pipe has the file's name.
+    Raises StoreError if a folder, a device or a pipe has the name `path`.
     """
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is {_kind(path.stat().st_mode)}; name a file to be written")
@@ -134,7 +135,7 @@ def aside_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file for the block, created with its folder; other processes wait."""
+    """Hold a lock file, created with its folder, during the `with` block; other processes wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -143,7 +144,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_the_file(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a StoreUnavailableError with the file and the reason."""
+    """Turn an OSError in the `with` block into StoreUnavailableError with file and reason."""
     try:
         yield
     except OSError as error:
@@ -151,7 +152,7 @@ def naming_the_file(path: Path) -> Iterator[None]:
 
 
 def _kind(mode: int) -> str:
-    """Return the name of a file's kind by its mode, for files other than regular ones."""
+    """Return the name of a kind of file that is not regular, by the file's mode."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 

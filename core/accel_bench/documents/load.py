@@ -102,9 +102,9 @@ def check_plain(document: ParsedFile, value: Any, location: Location) -> None:
 
 
 def load_file(path: Path) -> ParsedFile:
-    """Return the parsed file, of SUFFIXES, whose top level is a mapping.
+    """Return the parsed content of a file whose name ends in one of SUFFIXES.
 
-    Raises ScenarioError that names file, line and column.
+    Raises ScenarioError with file, line and column, also for a top level that is no mapping.
     """
     if path.suffix not in SUFFIXES:
         raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml, .toml or .json")
@@ -119,7 +119,7 @@ def load_file(path: Path) -> ParsedFile:
 
 
 def load_yaml(text: str, source: str) -> ParsedFile:
-    """Return the parsed YAML, whose top level is a mapping; an empty text is an empty mapping."""
+    """Return the parsed YAML, a mapping; it is empty for an empty text. Raises ScenarioError."""
     marks: dict[Location, tuple[int, int]] = {}
     data = _Builder(text, source, marks).build()
     if data is None:
@@ -130,7 +130,7 @@ def load_yaml(text: str, source: str) -> ParsedFile:
 
 
 def load_json(text: str, source: str) -> ParsedFile:
-    """Return the parsed JSON; the text is parsed as YAML too, for its locations."""
+    """Return the parsed JSON, a mapping, with locations from YAML. Raises ScenarioError."""
     try:
         data = json.loads(text if text.strip() else "{}", parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -153,19 +153,19 @@ def _integer(digits: str) -> int:
 
 
 def _as_yaml(text: str) -> str:
-    """Return JSON as equivalent YAML: without tabs, and without surrogate pairs of escapes."""
+    """Return a JSON text as equivalent YAML: without tabs and escapes of surrogate pairs."""
     return _PAIR.sub(lambda found: str(json.loads(f'"{found[0]}"')), text.replace("\t", " "))
 
 
 def parse_value(text: str, source: str) -> Any:
-    """Return a parsed YAML value, as in `--set key=value`."""
+    """Return the value of a YAML text, such as VALUE in `--set key=VALUE`."""
     if len(text) > MAXIMUM_BYTES:
         raise ScenarioError(f"{source}: the value is longer than {MAXIMUM_BYTES} bytes")
     return _Builder(text, source, {}).build()
 
 
 class _Builder:
-    """Builder of plain values from YAML's events, each checked before its children are read."""
+    """Builder of plain values from YAML's events, which checks a value before its children."""
 
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -175,7 +175,7 @@ class _Builder:
         self._marks = marks
 
     def build(self) -> Any:
-        """Return the value of the only document; None without one."""
+        """Return the value of the only YAML document, or None for an empty text."""
         try:
             return self._document()
         except yaml.MarkedYAMLError as error:

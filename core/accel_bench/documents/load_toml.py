@@ -26,7 +26,7 @@ _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEP
 
 
 def load_toml(text: str, source: str) -> ParsedFile:
-    """Return the parsed TOML; locations come from a search for the keys in the text."""
+    """Return the parsed TOML; a search in the text finds the line and column of each key."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -55,7 +55,7 @@ def load_toml(text: str, source: str) -> ParsedFile:
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Return the location of each `[table]`, `[[table]]` and `key =`, without inline tables.
+    """Return the line and column of each `[table]`, `[[table]]` and `key =`, without inline tables.
 
     A line of a list can look like a header, so a header must be in the data too.
     """

@@ -1,4 +1,4 @@
-"""Presets: the sample configurations that ship with accel-bench, and those of plugins."""
+"""Presets: sample configuration files that ship with accel-bench or with plugins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def presets_root() -> Path:
 
 
 def preset_roots() -> list[Path]:
-    """Return all folders of presets: the shipped one, then others sorted by distribution."""
+    """Return all folders of presets: the shipped folder, then the others sorted by distribution."""
     return [presets_root(), *_roots_on(tuple(sys.path))]
 
 
@@ -39,13 +39,13 @@ def entry_points(group: str) -> dict[metadata.EntryPoint, None]:
 
 @lru_cache(maxsize=1)
 def _points_on(_path: tuple[str, ...]) -> Any:
-    """Return all entry points, whose method `select` filters a group."""
+    """Return the entry points of all groups on this `sys.path`; `select` filters by group."""
     return metadata.entry_points()
 
 
 @lru_cache(maxsize=1)
 def _roots_on(_path: tuple[str, ...]) -> tuple[Path, ...]:
-    """Return the folders of distributions' presets, read once for each `sys.path`."""
+    """Return the folders of presets that distributions on this `sys.path` bring."""
     entries = sorted(entry_points(PRESETS_GROUP), key=lambda entry: entry.name)
     return tuple(root for entry in entries if (root := _root_of(entry)))
 
@@ -73,8 +73,8 @@ def preset_path(kind: str, name: str) -> Path:
 
 
 def how_to_get(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the end of an error for an unknown preset: the command that installs it with an extra,
-    else the nearest name."""
+    """Return the end of an error message for an unknown preset: the command that installs it with
+    an extra, else the nearest name."""
     from accel_bench.documents.load import load_file  # The program's help reads no file.
 
     for plugin in load_file(presets_root() / "shipped.yaml").data.values():

@@ -1,4 +1,4 @@
-"""The program: its version, its command, and its environment variables."""
+"""Facts about the program: its version, its command, and its environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULTS = "ACCEL_BENCH_RESULTS"
 
 
 def python_command(*arguments: str) -> list[str]:
-    """Return a command of this interpreter that imports nothing from the working folder.
+    """Return a command of this Python interpreter that imports nothing from the working folder.
 
     Python 3.10 lacks its option `-P`; there `accel_bench` removes the folder from the path when
     imported by `-m`.
@@ -29,9 +29,9 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return a variable's seconds, at most a day, or `default` if it is not set.
+    """Return the seconds that an environment variable states, or `default` if it is not set.
 
-    Raises AccelBenchError for anything else.
+    Raises AccelBenchError unless the value is a number above 0 and at most a day.
     """
     text = os.environ.get(variable)
     if text is None:

@@ -1,4 +1,4 @@
-"""Redaction of secrets in all output."""
+"""Redaction: replaces secrets in all output."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _SECRET_WORDS = re.compile(
 )
 _PASSWORD_WORD = re.compile(r"(?:^|_)(?P<before>[a-z0-9]+)_(?:pass|pwd)$")
 _CAPITAL_WORD = re.compile(r"^pat$|(?:^|_)(?P<before>[a-z0-9]+)_(?:keys?|pat)$")
-"""Words that mark a secret in a variable's name, `STRIPE_KEY`, and often none in an option's,
-`sort_key`."""
+"""Pattern of words that mark a secret in a variable such as `STRIPE_KEY`, but not always in an
+option such as `sort_key`."""
 _TOKEN_WORD = re.compile(r"(?:^|_)(?:(?P<before>[a-z0-9]+)_)?[a-z0-9]*token$")
 _NUMBER = re.compile(r"_\d+$")
 _NAMES_A_PLACE = re.compile(r"_(path|file|dir|directory|folder)$")
@@ -102,8 +102,8 @@ _PRIVATE_KEY = re.compile(
 def looks_secret(name: str) -> bool:
     """Return whether a variable, key or flag of that name holds a secret.
 
-    `HF_TOKEN`, `--api-key` and `accessToken` do; `pad_token`, `tokens_per_second` and `TOKEN_FILE`
-    do not.
+    Names such as `HF_TOKEN`, `--api-key` and `accessToken` do. Names such as `pad_token`,
+    `tokens_per_second` and `TOKEN_FILE` do not.
     """
     words = _NUMBER.sub("", _WORD_BORDER.sub("_", name.strip("-.")).lower())
     if _NAMES_A_PLACE.search(words):
@@ -129,7 +129,7 @@ class Redactor:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
-        """Return a redactor of all variables whose names look secret.
+        """Return a redactor of the values of all variables whose names look secret.
 
         Passwords in addresses in other variables are included.
         """
@@ -139,11 +139,11 @@ class Redactor:
 
     @classmethod
     def of_this_process(cls, scenario: Mapping[str, str] | None = None) -> Redactor:
-        """Return a redactor of the secrets in this process's environment and in a scenario's."""
+        """Return a redactor of the secrets in the environments of this process and a scenario."""
         return cls.from_environment({**os.environ, **(scenario or {})})
 
     def redact(self, text: str) -> str:
-        """Return the text without secrets; unchanged without any."""
+        """Return the text with every secret replaced."""
         # The samples of a result repeat a few names a thousand times.
         short = len(text) <= SHORT_LETTERS
         return (_redacted_short if short else _redacted)(self.secrets, text)
@@ -171,7 +171,7 @@ class Redactor:
             raise AccelBenchError(f"{SPOILED}: {error}") from error
 
     def redact_arguments(self, arguments: Sequence[str]) -> list[str]:
-        """Return a command's arguments redacted, with the values of secret flags."""
+        """Return a command's arguments without secrets, such as the value of a flag `--token`."""
         done: list[str] = []
         follows_secret_flag = False
         for argument in arguments:
@@ -183,7 +183,7 @@ class Redactor:
         return done
 
     def _argument(self, argument: str) -> str:
-        """Return an argument redacted, such as `--token=VALUE` or `plugin.token=VALUE`."""
+        """Return an argument such as `--token=VALUE` or `plugin.token=VALUE` without its secret."""
         found = _OPTION.fullmatch(argument)
         if found and found[1].startswith("-") and _OPTION.fullmatch(found[2]):
             return f"{found[1]}={self._argument(found[2])}"  # such as --set=environment.TOKEN=VALUE
@@ -216,7 +216,7 @@ _redacted_short = lru_cache(maxsize=4096)(_redacted)
 
 
 def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
-    """Return whether a named text is a secret, unlike a tokenizer's `<pad>` and `[PAD]`."""
+    """Return whether a named value is a secret, unlike a tokenizer's `<pad>` and `[PAD]`."""
     return len(value) >= minimum and value[0] not in "<[" and looks_secret(name)
 
 
@@ -226,7 +226,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return values and their long lines, plain and as written in URLs, JSON and Python."""
+    """Return secrets and their long lines, plain and as written in URLs, JSON and Python."""
     found: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:

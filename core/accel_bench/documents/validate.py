@@ -15,7 +15,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class LocatedError(ValueError):
-    """Validator's error about a value below the validated model.
+    """Error of a validator about a value inside the validated model.
 
     `location` is the path to the value.
     """
@@ -54,7 +54,7 @@ def _line(
     where: Callable[[Location], str],
     context: str,
 ) -> str:
-    """Return one problem as a line: location, key, problem, given value."""
+    """Return a validation problem as one line: file location, key, problem, given value."""
     location = _location(problem["loc"], data)
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
@@ -73,7 +73,7 @@ def _line(
 
 
 def _location(parts: Sequence[str | int], data: Any) -> Location:
-    """Return pydantic's path without the names of union members."""
+    """Return the path of a problem in the data, without pydantic's names of union members."""
     kept: list[str | int] = []
     for part in parts:
         given = isinstance(data, dict) and part in data

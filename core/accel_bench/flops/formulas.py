@@ -14,7 +14,7 @@ from accel_bench.flops.workload import Attention, Matmul, Workload
 
 
 class ByConvention(Frozen):
-    """A figure under both conventions about the half of attention that a causal mask hides."""
+    """Figure under both conventions about the half of attention that a causal mask hides."""
 
     causal: float
     """Figure of unmasked scores only, half of all: the primary figure."""
@@ -27,7 +27,7 @@ class ByConvention(Frozen):
         return ByConvention(causal=self.causal * factor, non_causal=self.non_causal * factor)
 
     def plus(self, other: ByConvention) -> ByConvention:
-        """Return the sum of both figures with another's."""
+        """Return the sums of the figures of this object and of `other`, for each convention."""
         return ByConvention(
             causal=self.causal + other.causal, non_causal=self.non_causal + other.non_causal
         )
@@ -46,9 +46,9 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
 
 
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
-    """Return the FLOPs that activation checkpointing adds for one token.
+    """Return the FLOPs that activation checkpointing adds for one token, or None if unknown.
 
-    None if the recomputation of some product is unknown.
+    They are unknown if it is unknown which products are recomputed.
     """
     again = [m.recomputed for m in workload.matmuls] + [a.recomputed for a in workload.attentions]
     if None in again:
@@ -59,10 +59,9 @@ def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
 
 
 def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
-    """Return model FLOPs plus recomputation for one token, as HFU counts them.
+    """Return model FLOPs plus recomputation for one token, as HFU counts them, or None if unknown.
 
-    Recomputation inside a fused attention kernel is not counted. None if the recomputation is
-    unknown.
+    Recomputation inside a fused attention kernel is not counted.
     """
     again = recomputed_flops(workload, length)
     return None if again is None else model_flops(workload, length).plus(again)
@@ -101,7 +100,7 @@ def attention_flops(attention: Attention, length: float) -> float:
 def visible(attention: Attention, length: float) -> float:
     """Return the mean number of tokens that a token attends to without the causal mask.
 
-    Twice the number with the mask. A window of w tokens is a band of w on both sides of the
+    It is twice the number with the mask. A window of w tokens is a band of w on both sides of the
     diagonal, so 2 w - w x w / length.
     """
     window = attention.window

@@ -1,1 +1,1 @@
-"""Plugins: they are found, checked, activated and described."""
+"""Discovery, checks, activation and description of plugins."""

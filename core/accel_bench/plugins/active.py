@@ -1,4 +1,8 @@
-"""The active plugins of one run, whose hooks are called in written order."""
+"""Active plugins of one run, whose hooks are called in written order.
+
+A slot is a role in a scenario, such as `model` or `engine`, that one plugin fills. A one-answer
+hook is called on one plugin alone, any other hook on every active plugin.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ distance of 1."""
 
 @dataclass(frozen=True)
 class ActivePlugin:
-    """Active use of a plugin: its instance, name and distribution."""
+    """Plugin in use by a run: its instance, name and distribution."""
 
     instance: Plugin[Any]
     """Plugin instance with its options."""
@@ -54,10 +58,10 @@ class ActivePlugin:
     """Environment variables that the plugin's import or creation changed, since restored."""
 
     installed_version: str | None = None
-    """Version of the distribution in the job's environment; None if that is this one."""
+    """Version of the distribution in the job's environment; None if it is this environment."""
 
     unmet_there: tuple[str, ...] | None = None
-    """Unmet requirements in the job's environment; None if that is this one."""
+    """Unmet requirements in the job's environment; None if it is this environment."""
 
     @property
     def version(self) -> PluginVersion:
@@ -66,7 +70,7 @@ class ActivePlugin:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
     def run_by(self, there: Interpreter) -> ActivePlugin:
-        """Return the plugin as active in another environment, by what is installed there."""
+        """Return a copy with the version and unmet requirements of another Python environment."""
         version = there.distributions.get(canonicalize_name(self.distribution), "")
         unmet = there.unmet(self.name, self.distribution)
         return replace(self, installed_version=version, unmet_there=unmet)
@@ -83,7 +87,7 @@ class _Hooks(pluggy.PluginManager):
 
 
 class ActivePlugins:
-    """The plugins of one run, in the order in which their hooks are called."""
+    """Plugins of one run, in the order in which their hooks are called."""
 
     def __init__(self, plugins: Sequence[ActivePlugin]) -> None:
         self.plugins = tuple(plugins)
@@ -107,7 +111,7 @@ class ActivePlugins:
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
-        """Call a hook of every plugin that implements it, in order; yield plugin and value.
+        """Call a hook of every plugin that implements it, in order; yield plugins with values.
 
         Raises HookError that names the plugin for any error but an AccelBenchError.
         """
@@ -117,7 +121,7 @@ class ActivePlugins:
                 yield plugin, self.call_plugin(plugin, hook, **arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
-        """Yield the items of an iterable hook's values, each with its plugin, like `call_all`.
+        """Call an iterable hook as `call_all` does; yield each plugin with a list of its items.
 
         Raises HookError for other types, and for an iterable that raises.
         """
@@ -129,7 +133,7 @@ class ActivePlugins:
             yield plugin, items
 
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
-        """Call a hook of one plugin; None if the plugin does not implement it."""
+        """Return the value of a hook of one plugin, or None if the plugin does not implement it."""
         found = self._functions(hook).get(id(plugin.instance))
         if found is None:
             return None
@@ -137,7 +141,7 @@ class ActivePlugins:
             return found.function(*(arguments[name] for name in found.argnames))
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
-        """Call a one-answer hook of the plugin that answers it; None without one."""
+        """Return the value of a one-answer hook, or None if no plugin answers it."""
         plugin = self._answers[hook]
         return None if plugin is None else self.call_plugin(plugin, hook, **arguments)
 
@@ -148,8 +152,8 @@ class ActivePlugins:
         accepts: Callable[[Any], bool] = lambda value: value is not None,
         **arguments: Any,
     ) -> Any:
-        """Call a one-answer hook that a plugin must answer. Raises HookError for a value that
-        `accepts` refuses."""
+        """Return the value of a one-answer hook that a plugin must answer. Raises HookError for a
+        value that `accepts` refuses."""
         plugin, value = self._answers[hook], self.call_one(hook, **arguments)
         assert plugin is not None
         if not accepts(value):
@@ -157,7 +161,7 @@ class ActivePlugins:
         return value
 
     def answers(self, hook: str) -> ActivePlugin | None:
-        """Return the plugin that answers a one-answer hook; None without one."""
+        """Return the plugin that answers a one-answer hook, or None if no plugin does."""
         return self._answers[hook]
 
     def implements(self, hook: str) -> bool:
@@ -178,12 +182,12 @@ class ActivePlugins:
             self._manager.register(plugin.instance, name)
 
     def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
-        """Return implementations of a hook by the id of the instance, which may be unhashable."""
+        """Return implementations of a hook by `id()` of the plugin, which may be unhashable."""
         caller = getattr(self._manager.hook, hook)
         return {id(found.plugin): found for found in caller.get_hookimpls()}
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
-        """Return the plugin that claims a hook, or its slot's. Raises PluginError for several."""
+        """Return the plugin that answers a hook. Raises PluginError if several plugins claim it."""
         functions = self._functions(hook)
         implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
         claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
@@ -200,7 +204,7 @@ def _tolerances(
 ) -> dict[str, float]:
     """Return the tolerance of each plugin whose `method` declares one, times the sensitivity.
 
-    Raises HookError for anything but a number from 0 or None.
+    Raises HookError unless the method returns None or a number from 0.
     """
     found: dict[str, float] = {}
     for plugin in plugins:
@@ -215,7 +219,7 @@ def _tolerances(
 
 
 def task_of(active: ActivePlugins) -> Task[Any] | None:
-    """Return the plugin of the slot `task`, also if another plugin builds the loss."""
+    """Return the plugin of the slot `task`, even if another plugin builds the loss, or None."""
     filling = (one.instance for one in active.plugins if one.slot == "task")
     return next((one for one in filling if isinstance(one, Task)), None)
 
@@ -228,7 +232,7 @@ def wrong_return_type(plugin: ActivePlugin, hook: str, expected: str, got: Any) 
 
 
 def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) -> None:
-    """Raise HookError for a plugin's value that could not be read back once stored."""
+    """Raise HookError if a plugin's value could not be read back after it is stored."""
     if fault := unreadable_part(value, *place):
         problem = f"gave what cannot be stored: {fault}"
         raise HookError(plugin.name, plugin.distribution, hook, problem)
@@ -236,9 +240,9 @@ def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) 
 
 @contextlib.contextmanager
 def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
-    """Turn an error of a plugin's code into an error that names the plugin.
+    """Turn an error of a plugin's code in the `with` block into an error that names the plugin.
 
-    ScenarioError and InvalidRunError, about the scenario or the run, pass.
+    Errors about the scenario or the run, such as ScenarioError and InvalidRunError, pass unchanged.
     """
     note_call(plugin.name, plugin.distribution, what)
     try:
@@ -253,7 +257,7 @@ def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
 
 
 def problem_of(error: BaseException) -> str:
-    """Return an error of a plugin's code as one line."""
+    """Return the message of an error in a plugin's code as one line."""
     if isinstance(error, PluginError):
         return str(error)
     if isinstance(error, TookTooLongError):
@@ -263,7 +267,7 @@ def problem_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Attribute to a plugin the errors of its hook, and the callbacks it registers with the run."""
+    """Attribute errors in the `with` block and callbacks registered with the run to a plugin."""
     calling = getattr(arguments.get("run"), "calling", contextlib.nullcontext)
     limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
     with attribute_errors_to(plugin, hook), calling(plugin), limited:
@@ -273,7 +277,7 @@ def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iter
 def _claims(plugin: ActivePlugin, hook: str) -> bool:
     """Return whether a plugin claims a one-answer hook that it implements.
 
-    A slot's plugin without `claims` claims nothing: it answers the hooks of its slot.
+    The plugin of a slot claims nothing without `claims`: it answers the hooks of its slot.
     """
     with attribute_errors_to(plugin, "claims"), time_limit(limit_seconds()):
         claims = plugin.instance.claims()

@@ -1,4 +1,4 @@
-"""Checks of plugins' declared constraints against an experiment and a machine."""
+"""Checks that an experiment and a machine meet the constraints that plugins declare."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def unmet_constraints(
 
 
 def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[str]:
-    """Yield a reason if this stack alone sets the batch size, on which the loss depends."""
+    """Yield a reason if a stack alone sets the batch size and the task's loss depends on it."""
     task, changed = task_of(active), sorted({*experiment.stack.settings} & MICRO_BATCH)
     if task is not None and task.batch_dependent and changed:
         yield (
@@ -98,10 +98,10 @@ def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[s
 
 
 def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
-    """Raise PluginError if any plugin does not support the model's architecture.
+    """Raise PluginError that names every plugin that does not support the model's architecture.
 
     The worker calls it when the model's configuration is read, since a plan does not know the
-    architecture of a hub's model. The error names every such plugin.
+    architecture of a hub's model.
     """
     reasons = [
         f"{plugin.name}: {reason}"
@@ -119,7 +119,7 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
 
 
 def _some(plugin: str, architectures: Sequence[str]) -> str:
-    """Return a list of architectures as text, shortened to the first few."""
+    """Return a list of architectures as text, shortened to the first few if there are many."""
     if len(architectures) <= NAMED:
         return ", ".join(architectures)
     named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY
@@ -169,9 +169,9 @@ def _backend(scenario: Scenario, python: tuple[str, ...]) -> Iterable[str]:
 
 @lru_cache
 def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
-    """Return the backends of an interpreter's torch, each with the device types it communicates.
+    """Return the backends of an interpreter's torch, each with the device types it supports.
 
-    Another process imports torch; empty if that process fails.
+    Another process imports torch; the mapping is empty if that process fails.
     """
     command = [*python, "-c", ASK_BACKENDS] if python else python_command("-c", ASK_BACKENDS)
     with suppress(subprocess.SubprocessError, ValueError, IndexError):
@@ -190,7 +190,7 @@ def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:
-    """Return text on a device with less memory than the scenario requires; empty without one."""
+    """Return a message about a device with less memory than required; empty without one."""
     resources = scenario.resources
     needed = resources.device_memory_bytes
     for gpu in machine.gpus[: resources.devices]:
@@ -220,14 +220,14 @@ def _resources(scenario: Scenario) -> Iterable[str]:
 
 
 def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
-    """Return the device type, by torch's name for it if a plugin allows only that name."""
+    """Return the scenario's device type, by torch's name if a plugin allows that name alone."""
     name = scenario.resources.device
     torch_type = device_type(name).torch_type
     return torch_type if allowed and torch_type in allowed else name
 
 
 def _requirements(plugin: ActivePlugin) -> Iterable[str]:
-    """Yield requirements of the plugin that the job's environment does not meet."""
+    """Yield requirements of the plugin that the job's Python environment does not meet."""
     requires = plugin.instance.requires
     if plugin.unmet_there is not None:
         yield from plugin.unmet_there
@@ -239,7 +239,7 @@ def _requirements(plugin: ActivePlugin) -> Iterable[str]:
 
 
 def _missing_reader(scenario: Scenario) -> Iterable[str]:
-    """Yield a reason, with the extra, if no library reads the quantized checkpoint."""
+    """Yield a reason, with the extra to install, if no library reads the quantized checkpoint."""
     model = scenario.model
     directory = model_directory(model) if model.weights == "pretrained" else None
     settings = read_config(directory).get("quantization_config") if directory else None
@@ -250,7 +250,7 @@ def _missing_reader(scenario: Scenario) -> Iterable[str]:
 
 
 def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
-    """Yield a reason if the precision needs copies of the weights that no plugin makes."""
+    """Yield a reason if the precision needs copies of the weights and no plugin makes them."""
     if not scenario.train.keeps_master_weights:
         return
     parallel = active.answers("parallelize_model")

@@ -1,4 +1,4 @@
-"""Declarations of a plugin's class: its hooks, the slots that it fills, its options."""
+"""Description of a plugin's class: hooks, options, and slots (roles such as `model`) it fills."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
-    """Return the slots that a plugin fills; empty for a plugin of the stack.
+    """Return the slots, such as `model`, that a plugin fills; empty for a plugin of the stack.
 
     A task fills its slot, whatever it claims. Another plugin with `claims` belongs into the stack,
     unless it brings both a model and an engine: then it is an engine, which replaces the model.
@@ -45,7 +45,7 @@ def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
 
 
 def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:
-    """Return the slots that a plugin with these hooks fills; empty for an acceleration."""
+    """Return the slots, such as `model`, of a plugin with these hooks; empty for the stack."""
     if TRACKING in hooks:
         return ("trackers",)
     if not ACCELERATING.isdisjoint(hooks):
@@ -57,7 +57,7 @@ def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:
 
 
 def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
-    """Return name, type, default and description of each option."""
+    """Return name, type, default and description of each option of a plugin's class."""
     return [
         {
             "name": name,
@@ -72,7 +72,7 @@ def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
 
 
 def _type_name(annotation: Any) -> str:
-    """Return the name of an option's type, for people."""
+    """Return the name of an option's type, as help pages print it."""
     if annotation is type(None):
         return "null"
     if get_origin(annotation) in (Union, UnionType):
@@ -85,7 +85,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return the JSON value of a declaration or a default."""
+    """Return the value of a declaration or a default in a form that JSON can hold."""
     # A set has no order of its own.
     if isinstance(value, frozenset):
         return sorted(value)

@@ -1,7 +1,8 @@
-"""The doors of the core: groups of entry points, listed from metadata and loaded by name.
+"""Entry points by which distributions extend the core with commands, formats and other objects.
 
-Entries in the box use the same doors as those of other distributions. Nothing is imported for a
-list; an error names a broken entry's distribution and the reason when it is used.
+They are listed from metadata and loaded by name. Objects of the distribution `accel-bench` itself
+use the same groups of entry points. Listing imports nothing; an error that names the distribution
+and the reason is raised when a broken entry is used.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from accel_bench.documents.presets import entry_points
 from accel_bench.errors import AccelBenchError, PluginError, did_you_mean
 
 OWN_DISTRIBUTION = "accel-bench"
-"""Name of the distribution of the core and the box."""
+"""Name of the distribution that holds the core and the plugins installed with it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class DoorEntry:
 
     @property
     def is_ours(self) -> bool:
-        """True if the entry's distribution ships in the box."""
+        """True if the entry belongs to the distribution `accel-bench` itself."""
         return _is_ours(self.point)
 
     @property
@@ -53,7 +54,7 @@ class DoorEntry:
         return tuple(found.requires or ()) if found else ()
 
     def load(self) -> Any:
-        """Import the entry's object. Raises PluginError that names its distribution and the reason.
+        """Return the entry's object after import. Raises PluginError with distribution and reason.
 
         A distribution built for another contract is refused before its import.
         """
@@ -67,7 +68,7 @@ class DoorEntry:
 
     @contextmanager
     def blamed(self, place: str = "") -> Iterator[None]:
-        """Turn errors of the entry's code within the block into PluginError; AccelBenchErrors pass.
+        """Turn errors in the `with` block into PluginError, except AccelBenchErrors.
 
         `place`, such as `a.csv: `, stands before the reason.
         """
@@ -79,7 +80,7 @@ class DoorEntry:
             raise self.broken(f"{place}{type(error).__name__}: {error}") from error
 
     def broken(self, reason: str) -> PluginError:
-        """Return the error that states why the entry cannot be used."""
+        """Return a PluginError with the reason why the entry cannot be used."""
         return PluginError(
             f"the {self.kind} {self.name!r} of {self.brought_by} is broken: {reason}"
         )
@@ -88,13 +89,13 @@ class DoorEntry:
 def find_entries(group: str, kind: str) -> Mapping[str, DoorEntry]:
     """Return the installed entries of a group by name, without importing them.
 
-    Entries of the box come first.
+    Entries of the distribution `accel-bench` come first.
     """
     return _entries_on(group, kind, tuple(sys.path))
 
 
 def find_entry(group: str, kind: str, name: str) -> DoorEntry:
-    """Return one entry of a group. Raises PluginError with the nearest name if there is none."""
+    """Return one entry of a group. Raises PluginError with the nearest name for an unknown name."""
     known = find_entries(group, kind)
     if not known:
         ours = f"`pip install {OWN_DISTRIBUTION}` brings the program's own"
@@ -106,7 +107,7 @@ def find_entry(group: str, kind: str, name: str) -> DoorEntry:
 
 @lru_cache(maxsize=64)
 def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, DoorEntry]:
-    """Return the entries on this `sys.path`."""
+    """Return the entries of a group on this `sys.path` by name."""
     points = entry_points(group)
     shared = Counter(point.name for point in points)
     found = [DoorEntry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
@@ -126,7 +127,7 @@ def _name_of_distribution(distribution: metadata.Distribution) -> str:
 
 
 def _name_of(point: metadata.EntryPoint, shared: bool) -> str:
-    """Return the name of an entry: its address if another entry has its name."""
+    """Return the name of an entry, with its distribution if another entry has the same name."""
     if not shared or _is_ours(point):
         return point.name
     return f"{_name_of_distribution(point.dist) if point.dist else ''}:{point.name}"

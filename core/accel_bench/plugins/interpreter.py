@@ -1,4 +1,4 @@
-"""Another Python's environment, as the plan needs it: what is installed and missing there."""
+"""Environment of another Python interpreter: packages and plugins in it, unmet requirements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EnvironmentPlugin(Frozen):
 
 
 class Interpreter(Frozen):
-    """A Python with accel-bench, and everything installed beside it."""
+    """Python interpreter with accel-bench, and the packages of its environment."""
 
     schema_version: int
     """Schema version of the jobs that the interpreter's accel-bench reads."""
@@ -43,7 +43,7 @@ class Interpreter(Frozen):
     plugins: tuple[EnvironmentPlugin, ...]
 
     def on(self, machine: Machine) -> Machine:
-        """Return a machine with the versions of this environment."""
+        """Return a copy of a machine's description with the versions of this environment."""
         ours = self.machine.model_dump(include={"python", "versions", "libraries"})
         return machine.model_copy(update=ours)
 

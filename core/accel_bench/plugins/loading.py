@@ -1,4 +1,4 @@
-"""Import of a plugin's class, also of one that raises, exits, crashes, hangs or imports torch."""
+"""Import of a plugin's class, also if its module raises, exits, crashes, hangs or imports torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def import_plugin(
 
 
 def limit_seconds() -> float:
-    """Return the time limit of a plugin's import or call in the parent, in seconds.
+    """Return the time limit of a plugin's import, or of one call in the parent, in seconds.
 
     An environment variable can raise the limit for a very slow disk.
     """
@@ -72,10 +72,10 @@ def limit_seconds() -> float:
 
 @contextlib.contextmanager
 def restored_environment() -> Iterator[list[str]]:
-    """Undo the block's changes of `os.environ`, priority and CPUs.
+    """Undo changes of `os.environ`, priority and CPUs after the `with` block.
 
-    Yields a list, filled with the changed variables when the block ends. Workers of all stacks
-    inherit the parent's environment.
+    Yields a list, filled with the names of changed variables when the block ends. Workers of all
+    stacks inherit the parent's environment.
     """
     before = dict(os.environ)
     changed: list[str] = []
@@ -91,7 +91,7 @@ def restored_environment() -> Iterator[list[str]]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the error of an import as one line."""
+    """Return the message of an import's error as one line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     if isinstance(error, SystemExit):
@@ -101,7 +101,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLongError if the block takes longer; without effect outside the main thread."""
+    """Raise TookTooLongError if the `with` block takes longer; only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

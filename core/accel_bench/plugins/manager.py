@@ -1,6 +1,6 @@
 """Activation of plugins, only when a scenario names them.
 
-`activate` imports the named ones, validates their options and returns the `ActivePlugins` of one
+`activate` imports the named plugins, validates their options and returns the `ActivePlugins` of one
 run, which call hooks in written order and attribute errors to the plugin that raised them.
 """
 
@@ -39,11 +39,11 @@ TRACKING = "record_result"
 """Name of the hook that makes a plugin a tracker."""
 
 TRIAL_SECONDS = 60.0
-"""Time limit in seconds of a trial, of which each call of a plugin may take `limit_seconds()`."""
+"""Time limit in seconds of a trial, within which a plugin's call may take `limit_seconds()`."""
 
 OBSERVES = "observe_steps"
 OF_OBSERVERS = frozenset({OBSERVES, "finish_metrics", "close_run"})
-"""Hooks allowed for a plugin that observes steps outside of an experiment, all after the window."""
+"""Hooks, all after the window, that a plugin outside of the experiment may implement."""
 
 
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
@@ -108,7 +108,7 @@ def is_tracker(kind: type[Plugin[Any]]) -> bool:
 
 
 def _refuse_tracker(plugin: ActivePlugin) -> None:
-    """Raise PluginError for a tracker within a stack or the work, whose id it would change."""
+    """Raise PluginError for a tracker in a stack or the work: it would change experiment ids."""
     if is_tracker(type(plugin.instance)):
         raise PluginError(
             f"plugin {plugin.name!r} is a tracker, and no part of what is measured; write "
@@ -119,7 +119,7 @@ def _refuse_tracker(plugin: ActivePlugin) -> None:
 def with_observers(active: ActivePlugins, uses: Sequence[Use]) -> ActivePlugins:
     """Return active plugins, extended by plugins that observe steps after the window.
 
-    Raises PluginError as `activate` does, and for a plugin that does more than observe.
+    Raises PluginError as `activate` does, and for a plugin that does more than observe steps.
     """
 
     def observer(use: Use) -> ActivePlugin:
@@ -140,7 +140,7 @@ def _refuse_participant(plugin: ActivePlugin) -> None:
 
 
 def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
-    """Yield each filled slot with its use. Raises PluginError for options without a plugin."""
+    """Yield slots, such as `model`, with their uses. Raises PluginError for options without one."""
     for slot in Work.SLOTS:
         use: Use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
@@ -151,7 +151,7 @@ def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
 
 
 def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:
-    """Return the active plugin of one slot alone. Raises PluginError as `activate` does."""
+    """Return the active plugin of one slot, such as `model`. Raises PluginError as `activate`."""
     use = getattr(work, slot)
     if use.use == NO_PLUGIN:
         raise PluginError(f"{slot}: none cannot be run; name a plugin")
@@ -161,7 +161,7 @@ def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> Ac
 def activate_use(
     use: Use, slot: str, place: Location, where: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Return the active plugin of one use, whose location in the file is `place`.
+    """Return the active plugin of a use that stands at `place` in the file.
 
     Raises PluginError as `activate` does.
     """
@@ -176,7 +176,7 @@ def activate_use(
 def _use_plugin(
     use: Use, slot: str | None, allow_torch: bool, label: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Return the active plugin of one use, imported and with validated options."""
+    """Return the active plugin of a use, after importing it and validating its options."""
     plugin = find(use.use)
     with restored_environment() as changed:
         kind = load_class(use.use, allow_torch)
@@ -231,7 +231,7 @@ def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
 
 
 def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
-    """Return the plugins' names in the nearest order that their `after` and `before` allow."""
+    """Return the plugins' names in the nearest order that `after` and `before` allow."""
     names = [plugin.name for plugin in plugins]
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for plugin in plugins:
@@ -253,7 +253,7 @@ def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
 
 
 def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
-    """Raise PluginError for a slot whose hooks no plugin answers, such as `data: lora`."""
+    """Raise PluginError if no plugin implements the hooks of a slot, as with `data: lora`."""
     for plugin in active.plugins:
         if plugin.slot == "task" and not isinstance(plugin.instance, Task):
             raise PluginError(
@@ -277,8 +277,7 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 
 def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
-    """Run picklable `work` in another process first, if it uses an untried plugin of another
-    author.
+    """Run picklable `work` in another process first, if another author's plugin is untried.
 
     Raises HookError for a plugin whose code ends that process: it would end the program silently.
     """

@@ -1,5 +1,4 @@
-"""List of installed plugins from metadata and a data file, without importing any, and checks of the
-contract versions that they were built for."""
+"""Installed plugins by metadata and a data file, without importing them, and contract checks."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from accel_bench.plugins.shipped import extras, is_shipped, plugin_meant_by, shi
 
 @dataclass(frozen=True)
 class InstalledPlugin:
-    """Installed plugin, by its distribution's metadata."""
+    """Installed plugin, described by its distribution's metadata."""
 
     name: str
     """Name of the plugin within its distribution; other distributions may use it too."""
@@ -48,7 +47,7 @@ class InstalledPlugin:
 
     @property
     def use(self) -> str:
-        """Text for `use`: the plugin's name, or its address if the name means another plugin."""
+        """Name for `use`: the plugin's name, or its address if another plugin has the name."""
         return self.name if _plugins_named(self.name) == [self] else self.address
 
     @property
@@ -57,9 +56,9 @@ class InstalledPlugin:
         return wrong_contract(self.distribution, self.requires)
 
     def unmet(self, requires: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return unmet requirements of the distribution and of `requires` (PEP 508).
+        """Return unmet requirements of the distribution and of `requires` (PEP 508), with reasons.
 
-        The last one names the extra that meets them, if there is one.
+        The last reason names the extra that meets them, if there is one.
         """
         own = [text for text in self.requires if not is_on_contract(text)]
         found = [unmet_requirement(text) for text in (*own, *requires)]
@@ -71,7 +70,7 @@ class InstalledPlugin:
 
 @lru_cache(maxsize=1)
 def installed() -> tuple[InstalledPlugin, ...]:
-    """Return all installed plugins by name."""
+    """Return all installed plugins, sorted by name."""
     entries = dict.fromkeys(metadata.entry_points(group=PROJECT))  # a line may stand twice
     found = [
         InstalledPlugin(entry.name, entry, *_described(entry.dist))
@@ -92,7 +91,7 @@ def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str
 def overview() -> list[dict[str, Any]]:
     """Return a description of each plugin, by name, without importing any.
 
-    Installed plugins come first, then shipped ones that are not installed.
+    Installed plugins come first, then shipped plugins that are not installed.
     """
     rows = [_row(plugin.use, plugin) for plugin in installed()]
     absent = sorted(set(shipped()) - {plugin.use for plugin in installed()})
@@ -100,7 +99,7 @@ def overview() -> list[dict[str, Any]]:
 
 
 def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
-    """Return a plugin's description, by the shipped list if it is there; None is not installed."""
+    """Return the description of a plugin; `plugin` is None if it is shipped and not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
     same = [one for one in installed() if plugin and one.name == plugin.name and one != plugin]
@@ -123,7 +122,7 @@ def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
 def find(name: str) -> InstalledPlugin:
     """Return the installed plugin with a name or an address, `distribution:name`.
 
-    Raises PluginError unless there is exactly one.
+    Raises PluginError unless exactly one plugin matches.
     """
     found = [plugin for plugin in installed() if plugin.address == _address(name)]
     found = found or _plugins_named(name)
@@ -144,7 +143,7 @@ def find(name: str) -> InstalledPlugin:
 
 
 def _plugins_named(name: str) -> list[InstalledPlugin]:
-    """Return the installed plugins with a name; of a shipped plugin's name, that plugin alone."""
+    """Return the installed plugins with a name; for a shipped name, the shipped plugin alone."""
     same = [plugin for plugin in installed() if plugin.name == name]
     ours = [plugin for plugin in same if is_shipped(plugin.distribution)]
     return same if len(ours) == len(same) or name not in shipped() else ours
@@ -157,7 +156,7 @@ def _address(name: str) -> str:
 
 @cache
 def unmet_requirement(requirement: str) -> str | None:
-    """Return the reason why a requirement (PEP 508) is not met here; None if met or not applicable.
+    """Return the reason why a requirement (PEP 508) is unmet, or None if met or not applicable.
 
     Requirements of its extras, such as `name[extra]>=1`, must be met too.
     """
@@ -165,7 +164,7 @@ def unmet_requirement(requirement: str) -> str | None:
 
 
 def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yield reasons why a requirement is not met; `above` are those whose extras lead to it."""
+    """Yield reasons why a requirement is not met; `above` are the requirements that lead to it."""
     try:
         needed = Requirement(requirement)
     except InvalidRequirement as error:
@@ -205,20 +204,20 @@ def _brought_by_extras(distribution: metadata.Distribution, names: Iterable[str]
 
 
 def missing_extra(name: str) -> str | None:
-    """Return how to install an extra's plugin; None for an installed or any other plugin."""
+    """Return a message with the command that installs a missing plugin of an extra, else None."""
     if name not in extras() or _plugins_named(name):
         return None
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
 
 
 def missing_extras(names: Iterable[str]) -> dict[str, str]:
-    """Return the installing command for each named plugin of an extra that is not installed."""
+    """Return the message of `missing_extra` for each named plugin that has one."""
     reasons = {name: missing_extra(name) for name in names}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _not_installed(name: str) -> str:
-    """Return text on how to get a missing plugin: install an extra, or correct its name."""
+    """Return the message for a plugin that is not installed: a command, or the nearest name."""
     if reason := missing_extra(name):
         return reason
     known = {plugin.use for plugin in installed()}
@@ -236,10 +235,10 @@ def _not_installed(name: str) -> str:
 
 @cache
 def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
-    """Return the reason why this accel-bench refuses a distribution with these requirements.
+    """Return the reason why this accel-bench refuses a distribution's requirements, or None.
 
-    `built for accel-bench>=0.2,<0.3; ...` with the remedy; None for accepted requirements, such as
-    none on accel-bench.
+    The reason has the remedy: `built for accel-bench>=0.2,<0.3; ...`. A distribution without a
+    requirement on accel-bench is accepted.
     """
     for text, specifier in _on_us(requires):
         if not specifier.contains(__version__, prereleases=True):
@@ -256,7 +255,7 @@ def is_on_contract(requirement: str) -> bool:
 
 
 def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
-    """Yield applicable requirements on accel-bench, with the versions that they allow."""
+    """Yield applicable requirements on accel-bench as text, with the versions that they allow."""
     for text in requires:
         try:
             requirement = Requirement(text)
@@ -268,7 +267,7 @@ def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
 
 
 def _upgrade_hint(distribution: str, text: str, specifier: SpecifierSet) -> str:
-    """Return text on how to upgrade the older one of accel-bench and a distribution."""
+    """Return the hint to upgrade accel-bench or a distribution, whichever is older."""
     here = Version(__version__)
     for bound in specifier:
         try:

@@ -1,4 +1,4 @@
-"""The list of plugins that accel-bench ships, in the box or by an extra, installed or not."""
+"""Plugins that accel-bench ships, in its distribution or by an extra, installed or not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShippedPlugin(Frozen):
     """Slots that the plugin fills; empty for a plugin of a stack."""
 
     extra: str = ""
-    """Extra of `accel-bench[NAME]` that installs the plugin; empty for one in the box."""
+    """Extra of `accel-bench[NAME]` that installs the plugin; empty if none is needed."""
 
     also: tuple[str, ...] = ()
     """Further search words for the plugin."""
@@ -61,18 +61,18 @@ class ShippedPlugin(Frozen):
 
 @cache
 def shipped() -> dict[str, ShippedPlugin]:
-    """Return all shipped plugins by name, with extras' first. Raises ScenarioError."""
+    """Return all shipped plugins by name. Raises ScenarioError for an unusable list."""
     document = load_file(presets_root() / "shipped.yaml")
     return {name: _entry(document, name) for name in document.data}
 
 
 def extras() -> dict[str, ShippedPlugin]:
-    """Return the extras' plugins by name. Raises ScenarioError."""
+    """Return the shipped plugins of extras by name. Raises ScenarioError for an unusable list."""
     return {name: plugin for name, plugin in shipped().items() if plugin.extra}
 
 
 def is_shipped(distribution: str) -> bool:
-    """Return whether a distribution is accel-bench itself, or an extra's."""
+    """Return whether a distribution is accel-bench itself, or a distribution of its extras."""
     return canonicalize_name(distribution) in _shipped_distributions()
 
 
@@ -84,9 +84,9 @@ def _shipped_distributions() -> frozenset[str]:
 
 
 def plugin_meant_by(word: str) -> str | None:
-    """Return the name of an extra's plugin by a search word or the extra's name; else None.
+    """Return the name of the first plugin of an extra that a search word means, or None.
 
-    Of several plugins of an extra it is the first in the list.
+    The word is the plugin's name, the extra's name, or a further search word of the plugin.
     """
     plain = word.lower().replace("_", "-")
     return next((n for n, e in extras().items() if plain in {n, e.extra, *e.also}), None)

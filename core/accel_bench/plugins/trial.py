@@ -1,4 +1,4 @@
-"""Trial of plugins' code in a process of its own, which that code may end."""
+"""Trial of plugins' code in a process of its own, in case the code exits or crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = (
 
 
 class Ending(NamedTuple):
-    """End of a trial's process before its work had returned."""
+    """Ending of a trial's process before its work had returned."""
 
     how: str
     """Exit code or signal, such as `exit code 0` or `SIGSEGV`; empty at the time limit."""
@@ -33,22 +33,22 @@ class Ending(NamedTuple):
 
 
 class _Trial:
-    """Pipe to which a trial's process writes; None in any other process."""
+    """Descriptor of the pipe to which a trial's process writes; None in any other process."""
 
     notes: int | None = None
 
 
 def note_call(plugin: str, distribution: str, hook: str) -> None:
-    """Write to a trial's pipe which plugin's code runs from here on, except shipped plugins."""
+    """Record in a trial's pipe the plugin whose code runs from here on, unless it is shipped."""
     if _Trial.notes is not None and not is_shipped(distribution):
         os.write(_Trial.notes, "\0".join(("\n" + plugin, distribution, hook)).encode())
 
 
 def run_in_trial(work: Callable[[], object], seconds: float) -> Ending | None:
-    """Run picklable `work` in another process; return how it ended that process, else None.
+    """Run picklable `work` in another process; return how the work ended that process, or None.
 
-    An exception does not end it: the same work in this process raises it again. Within a trial no
-    other one starts.
+    An exception does not end the process: the same work in this process raises it again. Within a
+    trial no other trial starts.
     """
     if _Trial.notes is not None:
         return None
@@ -79,7 +79,7 @@ def run_in_trial(work: Callable[[], object], seconds: float) -> Ending | None:
 
 
 def serve() -> None:
-    """Run the pickled work of standard input, note its return on the pipe, and exit."""
+    """Run the pickled work from standard input, report its return through the pipe, and exit."""
     _Trial.notes = os.dup(1)
     os.register_at_fork(after_in_child=_leave_notes)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -96,7 +96,7 @@ def serve() -> None:
 
 
 def _leave_notes() -> None:
-    """Close the pipe in a process forked by a plugin, since it is not the trial's process."""
+    """Close the trial's pipe in a process that a plugin has forked."""
     if _Trial.notes is not None:
         os.close(_Trial.notes)
         _Trial.notes = None

@@ -44,7 +44,7 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield a reason if the class needs another version of the contract, or an invalid one."""
+    """Yield a sentence if the class needs another version of the contract, or an invalid one."""
     if not isinstance(kind.contract, str):
         return
     try:
@@ -76,7 +76,7 @@ def _misspelt_declarations(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 @cache
 def declarations() -> dict[str, TypeAdapter[Any]]:
-    """Return the class attributes that a plugin declares, in the order of `Plugin`, with types."""
+    """Return the types of the class attributes that a plugin declares, in the order of `Plugin`."""
     hints = get_type_hints(Plugin)
     return {
         name: TypeAdapter(get_args(hints[name])[0])
@@ -94,7 +94,7 @@ def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def _unmarked(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield a sentence for each method with a hook's name that is not marked as one."""
+    """Yield a sentence for each method that has a hook's name and lacks `@hookimpl`."""
     for hook in hook_arguments():
         method = inspect.getattr_static(kind, hook, None)
         if inspect.isroutine(method) and not hasattr(method, f"{PROJECT}_impl"):
@@ -105,7 +105,7 @@ def _unmarked(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 
 def marked_methods(kind: type[Plugin[Any]]) -> list[tuple[str, Any]]:
-    """Return the methods that are marked as hooks, with their names."""
+    """Return the names and methods of a class that `@hookimpl` marks."""
     return inspect.getmembers(kind, lambda value: hasattr(value, f"{PROJECT}_impl"))
 
 

@@ -1,1 +1,1 @@
-"""Running of a plan: ranks are started, supervised and ended, and every attempt gets one result."""
+"""Execution of a plan: starts, supervises and ends ranks, and makes a result of every attempt."""

@@ -32,8 +32,8 @@ def allocated(
 ) -> Iterator[Allocation | None]:
     """Yield the allocation that the launcher keeps for the session; release it after the block.
 
-    None for a launcher that starts processes for each run. Raises ScenarioError for different
-    launchers, and in one of several processes that another launcher started.
+    Yields None if the launcher starts processes for each run. Raises ScenarioError for different
+    launchers, and if another launcher has started several processes of this program.
     """
     files = [resolve_request(draft, request) for draft in drafts]
     launcher = _allocating_launcher(files)
@@ -57,7 +57,7 @@ def allocated(
 
 
 def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
-    """Return the launcher of all files if it allocates processes; None if no launcher does."""
+    """Return the launcher of all files if it allocates processes for a session, else None."""
     by_options = {canonical_json(one.scenario.launcher.model_dump()): one for one in files}
     launchers = [
         ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
@@ -74,7 +74,7 @@ def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
 
 
 def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
-    """Return a point's scenario, with the device `auto` if the file says so.
+    """Return the scenario of a stack at a sweep point, with the device `auto` if the file says so.
 
     The nodes of an allocation may have other devices than this machine.
     """
@@ -87,16 +87,16 @@ def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
 
 
 def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:
-    """Return the machine with all cores that an allocation may use on a node."""
+    """Return the machine with the number of cores that an allocation may use on a node."""
     if allocation is None or allocation.cores is None:
         return machine
     return machine.model_copy(update={"cores": allocation.cores})
 
 
 def refuse_several_programs() -> None:
-    """Raise ScenarioError if a launcher has started this program several times.
+    """Raise ScenarioError if a launcher has started several processes of this program.
 
-    Each copy would measure everything, concurrently with the others.
+    Each process would measure everything, concurrently with the others.
     """
     found = read_placement(os.environ)
     if found is not None and found.size > 1 and not found.per_node:

@@ -1,4 +1,4 @@
-"""The folder of a run and its files: scenario, command, packages, logs, result."""
+"""Folder of a run and its files: scenario, command, packages, logs, result."""
 
 from __future__ import annotations
 
@@ -48,11 +48,8 @@ BLOCK_BYTES = 1024 * 1024
 def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
     """Create and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
 
-    With a tag it is `runs/<session>/<tag>/<name>`.
-
-    Only this user can open it, until the attempt is recorded.
-
-    Raises StoreError if it exists, or if a link would lead out of the root.
+    With a tag it is `runs/<session>/<tag>/<name>`. Only this user can open it, until the attempt is
+    recorded. Raises StoreError if it exists, or if a link would lead out of the root.
     """
     inside = root.resolve()
     parts = (RUNS_FOLDER, slug(session), *([slug(tag)] if tag else []))
@@ -72,7 +69,7 @@ def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
-    """Return a command line that repeats the experiment, from the scenario in its folder."""
+    """Return a command line that repeats an experiment, from the scenario file in its folder."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []
@@ -83,7 +80,7 @@ def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str,
 
 
 def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> None:
-    """Write the scenario, without secrets, the command line and the package list."""
+    """Write scenario (without secrets), command line and package list to an attempt's folder."""
     from accel_bench.planning.plan import scenario_of  # commands that only read results do without
 
     redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
@@ -111,15 +108,16 @@ def redact_files(job: Job) -> None:
 
 
 def record_result(folder: Path, result: Result) -> None:
-    """Write the result, which has been redacted."""
+    """Write a result, which must be redacted already, to `result.json` in an attempt's folder."""
     write_atomically(folder / RESULT_FILE, result.model_dump_json(indent=1))
 
 
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
-    """Redact a file; with `shorten` also remove the middle of a very long one.
+    """Redact a file; with `shorten` also remove the middle of a very long file.
 
-    The new file is written aside and renamed: if that fails, a file that holds a secret is emptied,
-    and any other stays unchanged. Raises OSError for a file that can neither be read nor emptied.
+    A temporary file is written and renamed: if that fails, a file that holds a secret is emptied,
+    and any other file stays unchanged. Raises OSError for a file that can neither be read nor
+    emptied.
     """
     if not path.is_file():
         return
@@ -139,7 +137,7 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 
 
 def log_tail(path: Path) -> str:
-    """Return the end of a log as text; empty without a log.
+    """Return at most the last TAIL_BYTES of a log as text, or an empty text without a log.
 
     Output written after the call is ignored, since a writer may be faster than this reader.
     """
@@ -153,14 +151,14 @@ def log_tail(path: Path) -> str:
 
 
 def log_end(result: Result) -> list[str]:
-    """Return the last lines of a failed run's log; empty if its reasons suffice."""
+    """Return the last lines of a failed run's log, or an empty list if its reasons suffice."""
     if _reasons_suffice(result):
         return []
     return result.log_tail.rstrip().splitlines()[-LOG_LINES:]
 
 
 def _reasons_suffice(result: Result) -> bool:
-    """Return whether each reason comes from an error whose message suffices."""
+    """Return whether each reason of a result comes from an error whose message suffices."""
     sufficient = tuple(
         reason
         for rank in result.ranks
@@ -172,7 +170,7 @@ def _reasons_suffice(result: Result) -> bool:
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:
-    """Return a scenario as YAML that is parsed back to the same scenario."""
+    """Return a scenario as YAML text that parses to the same scenario."""
     return yaml.dump(
         scenario, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
@@ -202,7 +200,7 @@ def _holds_secret(path: Path, redactor: Redactor) -> bool:
 
 
 def _blocks(source: BinaryIO) -> Iterator[str]:
-    """Yield blocks of a log that end with a line, so that no secret is split."""
+    """Yield a log as blocks of text that end at a line's end, so that no secret is split."""
     while block := source.read(BLOCK_BYTES):
         yield (block + source.readline()).decode("utf8", errors="replace")
 
@@ -214,8 +212,7 @@ def _whole(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
     """Yield the beginning and the end of a long log without secrets, in whole lines if possible.
 
-    A secret may have been split at the gap: of a line longer than EDGE_CHARACTERS that many more
-    are removed.
+    The gap may split a secret: a partial line beside it is removed, up to EDGE_CHARACTERS of it.
     """
     size = os.fstat(source.fileno()).st_size
     head = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
@@ -230,14 +227,14 @@ def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper for `documents.load`: without aliases, texts that look like numbers in quotes."""
+    """YAML dumper for `documents.load`: no aliases; texts that look like numbers in quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Return a text's YAML with quotes for `2e-4` and `089`, which PyYAML alone leaves out."""
+    """Return the YAML node of a text, with the quotes that PyYAML omits for `2e-4` and `089`."""
     style = "'" if text[:1] in tuple("+-.0123456789") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -1,4 +1,4 @@
-"""One attempt of a run: its ranks are started and supervised, which ends in one Result."""
+"""Attempt of a run: its ranks are started and supervised, which ends in one Result."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def make_attempt(
     """Return an attempt with a new id in a folder of the results folder `root`.
 
     `fields` are the fields of its `Job` that define the work; `cache_folder` among them replaces
-    this user's.
+    this user's cache folder.
     """
     if "cache_folder" not in fields:
         fields["cache_folder"] = str(cache_folder())
@@ -99,7 +99,7 @@ def run_attempt(
     on_progress: Callable[[Progress], None],
     keep: Callable[[Result], Result],
 ) -> Result:
-    """Run the attempt to its end, and return its result as returned by `keep`, which stores it.
+    """Run the attempt to its end, and return the value of `keep`, which stores the result.
 
     Ctrl-C, and other signals that count as Ctrl-C, terminate the ranks and are raised again once
     the result is stored.
@@ -164,7 +164,7 @@ def _run_ranks(
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Start the ranks by the launcher; return their handles. Raises HookError for anything else."""
+    """Start the ranks and return their handles. Raises HookError if the launcher returns others."""
     job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:
@@ -179,15 +179,14 @@ def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
 
 
 def _not_run(error: OSError | AccelBenchError) -> AttemptVerdict:
-    """Return the verdict on an attempt whose ranks could not be started, by launcher or machine."""
+    """Return the status and reason of an attempt whose ranks could not be started."""
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
         return AttemptVerdict(Status.PLUGIN_ERROR, (str(error),))
     return AttemptVerdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
-    """Return the memory limit at which the kernel has killed since `before`; empty if it has
-    not."""
+    """Return the memory limit at which the kernel has killed since `before`, or an empty text."""
     after = read_memory_group()
     if before is None or after is None or after.kills <= before.kills:
         return ""
@@ -197,7 +196,7 @@ def _out_of_memory(before: MemoryGroup | None) -> str:
 
 
 def _removed(job: Job) -> AttemptVerdict | None:
-    """Return the verdict on an attempt whose folder was removed while it ran."""
+    """Return the verdict on an attempt if its folder was removed while it ran, else None."""
     if Path(job.folder).is_dir():
         return None
     reason = f"{job.folder} was removed while it ran; leave a session's folders until it has ended"

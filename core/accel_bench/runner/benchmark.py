@@ -1,4 +1,4 @@
-"""Benchmarks: plans are run, each in a session, and summarized, for commands and for Python."""
+"""Benchmark: runs plans, each in a session, and summarizes them, for commands and for Python."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Benchmark:
 
 
 class Measured(NamedTuple):
-    """Results of a benchmark's plans, also of an interrupted one."""
+    """Results of a benchmark's plans, even if it was interrupted."""
 
     summaries: list[Summary]
     sessions: list[Session]
@@ -107,10 +107,10 @@ def run_plans(
 def _run_looks(
     plan: Plan, sessions: list[Session], new_session: Callable[..., Session], benchmark: Benchmark
 ) -> None:
-    """Run a plan in a session, then for `rounds: auto` stacks with inconclusive verdicts in more.
+    """Run a plan in a session, and inconclusive stacks with `rounds: auto` in further sessions.
 
-    Further sessions follow the looks of a group-sequential test, with rounds by `look_sizes`. A
-    session is left out if its estimated time exceeds `within`.
+    Each further session ends with a look, an interim analysis of a group-sequential test;
+    `look_sizes` gives its rounds. A session is left out if its estimated time exceeds `within`.
     """
     started = time.monotonic()
     sessions[0].run_plan(plan)
@@ -137,11 +137,11 @@ def _run_looks(
 
 
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
-    """Return the function that makes a command's sessions, whose ids differ by a number.
+    """Return the function that makes the sessions of a command, whose ids differ by a number.
 
-    A session continues sessions that the same job has started earlier: those of its number, or with
-    `continues` all of them and the given ones. A session with `after` adds rounds to the given
-    sessions' results.
+    A session continues sessions that the same job has started earlier: the sessions with its
+    number, or with `continues` all of them and the given sessions. A session with `after` adds
+    rounds to the given sessions' results.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
     before = [one for one in store.sessions() if one.document.get("job") == job] if job else []

@@ -1,4 +1,4 @@
-"""Order of sweep points: one after the other, or concurrently on parts of an allocation."""
+"""Execution of sweep points one after the other, or concurrently on parts of an allocation."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class PartLostError(Exception):
-    """Processes of a part are lost without replacement; its sweep point continues elsewhere."""
+    """Processes of an allocation's part are lost for good; its sweep point continues elsewhere."""
 
 
 def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
-    """Return the parts of an allocation; empty for an undivided one."""
+    """Return the parts of an allocation; empty for an undivided allocation."""
     found: Sequence[AllocationPart] = getattr(allocation, "places", ())
     return found
 
 
 def first_place(allocation: Allocation | None) -> Allocation | None:
-    """Return the first part of an allocation, or the whole of an undivided one."""
+    """Return the first part of a divided allocation, else the whole allocation."""
     return next(iter(places_of(allocation)), allocation)
 
 
 def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
     """Run every sweep point, as many concurrently as the allocation has parts.
 
-    Ctrl-C, or an error in one point, ends all points, and is raised when these have ended.
+    Ctrl-C or an error in one point ends all points, and is raised again when they have ended.
     """
     queue = _Queue(points)
     places = places_of(allocation)
@@ -47,7 +47,7 @@ def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
 def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedAllocation) -> None:
     """Run queued sweep points on all parts, each part in a thread, while points and parts are left.
 
-    Ctrl-C is deferred before the threads start, since raised anywhere it could miss some.
+    Ctrl-C is deferred before the threads start, since raised anywhere it could miss some threads.
     """
     running: list[Future[None]] = []
     finished = False
@@ -98,13 +98,13 @@ class _Queue:
                 self._return(back)
 
     def end(self) -> None:
-        """Stop the running sweep points, and start no further one."""
+        """Stop the running sweep points, and start no further point."""
         self.stop.set()
         with self._changed:
             self._changed.notify_all()
 
     def _next(self) -> SweepPointRun | None:
-        """Return the next point; wait while a running point may still be returned to the queue."""
+        """Return the next point, or None at the end; wait while a running point may come back."""
         with self._changed:
             while not self.waiting and self._busy and not self.stop.is_set():
                 self._changed.wait()

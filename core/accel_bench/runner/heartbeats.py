@@ -1,8 +1,8 @@
-"""The parent's side of the heartbeat: each rank's step and phase, with the times of reading.
+"""Heartbeats as the parent reads them: each rank's step and phase, with the times of reading.
 
-The parent's clock thus checks a rank's: it bounds the duration of the rank's window, however late
-the readings. On a busy machine the bounds are only wider. The lower one falls short of the truth by
-at most two polls and a step; a window that is shorter than that is not judged.
+The parent's clock thus checks a rank's clock: it bounds the duration of the rank's window, however
+late the readings. On a busy machine the bounds are only wider. The lower bound falls short of the
+truth by at most two polls and a step; a window that is shorter than that is not judged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Progress:
 
 
 def read_progress(job: Job, rank: int) -> Progress | None:
-    """Return the last heartbeat of a rank; None before its first."""
+    """Return the last heartbeat of a rank, or None before the first heartbeat."""
     try:
         page = job.heartbeat_path(rank).read_bytes()
     except OSError:
@@ -51,7 +51,7 @@ def read_progress(job: Job, rank: int) -> Progress | None:
 
 @dataclass
 class Sighting:
-    """A heartbeat, with times of its first and last reading by the parent's clock, in seconds."""
+    """Heartbeat with times of its first and last reading by the parent's clock, in seconds."""
 
     progress: Progress
 
@@ -84,10 +84,10 @@ def seen_windows(
 
 
 def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWindow:
-    """Return the shortest and the longest possible duration of a window.
+    """Return the shortest and the longest possible duration of a rank's window, in seconds.
 
-    A step is stored when it has ended, so that the first step of a window ends after its start, and
-    its last one before its end; the phase changes before its start and after its end.
+    A step is stored when it has ended. The first step of a window thus ends after its start, and
+    its last step before its end; the phase changes before its start and after its end.
     """
     first, last = window.samples[0].step, window.samples[-1].step + 1
     steps = [(one, one.progress.step, _phase(one)) for one in sightings]

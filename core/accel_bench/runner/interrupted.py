@@ -1,4 +1,4 @@
-"""Attempts interrupted by a kill of the program: their files are found and redacted.
+"""Attempts that a kill of the program interrupted: search for their files, and redaction.
 
 During an attempt its folder is open to this user alone and locked by the program; the lock ends
 with the program. Some network file systems show a lock on its own host alone, so the folder also
@@ -35,7 +35,7 @@ HOST_FILE = "host"
 
 @contextlib.contextmanager
 def attempt_in_progress(folder: Path) -> Iterator[None]:
-    """Lock an attempt's folder for the block; open it to others once the attempt is recorded."""
+    """Lock an attempt's folder for the `with` block; open it to others once it is recorded."""
     with _locked(folder):
         write_atomically(folder / HOST_FILE, socket.gethostname())
         try:
@@ -49,8 +49,8 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
-    """Open a store for the block, after redacting interrupted attempts; with `write`, also add the
-    results that could not be stored when their run ended."""
+    """Open a store for the `with` block, after redacting interrupted attempts; with `write`, also
+    add the results that could not be stored when their run ended."""
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         if write:
@@ -63,7 +63,7 @@ def save_pending_result(
 ) -> StoreUnavailableError:
     """Write a result to its folder because the database is unavailable.
 
-    Returns the error with the path of the result.
+    Returns an error like `error` that also states the path of the result.
     """
     path = folder / PENDING_FILE
     write_atomically(path, redact_result(result).model_dump_json(), mode=PRIVATE)
@@ -74,7 +74,7 @@ def save_pending_result(
 
 
 def _store_pending(store: Store) -> None:
-    """Store results that were written to their folders, except those of another database."""
+    """Store results that were written to their folders, unless they belong to another database."""
     for folder in unfinished_attempts(store.folder):
         kept = folder / PENDING_FILE
         if not kept.is_file() or kept.is_symlink():
@@ -87,7 +87,7 @@ def _store_pending(store: Store) -> None:
 
 
 def unfinished_attempts(root: Path) -> Iterator[Path]:
-    """Yield the folders of interrupted attempts, each locked until the next one.
+    """Yield the folder of each interrupted attempt, locked until the next folder is yielded.
 
     Attempts of a running program, links, and attempts of another host, whose program may still run,
     are left out.
@@ -125,9 +125,9 @@ def _attempts(root: Path) -> list[Path]:
 def redact_unfinished(root: Path) -> None:
     """Redact the jobs, logs and ranks' results of interrupted attempts.
 
-    The secrets are those of this process, of the attempt's scenario, and texts of a known shape.
-    Files without write permission are left unchanged. Files of weights' changes, not yet compared,
-    are removed.
+    Secrets are the secrets of this process and of the attempt's scenario, and texts of a known
+    shape. Files without write permission are left unchanged. Files of weights' changes, not yet
+    compared, are removed.
     """
     for folder in unfinished_attempts(root):
         for path in folder.glob(UPDATE_FILE):
@@ -151,7 +151,7 @@ def _open_to_others(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Hold the folder's lock. Without `wait`, raises OSError if another process holds it."""
+    """Hold a folder's lock in the `with` block; raise OSError for a lock in use without `wait`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -172,7 +172,7 @@ def _of_another_host(folder: Path) -> bool:
 
 
 def _environment(job: Path) -> dict[str, str]:
-    """Return the environment variables in the scenario of a job; empty for a truncated job."""
+    """Return the environment variables of a job's scenario; empty for a file that is cut short."""
     try:
         found: Any = json.loads(job.read_text(encoding="utf8"))["experiment"]["scenario"]
         return {str(name): str(value) for name, value in found["environment"].items()}

@@ -1,4 +1,4 @@
-"""Calls of observers of an attempt's ranks, from outside, and of trackers of stored runs."""
+"""Calls of observers, which watch an attempt's ranks from the parent, and of trackers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HURRIED_TRACKER_SECONDS = 5.0
 
 
 class Observation:
-    """Observers of one attempt; every started observer is finished, even if others fail."""
+    """All observers of one attempt; every started observer is finished, even if others fail."""
 
     def __init__(self, job: Job, active: ActivePlugins) -> None:
         self._job = job
@@ -50,7 +50,7 @@ class Observation:
         self._observers: list[tuple[ActivePlugin, Observer]] = []
 
     def start(self, ranks: Sequence[RankProcess]) -> None:
-        """Start every plugin's observer. Raises HookError that names the plugin."""
+        """Start every plugin's observer. Raises HookError that names a plugin that fails."""
         for plugin in self._active.plugins:
             call = partial(self._active.call_plugin, plugin, HOOK, job=self._job, ranks=ranks)
             observer = call_bounded(plugin, PATIENCE_SECONDS, call)
@@ -67,7 +67,7 @@ class Observation:
     def finish(
         self, results: Mapping[int, RankResult], hurried: bool
     ) -> tuple[tuple[Metric, ...], AccelBenchError | None]:
-        """Return the metrics of all observers, and the first error of any."""
+        """Return the metrics of all observers, and the first error of an observer or None."""
         seconds = HURRIED_SECONDS if hurried else PATIENCE_SECONDS
         metrics: list[Metric] = []
         first: AccelBenchError | None = None
@@ -89,7 +89,7 @@ def _live(observer: Observer) -> str:
 def _finish(
     plugin: ActivePlugin, observer: Observer, results: Mapping[int, RankResult], seconds: float
 ) -> list[Metric]:
-    """Return one observer's metrics. Raises HookError for anything but metrics."""
+    """Return the metrics of an observer. Raises HookError if it returns anything but metrics."""
 
     def call() -> Any:
         found: Any = observer.finish(results)
@@ -106,10 +106,10 @@ def _finish(
 def call_bounded(
     plugin: ActivePlugin, seconds: float, call: Callable[[], Any], hook: str = HOOK
 ) -> Any:
-    """Call a plugin's code in a thread, which is abandoned at the time limit.
+    """Return the value of a plugin's code, called in a thread that is abandoned at the time limit.
 
-    Raises HookError for any error of the code, even a KeyboardInterrupt, since Ctrl-C reaches only
-    the main thread.
+    Raises HookError at the time limit and for any error of the code, even a KeyboardInterrupt,
+    since Ctrl-C reaches only the main thread.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -135,7 +135,7 @@ def call_bounded(
 
 
 class Trackers:
-    """Trackers of one session, whose errors become warnings, one for each tracker."""
+    """Trackers of one session; an error of a tracker becomes a warning, at most one for each."""
 
     def __init__(
         self, active: ActivePlugins | None, results_folder: Path, warn: Callable[[str], None]
@@ -153,7 +153,7 @@ class Trackers:
             self._call(plugin, result=result, summary=None)
 
     def finish(self, summarize: Callable[[], Summary]) -> None:
-        """Pass the session's comparison to the trackers whose method takes one."""
+        """Pass the session's comparison to each tracker whose method has an argument for it."""
         taking = [one for one in (self._active.plugins if self._active else ()) if _takes_one(one)]
         summary = summarize() if taking else None
         for plugin in taking:
@@ -183,12 +183,12 @@ class Trackers:
 
 
 def _patience() -> float:
-    """Return the time limit in seconds, short while a KeyboardInterrupt is being raised."""
+    """Return a tracker's time limit in seconds, short while a KeyboardInterrupt is being raised."""
     hurried = isinstance(sys.exc_info()[1], KeyboardInterrupt)
     return HURRIED_TRACKER_SECONDS if hurried else TRACKER_SECONDS
 
 
 def _takes_one(plugin: ActivePlugin) -> bool:
-    """Return whether a tracker's method takes the comparison of a session."""
+    """Return whether a tracker's method has an argument `summary`."""
     method = dict(marked_methods(type(plugin.instance)))[TRACKING]
     return "summary" in inspect.signature(method).parameters

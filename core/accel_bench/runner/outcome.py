@@ -1,4 +1,4 @@
-"""Status of an attempt, with its reasons, derived from the endings of its ranks."""
+"""Status and reasons of an attempt, derived from the endings of its ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttemptVerdict:
 
 
 def read_ranks(job: Job) -> dict[int, RankResult]:
-    """Return the results of the ranks that wrote a complete one."""
+    """Return the results of the ranks that wrote a complete result, by rank."""
     found = {rank: read_rank(job, rank) for rank in range(job.world_size)}
     return {rank: result for rank, result in found.items() if result is not None}
 
@@ -39,7 +39,7 @@ def judge(
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None = None,
 ) -> AttemptVerdict:
-    """Return the status of an attempt: from result files, else exit codes, else heartbeats.
+    """Return the status of an attempt: by time limits, result files, exit codes and heartbeats.
 
     `active` gives the name of the plugin whose hook never returned.
     """
@@ -92,7 +92,7 @@ def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
 
 
 def steps_of(result: RankResult) -> int | None:
-    """Return the number of steps in a rank's result; None without a window."""
+    """Return the number of steps in a rank's result, or None if it has no window."""
     if result.window is None or not result.window.samples:
         return None
     after = sum(one.steps for one in (result.phases, result.communication) if one)
@@ -115,13 +115,13 @@ def describe_exit(code: int | None) -> str:
 
 
 def _interruption(result: RankResult) -> str:
-    """Return the signal that interrupted a rank; else the error that it raised."""
+    """Return the signal that interrupted a rank, else `a KeyboardInterrupt`, for a reason."""
     name = result.error.message if result.error else ""
     return f"{name} from outside" if name in signal.Signals.__members__ else "a KeyboardInterrupt"
 
 
 def _where(progress: Progress, active: ActivePlugins | None) -> str:
-    """Return a rank's phase, with the plugin whose hook is running; an engine's step has none."""
+    """Return a rank's phase, with the plugin whose code runs, except for the engine's steps."""
     plugins = active.plugins if active else ()
     if active is None or not 0 < progress.plugin <= len(plugins):
         return progress.phase
@@ -137,7 +137,7 @@ def _reached(progress: Progress, active: ActivePlugins | None) -> str:
 
 
 def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
-    """Return the verdict at the time limit, which names the rank that is furthest behind."""
+    """Return the verdict on an attempt at the time limit; it names the rank furthest behind."""
     rank = outcome.slowest or 0
     progress = outcome.reached(rank)
     limit = job.experiment.scenario.measure.timeout_seconds
@@ -160,7 +160,7 @@ def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) 
 
 
 def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
-    """Return the verdict on ranks that can no longer be observed, which make others fail."""
+    """Return the verdict on an attempt with ranks that can no longer be observed."""
     reasons = []
     for rank, reason in sorted(outcome.lost.items()):
         reasons.append(f"rank {rank}: {reason}, {_reached(outcome.reached(rank), active)}")
@@ -169,7 +169,7 @@ def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdi
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
-    """Return the rank that caused the failure, preferably a rank with a reason; None without any.
+    """Return the rank that caused the failure, preferably one with a reason, or None without any.
 
     A rank that was terminated by a signal has no reason, and others fail because it is gone.
     """
@@ -190,7 +190,7 @@ def _judge_rank(
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None,
 ) -> AttemptVerdict:
-    """Return the verdict by a rank's result, else by its exit code."""
+    """Return the verdict on an attempt by a failed rank's result, else by its exit code."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
         found = ranks[rank]

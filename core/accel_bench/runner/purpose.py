@@ -1,4 +1,4 @@
-"""Purposes of workers beside measuring, run on one experiment without storing anything."""
+"""Purposes of workers other than measuring: functions run on one experiment, storing nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench.scenario.uses import slot_defaults
 
 
 def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
-    """Return the one experiment of a stack, by default the baseline.
+    """Return the only experiment of a stack, by default of the baseline.
 
     Its ranks are processes of this machine. Raises ScenarioError for several sweep points.
     """
@@ -66,8 +66,8 @@ def ask_ranks(
 def _attempt(
     entry: DoorEntry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
 ) -> Job:
-    """Run one process group to its end. Raises WorkerError with the reasons of a failed rank, and
-    the end of its log if they do not suffice."""
+    """Run one process group to its end and return its job. Raises WorkerError with the reasons of a
+    failed rank, and the end of its log if they do not suffice."""
     session = f"purpose-{secrets.token_hex(4)}"
     folder = root / session
     folder.mkdir()

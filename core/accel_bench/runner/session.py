@@ -1,4 +1,4 @@
-"""A session: at each sweep point, caches are filled and stacks run in interleaved rounds."""
+"""Session: at each sweep point, caches are filled and stacks run in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from accel_bench.store.sessions import REPEATED, SessionRecord
 
 
 class Reporter:
-    """Callbacks of a running session; only warnings are shown unless a subclass does more.
+    """Callbacks of a running session. Only warnings are shown unless a subclass overrides more.
 
     With concurrent sweep points, several threads call them.
     """
@@ -52,7 +52,7 @@ class Reporter:
         """Handle a stack that runs no more rounds: it lost a race, or ran out of memory before."""
 
     def on_warning(self, text: str) -> None:
-        """Handle a failure that loses no run, such as a tracker's."""
+        """Handle a failure that loses no run, such as the error of a tracker."""
         logging.getLogger("accel_bench").warning(text)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Reporter:
 
 
 def new_id() -> str:
-    """Return an id of UTC time and random digits: sortable by time, and unique."""
+    """Return a new id of UTC time and random digits: sortable by time, and unique."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -178,13 +178,13 @@ class Session:
             self.trackers.finish(lambda: plan.summarize(self.results(plan)))
 
     def results(self, plan: Plan) -> list[Result]:
-        """Return the results that count for the plan, of this session and of earlier ones."""
+        """Return the results of this session and of earlier sessions that count for the plan."""
         ids = [planned.experiment.id for planned in plan.planned]
         own = self.store.results(session=self.id, experiment_ids=ids)
         return [*self.earlier(ids), *own]
 
     def earlier(self, ids: Sequence[str]) -> list[Result]:
-        """Return results of earlier sessions: all with `resume`, else those in `continues`."""
+        """Return results of earlier sessions: of all with `resume`, else of `continues`."""
         if self.resume:
             found = self.store.results(experiment_ids=ids)
             return [result for result in found if result.session != self.id]
@@ -195,7 +195,7 @@ class Session:
         ]
 
     def _rounds_to_repeat(self, plan: Plan) -> dict[str, str]:
-        """Return the sessions whose round `repeat_round` is measured again, by sweep point.
+        """Return by sweep point the id of the session whose round `repeat_round` is measured again.
 
         Raises ScenarioError unless an unusually slow run justifies it: choosing rounds freely would
         be choosing results.

@@ -1,4 +1,4 @@
-"""Supervision of one attempt's ranks until all have ended, by themselves or by a signal."""
+"""Supervision of an attempt's ranks until all have ended, by themselves or by a signal."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ HUNG_SECONDS = 60.0
 def grace_seconds() -> float:
     """Return the seconds that ranks get to end after SIGTERM, or after the failure of another rank.
 
-    An environment variable can set it, for ranks that write much when they end. Raises
-    AccelBenchError.
+    An environment variable can set them, for ranks that write much when they end. Raises
+    AccelBenchError for an invalid value.
     """
     return seconds_from("ACCEL_BENCH_GRACE_SECONDS", 5.0)
 
 
 @dataclass
 class ProcessOutcome:
-    """Endings of an attempt's ranks."""
+    """Endings of an attempt's ranks, as the supervisor saw them."""
 
     exits: dict[int, int] = field(default_factory=dict)
     """Exit code by rank; negative for a signal."""
@@ -87,7 +87,7 @@ class Supervisor:
         on_progress: Callable[[Progress], None],
         stop: threading.Event | None = None,
     ) -> None:
-        """Supervise these ranks; `stop`, once set, acts like Ctrl-C in the main thread."""
+        """Prepare to supervise `ranks`; `stop`, once set, acts like Ctrl-C in the main thread."""
         self.outcome = ProcessOutcome()
         self._stop = stop
         self._job = job
@@ -100,9 +100,9 @@ class Supervisor:
     def run(
         self, timeout_seconds: float, observe: Callable[[], None] = lambda: None
     ) -> ProcessOutcome:
-        """Wait until every rank has ended, and return how; terminate the ranks at the time limit.
+        """Wait until every rank has ended or the time is up, and return the ranks' endings.
 
-        `observe` is called first; if it raises, the ranks are terminated too.
+        Ranks are terminated at the time limit, or if `observe` raises, which is called first.
         """
         deadline = monotonic() + timeout_seconds
         try:
@@ -129,7 +129,7 @@ class Supervisor:
         return self.outcome
 
     def terminate(self) -> None:
-        """Send SIGTERM to all ranks, and later SIGKILL to those that still run.
+        """Send SIGTERM to all ranks, and later SIGKILL to ranks that still run.
 
         In the main thread a second Ctrl-C skips the wait, though not for concurrent points.
         """
@@ -173,7 +173,7 @@ class Supervisor:
             self._changed = monotonic()
 
     def _flooded(self) -> bool:
-        """Record the first rank whose log is too large; return whether there is one."""
+        """Record the first rank whose log is too large, and return whether there is such a rank."""
         logs = ((rank.rank, self._job.log_path(rank.rank)) for rank in self._running())
         large = (rank for rank, log in logs if log.exists() and log.stat().st_size > MOST_LOG_BYTES)
         self.outcome.flooding = next(large, None)
@@ -186,7 +186,7 @@ class Supervisor:
             self.terminate()
 
     def _expire(self, timeout_seconds: float) -> None:
-        """Record `timeout` or `hung`, dump the stacks, and terminate all ranks."""
+        """Record `timeout` or `hung` in the outcome, dump the stacks, and terminate all ranks."""
         still = monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
@@ -207,7 +207,7 @@ class Supervisor:
             rank.signal(number)
 
     def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
-        """Wait until the ranks have ended, `seconds` have passed, or `hurried` has a signal."""
+        """Wait until the ranks have ended, `seconds` have passed, or a signal is in `hurried`."""
         until = monotonic() + seconds
         while (running := self._running()) and (left := until - monotonic()) > 0:
             if hurried:
@@ -226,10 +226,10 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Sequence[int]]:
-    """Defer Ctrl-C and other ending signals until after the block; yield the list of received ones.
+    """Defer Ctrl-C and other ending signals until after the `with` block; yield their numbers.
 
-    People press Ctrl-C twice: the second one must not cost the row of the run that the first one
-    ended. Only the main thread gets signals; an ignored signal stays ignored.
+    People press Ctrl-C twice: the second signal must not cost the row of the run that the first
+    signal ended. Only the main thread gets signals; an ignored signal stays ignored.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Runs of one sweep point's stacks: caches are filled, then missing rounds run and stored."""
+"""Runs of the stacks of a sweep point: caches are filled, then missing rounds run and stored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SweepPointRun:
     def __init__(
         self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
     ) -> None:
-        """Determine the missing rounds; with `replaces`, a session, also its `repeat_round`."""
+        """Determine the missing rounds; `replaces` is a session whose `repeat_round` runs again."""
         self._stacks = {one.experiment.stack.name: one for one in planned}
         self._session = session
         self._plan = plan
@@ -83,7 +83,7 @@ class SweepPointRun:
             self._done.add(number)
 
     def prepare(self) -> None:
-        """Fill the stacks' caches, unless all rounds are complete; again on replaced nodes."""
+        """Fill the stacks' caches unless all rounds are complete; repeat this on replaced nodes."""
         ready = not self.rounds
         self._drop_too_large()
         while not ready:
@@ -95,7 +95,7 @@ class SweepPointRun:
                 ready = True
 
     def run_round(self, number: int) -> None:
-        """Run one round, and once more as a whole if nodes are replaced meanwhile."""
+        """Run one round; run it again as a whole if nodes are replaced meanwhile."""
         self._drop_too_large()
         while not self._run_stacks(number):
             self.prepare()
@@ -114,7 +114,7 @@ class SweepPointRun:
                 self._session.reporter.on_drop(planned, reason)
 
     def _dropped_by_race(self) -> dict[str, str]:
-        """Return the stacks that a race has dropped after the stored rounds, with the reasons."""
+        """Return stacks that a race has dropped after the stored rounds, with the reasons."""
         if not self._plan.request.race:
             return {}
         ids = [planned.experiment.id for planned in self._stacks.values()]
@@ -140,7 +140,7 @@ class SweepPointRun:
         return number not in self.rounds or self._nodes_now() == self._nodes
 
     def _prepare(self, planned: Planned) -> None:
-        """Fill a stack's caches in an untimed process; drop a stack for which that fails."""
+        """Fill a stack's caches in an untimed process; drop the stack if that fails."""
         if not planned.active.implements("prepare_experiment"):
             return
         self._check_place()
@@ -179,7 +179,7 @@ class SweepPointRun:
         position: int,
         what: str,
     ) -> Result:
-        """Run one process group, store its result, and return it."""
+        """Run one process group as an attempt, store its result, and return the result."""
         session = self._session
         session.reporter.on_start(planned, what)
         root = session.store.folder
@@ -237,7 +237,7 @@ class SweepPointRun:
         return result
 
     def _folder(self, planned: Planned, name: str) -> Path:
-        """Return the folder of an attempt."""
+        """Create and return the new folder of an attempt."""
         redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
         tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
         return run_folder(self._session.store.folder, self._session.id, name, tag)
@@ -260,8 +260,7 @@ class SweepPointRun:
         return tuple(getattr(self.place, "node_names", tuple)())
 
     def _keep(self, folder: Path, result: Result, purpose: str, added: list[Result]) -> Result:
-        """Store a run, or a failed preparation, and add it to `added`; return it without
-        secrets."""
+        """Store a run or failed preparation and add it to `added`; return it without secrets."""
         if purpose == "measure":
             own = {"replaces": self._replaces.get(result.round, "")}
             result = result.model_copy(update={**own, "provenance": self._session.repeats})
@@ -278,7 +277,7 @@ class SweepPointRun:
         return stored
 
     def _add(self, result: Result) -> Result:
-        """Store a run; one that could not be read back is stored without its measurements."""
+        """Store and return a run; leave its measurements out if they could not be read back."""
         try:
             with self._session.writing:
                 return self._session.store.add(result)
@@ -316,7 +315,7 @@ def _name(experiment: Experiment) -> tuple[str, str]:
 
 
 def _run_key(planned: Planned, purpose: str, number: int) -> str:
-    """Return the key of a run within its sweep point, which its attempts share."""
+    """Return the key of a run within its sweep point, which all attempts of the run share."""
     return f"{purpose} {number} {planned.experiment.stack.name}"
 
 

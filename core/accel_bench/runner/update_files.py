@@ -1,6 +1,6 @@
-"""Exact comparison of the weights' changes of a round's runs, from files that the runs write.
+"""Exact comparison of the weights' changes of a round's runs, by files that the runs write.
 
-The parent opens a run's file when the run has ended and unlinks it at once: the file disappears
+The parent opens a run's file when the run has ended and unlinks it immediately: the file disappears
 with the last reader, however the program ends.
 """
 
@@ -25,7 +25,7 @@ AT_ONCE = "sweep points run at once: comparing files would disturb the others' w
 
 
 class UpdateFile(NamedTuple):
-    """Change of one run's weights, in an unlinked file."""
+    """Open file, already unlinked, with the change of one run's weights."""
 
     run_id: str
     stack: str
@@ -36,7 +36,7 @@ class UpdateFile(NamedTuple):
 
 
 class BrokenFileError(ValueError):
-    """The file of a change does not match its run's result."""
+    """Error for a file of the weights' changes that does not match its run's result."""
 
     def __init__(self, change: UpdateFile, reason: str) -> None:
         super().__init__(reason)
@@ -44,16 +44,16 @@ class BrokenFileError(ValueError):
 
 
 class PendingUpdates:
-    """Changes of the weights by the runs of a round, still to be compared with the baseline's."""
+    """Changes of the weights by a round's runs that wait for comparison with the baseline's."""
 
     def __init__(self, baseline: str, most: int) -> None:
-        """Keep changes to compare with the stack `baseline`'s, each of at most `most` bytes."""
+        """Prepare comparisons with the stack `baseline`, of changes of at most `most` bytes."""
         self._baseline = baseline
         self._most = most
         self._kept: dict[str, UpdateFile] = {}
 
     def room(self, folder: Path, shared: bool = False) -> int:
-        """Return the largest size of the next run's file in bytes; 0 for concurrent runs."""
+        """Return the largest size in bytes of the next run's file; 0 for concurrent runs."""
         if shared:
             return 0
         free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
@@ -62,8 +62,8 @@ class PendingUpdates:
     def add(self, path: Path, result: Result, shared: bool = False) -> Result:
         """Unlink a run's file; return its result with the distances that can be computed now.
 
-        An unreadable file costs its distances, and never the result. A run that is `shared` ran
-        concurrently with others, and should have no file.
+        A run with an unreadable file loses its distances, never its result. A run that is `shared`
+        ran concurrently with others, and should have no file.
         """
         if shared and self._most and result.ranks and result.ranks[0].update:
             result = _with_update(result, kept_reason=AT_ONCE)
@@ -81,8 +81,7 @@ class PendingUpdates:
         self._kept.clear()
 
     def _compare(self, change: UpdateFile, result: Result) -> Result:
-        """Return the result with its change's distances, or keep the change until the baseline
-        ran."""
+        """Return the result with distances to other changes; keep its change for later runs."""
         stack = result.experiment.stack.name
         is_baseline = stack == self._baseline
         others = [
@@ -109,7 +108,7 @@ class PendingUpdates:
 
 
 def distances(one: UpdateFile, other: UpdateFile) -> dict[str, float]:
-    """Return the L2 norm of the difference of two runs' changes, for each tensor in both."""
+    """Return the L2 norm of the difference of two runs' changes, for each tensor in both files."""
     return {
         name: _distance(one, other, name)
         for name, (_, size) in one.places.items()
@@ -136,7 +135,7 @@ def _distance(one: UpdateFile, other: UpdateFile, name: str) -> float:
 
 
 def _read(change: UpdateFile, length: int) -> bytes:
-    """Return the next bytes of a file. Raises BrokenFileError for fewer."""
+    """Return the next `length` bytes of a file. Raises BrokenFileError if there are fewer bytes."""
     try:
         content = change.file.read(length)
     except OSError as error:
@@ -147,7 +146,7 @@ def _read(change: UpdateFile, length: int) -> bytes:
 
 
 def _take(path: Path, result: Result) -> UpdateFile | None:
-    """Return a run's file, open and unlinked; None for a run without one, or a failed run.
+    """Return a completed run's file, open and unlinked, or None for a run without a file.
 
     Raises OSError if the file cannot be opened, and ValueError for other content.
     """
@@ -170,7 +169,7 @@ def _take(path: Path, result: Result) -> UpdateFile | None:
 
 
 def _check(status: os.stat_result, expected: int) -> None:
-    """Raise ValueError for anything but a regular file of the expected size."""
+    """Raise ValueError unless a file is regular and has the expected size in bytes."""
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is no file")
     if status.st_size != expected:
@@ -178,7 +177,7 @@ def _check(status: os.stat_result, expected: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Unlink a run's file, if it exists; also a folder of that name."""
+    """Unlink a run's file if it exists; also remove a folder of that name."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -187,7 +186,7 @@ def remove(path: Path) -> None:
 
 
 def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
-    """Return the offset and size of each tensor, which follow one another in the file."""
+    """Return offset and size in bytes of each tensor; tensors follow one another in the file."""
     places, end = {}, 0
     for name, tensor in update.tensors.items():
         size = tensor.elements * BYTES_OF_A_CHANGE

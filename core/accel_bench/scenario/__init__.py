@@ -1,1 +1,1 @@
-"""Scenarios: their models, their files, and the experiments they expand into."""
+"""Scenarios: their models, their files, and the experiments that a scenario expands into."""

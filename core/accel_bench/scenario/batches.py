@@ -1,5 +1,5 @@
-"""Settings that follow from others: batch sizes of training, by micro batch x accumulation x groups
-of devices = global batch, and slots, length and number of prompts in `mode: inference`."""
+"""Settings that follow from other settings: batch sizes of training, by micro batch x accumulation
+x groups of devices = global batch, and slots, length and number of prompts in `mode: inference`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def count_devices(resources: Any) -> int | None:
 
 
 def complete_batch(train: Any, data_parallel: int) -> Any:
-    """Work out the missing one of micro batch, accumulation and global batch.
+    """Return the settings `train` with the missing batch size of the three filled in.
 
     global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, the number of
     groups of devices that take batches of their own. Micro batch and accumulation default to 1.
-    Raises LocatedError when the numbers do not fit.
+    Raises LocatedError if the numbers contradict one another.
     """
     given = _given(train)
     if given is None:
@@ -76,9 +76,9 @@ def _divided(total: int, parts: int, what: str) -> int:
 
 
 def fewer_groups(work: Mapping[str, Any]) -> int | None:
-    """Return the largest number of groups of devices that divides the batch; None for no limit.
+    """Return the largest number of groups of devices that divides the batch, or None for no limit.
 
-    None too if the work states the number, and if no number of groups fits.
+    None also means that the work states the number, or that no number fits.
     """
     resources, given = work.get("resources") or {}, _given(work.get("train"))
     devices = count_devices(resources)
@@ -93,7 +93,7 @@ def fewer_groups(work: Mapping[str, Any]) -> int | None:
 
 
 def _given(train: Any) -> dict[str, int] | None:
-    """Return the batch sizes that are given; None if one is not a positive number."""
+    """Return the batch sizes that `train` states, or None if any is not a positive number."""
     if not isinstance(train, dict):
         return None
     given = {key: train[key] for key in KEYS if train.get(key) is not None}
@@ -120,14 +120,14 @@ def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(work: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a setting of `inference`."""
+    """Return the value of a setting of `inference`, or its default."""
     asked = work.get("inference") or {}
     usual = Inference.model_fields[name].default
     return asked.get(name, usual) if isinstance(asked, Mapping) else getattr(asked, name)
 
 
 def _with(section_as_written: Any, section: str, key: str, asked: tuple[str, Any]) -> Any:
-    """Return a section with a key set to the value that `inference` demands."""
+    """Return a section with a key set to the value that `inference` requires."""
     name, value = asked
     written = section_as_written or {}
     if isinstance(written, str):

@@ -1,4 +1,4 @@
-"""A scenario before validation: plain data with the location of each value, and its changes."""
+"""Scenario before validation: plain data with the location of each value, and its changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Setting: TypeAlias = tuple[str, Any, str]
 """A dotted key, its value, and the location that sets it."""
 
 SET = "set"
-"""Key of a stack that holds the settings it changes."""
+"""Key of a stack for the settings that the stack changes."""
 
 SHORT = {
     "resources.device": "--device",
@@ -33,7 +33,7 @@ SHORT = {
 
 @dataclass
 class Layer:
-    """Plain data of one file or several merged ones, with the location of every value."""
+    """Plain data of one file or of several merged files, with the location of every value."""
 
     data: dict[str, Any]
     places: dict[Location, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Layer:
     """Messages about keys of extended files that were replaced by a sweep or a setting."""
 
     def axes(self) -> dict[str, Location]:
-        """Return the location of each swept key."""
+        """Return each swept key with its path in the data."""
         mappings = {kind: self.data.get(kind) for kind in AXES}
         return {
             key: (kind, key)
@@ -52,7 +52,7 @@ class Layer:
         }
 
     def where(self, location: Location) -> str:
-        """Return file, line and column of a value, without the file's folder."""
+        """Return the file name, line and column of a value."""
         known = (self.places.get(location[:length]) for length in range(len(location), 0, -1))
         return Path(next(filter(None, known), "the scenario")).name
 
@@ -68,7 +68,7 @@ class Layer:
             del self.places[known]
 
     def give_way(self, swept: Mapping[str, str], is_set: Mapping[str, str]) -> None:
-        """Remove values that an upper layer sweeps or sets, given with their locations."""
+        """Remove values that an upper layer sweeps or sets, given as keys with locations."""
         for key, place in swept.items():
             location = tuple(key.split("."))
             if look_up(self.data, key)[1] is not None:
@@ -120,7 +120,7 @@ class Draft:
         return look_up(self.data, key)[1]
 
     def stack(self, name: str) -> StackEntry:
-        """Return a validated stack, an empty one for a name without a stack."""
+        """Return a validated stack, or an empty stack for an unknown name."""
         return validate(
             StackEntry,
             (self.data.get("stacks") or {}).get(name, {}),
@@ -129,7 +129,7 @@ class Draft:
         )
 
     def set(self, key: str, value: Any, place: str) -> None:
-        """Change a dotted key.
+        """Set the value of a dotted key, with the location that sets it.
 
         `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; the rest after `sweep`, `zip` or
         `stacks.NAME.set` is one dotted key.
@@ -150,17 +150,17 @@ class Draft:
             self._normalise_stacks()
 
     def with_values(self, settings: Iterable[Setting]) -> Draft:
-        """Return a copy with other values of dotted keys, as `set` takes them."""
+        """Return a copy with other values of dotted keys, each set as by `set`."""
         changed = copy.deepcopy(self)
         for key, value, place in settings:
             changed.set(key, value, place)
         return changed
 
     def override(self, changes: Sequence[tuple[str, Any]]) -> None:
-        """Apply the command line's dotted keys over the file. Raises ScenarioError.
+        """Set the command line's dotted keys over the file's values. Raises ScenarioError.
 
-        `null` removes a key. A sweep replaces the file's setting of its key, and a setting the
-        file's sweep.
+        `null` removes a key. A sweep replaces the file's setting of its key, and a setting replaces
+        the file's sweep of its key.
         """
         keys = [key for key, _ in changes]
         axes = {axis: f"--set {key}" for key, value in changes for axis in _swept(key, value)}
@@ -175,7 +175,7 @@ class Draft:
                 self.set(key, value, SHORT.get(key, f"--set {key}"))
 
     def _take_back(self, key: str) -> bool:
-        """Remove a dotted key; return whether it existed."""
+        """Remove a dotted key, and return whether it existed."""
         check_depth(key)
         parts = _parts(key)
         data: Any = self.data
@@ -207,7 +207,7 @@ class Draft:
             self.places[(*stack, "use", *location[2:])] = self.places[location]
 
     def _named_stack(self, name: str, preset: str) -> dict[str, Any]:
-        """Read a named stack from the file's folder, else from the presets."""
+        """Return a named stack, read from the file's folder, else from the presets."""
         known = find_presets("stacks")
         if self.folder is not None:
             beside = [*self.folder.glob("*.yaml"), *(self.folder / "stacks").glob("*.yaml")]
@@ -219,7 +219,7 @@ class Draft:
         return read_stack(known[preset]).model_dump(mode="json")
 
     def _part_of(self, stack: str, part: str) -> dict[str, Any]:
-        """Return the settings of one stack (`set`), or the options of one plugin, as a mapping."""
+        """Return the settings (`set`) of a stack, or the options of a plugin, as a mapping."""
         stacks = self.data.get("stacks", {})
         if stack not in stacks:
             hint = did_you_mean(stack, stacks)
@@ -254,7 +254,7 @@ def _is_of_stack(parts: Sequence[str]) -> bool:
 
 
 def _swept(key: str, value: Any) -> list[str]:
-    """Return the keys that an override sweeps."""
+    """Return the keys that an override of `sweep` or `zip`, or of a key in them, sweeps."""
     first, _, rest = key.partition(".")
     if first not in AXES or value is None:
         return []
@@ -262,7 +262,7 @@ def _swept(key: str, value: Any) -> list[str]:
 
 
 def read_stack(path: Path) -> StackEntry:
-    """Read the file of a named stack. Raises ScenarioError."""
+    """Return the stack in the file of a named stack. Raises ScenarioError for an invalid file."""
     document = load_file(path)
     return validate(StackEntry, document.data, document.where, ScenarioError)
 
@@ -280,7 +280,7 @@ def is_value(key: str) -> bool:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by dotted key; lists are not descended into."""
+    """Yield the values of nested mappings by dotted key; a list is one value."""
     for key, item in values.items():
         if isinstance(item, Mapping):
             yield from dotted(item, f"{prefix}{key}.")
@@ -289,7 +289,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def look_up(data: Any, key: str) -> tuple[bool, Any]:
-    """Return whether nested mappings hold a dotted key, and the value."""
+    """Return whether nested mappings have a dotted key, and its value or None."""
     for part in key.split("."):
         if not (isinstance(data, dict) and part in data):
             return False, None
@@ -298,7 +298,7 @@ def look_up(data: Any, key: str) -> tuple[bool, Any]:
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a key in nested mappings; a slot given as a bare name becomes a mapping."""
+    """Set a key in nested mappings; a slot given as a plugin's name becomes a mapping."""
     key = ".".join(parts)
     *parents, last = parts
     if not last or not all(parents):

@@ -1,4 +1,4 @@
-"""Environment variables: those that a scenario may set, and those that are recorded."""
+"""Environment variables that a scenario may set, and variables that are recorded."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ RECORDED = (
     "TORCHINDUCTOR_*",
     "TRITON_*",
 )
-"""Patterns of variables that can change how fast something runs, wherever they were set."""
+"""Patterns of variables that can change how fast a program runs, wherever they were set."""
 
 NOT_RECORDED = (
     "*DIR",
@@ -122,13 +122,13 @@ def check_environment(
 
 
 def _count(text: str) -> int:
-    """Return the largest number of threads in `OMP_NUM_THREADS`' list of levels; 0 without one."""
+    """Return the largest number of threads in the list of `OMP_NUM_THREADS`; 0 without one."""
     levels = (level.strip() for level in text.split(","))
     return max((int(level[:20]) for level in levels if level.isdecimal()), default=0)
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a process that can change a result."""
+    """Return the environment variables of a process that can change a result, sorted by name."""
     return {name: environment[name] for name in sorted(environment) if _is_recorded(name)}
 
 

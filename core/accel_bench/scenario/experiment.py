@@ -1,4 +1,4 @@
-"""An experiment: one fully resolved point of a scenario, with its identity."""
+"""Experiment: one fully resolved point of a scenario, with its identity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITHOUT_EVALUATION: tuple[tuple[str, str, JsonValue], ...] = (
     ("evaluate", "steps", 0),
     ("evaluate", "every", None),
 )
-"""Section, key and default of later settings, left out of an identity for older ids' sake."""
+"""Section, key and default of later settings, left out of an identity so that older ids stay."""
 
 
 class Experiment(Frozen):
@@ -60,12 +60,12 @@ class Experiment(Frozen):
 
     @property
     def point(self) -> str:
-        """Canonical text of the sweep point, equal for stacks that are compared."""
+        """Canonical JSON of the sweep values, equal for stacks that are compared."""
         return canonical_json(self.sweep)
 
     @property
     def series(self) -> str:
-        """Key of work, stack, sweep point and kind of machine, without versions."""
+        """Digest that identifies work, stack, sweep point and kind of machine, without versions."""
         identity = {key: part for key, part in self.identity.items() if key != "environment"}
         environment = self.identity.get("environment")
         facts = environment if isinstance(environment, dict) else {}
@@ -75,7 +75,7 @@ class Experiment(Frozen):
 
 
 def _task_of(task: dict[str, Any]) -> JsonValue:
-    """Return the identity of a task: its name, with its options if it has any."""
+    """Return the part of an identity about a task: its name, with its options if it has any."""
     written = {key: value for key, value in task.items() if key != "counts"}
     return written if len(written) > 1 else written["use"]
 
@@ -83,7 +83,7 @@ def _task_of(task: dict[str, Any]) -> JsonValue:
 def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -> dict[str, Any]:
     """Return the identity of an experiment: all values that can change a result.
 
-    Names, rounds, timeouts and folders are left out: they do not change what a process does.
+    Names, rounds, timeouts and folders are left out: they do not change the work of a process.
     `environment` holds versions, devices and fingerprints, by `planning.plan`.
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})

@@ -1,5 +1,8 @@
-"""Look-up of scenarios by path, shipped name, mapping or model, and their merge over the files that
-they extend: the upper file wins, its `null` removes a key, its sweep replaces a setting."""
+"""Search for scenarios by path, shipped name, mapping or model, and their merge over the files that
+they extend: the upper file wins, its `null` removes a key, its sweep replaces a setting.
+
+A draft is a scenario before validation. A layer is the data of one file or of several merged files.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ GIVEN = "the scenario"
 
 
 def find_drafts(sources: Sequence[ScenarioSource]) -> list[Draft]:
-    """Read the scenarios of all sources, without the slow ones of folders. Raises ScenarioError."""
+    """Return drafts of all sources, without slow scenarios of folders. Raises ScenarioError."""
     return [draft for source in sources for draft in _drafts_of(source)]
 
 
@@ -47,9 +50,9 @@ def _drafts_of(source: ScenarioSource) -> list[Draft]:
 
 
 def to_plain(values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return values as a file has them: models as mappings, tuples as lists, paths as texts.
+    """Return values in the form of a file: models as mappings, tuples as lists, paths as texts.
 
-    `what` names the values in messages. Raises ScenarioError.
+    `what` names the values in messages. Raises ScenarioError for a value that no file can hold.
     """
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -83,7 +86,7 @@ def _named(name: str) -> list[Draft]:
 
 
 def _suite(folder: Path) -> list[Draft]:
-    """Return the scenarios of a folder, without slow ones and named stacks."""
+    """Return drafts of the scenarios in a folder, without slow scenarios and named stacks."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     drafts = [
         draft
@@ -97,9 +100,9 @@ def _suite(folder: Path) -> list[Draft]:
 
 
 def read_drafts(path: Path) -> list[Draft]:
-    """Read the scenarios of a file: itself, or each of its `scenarios` over its `defaults`.
+    """Return drafts of the scenarios in a file: one, or each of `scenarios` over `defaults`.
 
-    Raises ScenarioError.
+    Raises ScenarioError for an invalid file.
     """
     document = load_file(path)
     if SEVERAL not in document.data:
@@ -128,19 +131,19 @@ def read_drafts(path: Path) -> list[Draft]:
 
 
 def _part(document: ParsedFile, location: Location, data: dict[str, Any]) -> ParsedFile:
-    """Return a mapping within a file, with its location, as a file of its own."""
+    """Return a mapping within a file, with the locations of its values, as a file of its own."""
     depth = len(location)
     marks = {at[depth:]: mark for at, mark in document.marks.items() if at[:depth] == location}
     return ParsedFile(document.source, copy.deepcopy(data), marks)
 
 
 def read_draft(path: Path) -> Draft:
-    """Read a scenario file and the files that it extends. Raises ScenarioError."""
+    """Return the draft of a scenario file and the files that it extends. Raises ScenarioError."""
     return _whole_file(load_file(path), path)
 
 
 def _whole_file(document: ParsedFile, path: Path) -> Draft:
-    """Return the draft of a file that is one scenario. Raises ScenarioError for an empty one."""
+    """Return the draft of a file that is one scenario. Raises ScenarioError for an empty file."""
     layer = _merged(document, path.parent, (path.resolve(),))
     if not layer.data:
         raise ScenarioError(
@@ -152,14 +155,14 @@ def _whole_file(document: ParsedFile, path: Path) -> Draft:
 def make_draft(document: ParsedFile, folder: Path) -> Draft:
     """Return the draft of a scenario given as a mapping. Raises ScenarioError.
 
-    Stacks and files that it names are searched in `folder` first.
+    Stacks and files that the scenario names are searched in `folder` first.
     """
     layer = _merged(document, folder, ())
     return Draft(document.source, layer.data, layer.places, folder, layer.notices)
 
 
 def _read_merged(path: Path, chain: tuple[Path, ...]) -> Layer:
-    """Read a file and those that it extends; return the merged layer."""
+    """Return the layer of a file, merged over the files that it extends."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -170,7 +173,7 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> Layer:
 
 
 def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> Layer:
-    """Merge a document over the files that it extends; return the layer."""
+    """Return the layer of a document, merged over the files that it extends."""
     bases = document.data.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -185,7 +188,7 @@ def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> Laye
 
 
 def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:
-    """Return the path of an extended file, beside the file that names it, or of a preset."""
+    """Return the path of an extended file: beside the file that names it, or of a preset."""
     beside = folder / base
     if beside.is_file():
         return beside
@@ -213,7 +216,7 @@ def lay_over(below: Layer, above: Layer) -> Layer:
 
 
 def merge_keys(below: Any, above: Any) -> Any:
-    """Merge mappings by key: null removes a key; other values, also lists, are replaced."""
+    """Return mappings merged by key: null removes a key, another value or a list replaces."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return copy.deepcopy(above)
     result = dict(below)

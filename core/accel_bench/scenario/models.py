@@ -1,4 +1,4 @@
-"""The scenario as written by users and as resolved: pydantic models, all fields documented."""
+"""Models of a scenario as users write it and as resolved, with a docstring for every field."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Work(Described):
     @field_validator("environment", mode="before")
     @classmethod
     def _numbers_are_texts(cls, raw: Any) -> Any:
-        """Accept numbers as values of environment variables, as in `OMP_NUM_THREADS: 1`."""
+        """Turn numeric values of environment variables, as in `OMP_NUM_THREADS: 1`, into texts."""
         if not isinstance(raw, dict):
             return raw
         return {key: str(value) if type(value) is int else value for key, value in raw.items()}
@@ -229,7 +229,7 @@ class Scenario(Work):
 
     @model_validator(mode="after")
     def _is_stored(self) -> Scenario:
-        """Refuse warm-up and windows with more samples than a stored run can hold."""
+        """Raise an error if warm-up and windows have more samples than a stored run can hold."""
         measure, windows = self.measure, 1 + MOST_DISCARDED
         warmup = LONGEST_WARMUP if measure.warmup == "auto" else measure.warmup
         after = self.evaluate.steps
@@ -247,7 +247,7 @@ class Scenario(Work):
 
     @model_validator(mode="after")
     def _has_what_it_evaluates(self) -> Scenario:
-        """Refuse settings of an evaluation if nothing is evaluated."""
+        """Raise an error for settings of an evaluation if nothing is evaluated."""
         evaluate = self.evaluate
         for key in ("batches", "micro_batch_size", "every"):
             if getattr(evaluate, key) is not None and not self.data.held_out:

@@ -1,5 +1,4 @@
-"""The sweep of a scenario file: its axes, points and exclusions, the points' tags, and their sizes
-that are `auto` in the file."""
+"""Sweep of a scenario file: axes, points, exclusions, tags, and sizes that are `auto`."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ AUTO = "auto"
 """Value of a size that the program works out."""
 
 LENGTH, MICRO_BATCH = "data.sequence_length", "train.micro_batch_size"
-"""Dotted keys that may be `auto`."""
+"""Dotted keys of sizes that may be `auto`."""
 
 STAND_INS: Mapping[str, int] = {LENGTH: 512, MICRO_BATCH: 1}
 """Sizes that a plan assumes until the `auto` sizes are worked out."""
@@ -47,7 +46,7 @@ OF_THE_COMPARISON = frozenset(
         "slow",
     }
 )
-"""Keys that do not change an experiment, so that none of them is swept."""
+"""Keys that concern the whole comparison, so that they cannot be swept."""
 
 EXCLUDED = "excluded: "
 """Prefix of the reason for skipping a point that the scenario itself excludes."""
@@ -59,7 +58,7 @@ def is_excluded(reasons: Sequence[str]) -> bool:
 
 
 class Choice(Frozen):
-    """Computed value of an `auto` size, with the reason."""
+    """Size that was computed for a key that is `auto`, with the reason."""
 
     key: str
     """Dotted key of the scenario."""
@@ -71,11 +70,11 @@ class Choice(Frozen):
 
 
 Choices: TypeAlias = Mapping[str, Mapping[str, Choice]]
-"""Worked-out sizes by sweep point, as `Experiment.point` names it, and by dotted key."""
+"""Computed sizes by sweep point, as `Experiment.point` names it, and by dotted key."""
 
 
 class Point(Frozen):
-    """One stack at one point of the sweep, before plugins are activated."""
+    """Stack at a point of the sweep, before plugins are activated."""
 
     scenario: Scenario
     stack: Stack
@@ -98,22 +97,22 @@ class Point(Frozen):
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Return all plugin uses of the stack, the slots and the metrics."""
+        """All plugin uses of the point: of the stack, the slots and the metrics."""
         slots = (getattr(self.scenario, slot) for slot in Scenario.SLOTS)
         return (*self.stack.uses, *slots, *self.scenario.metrics)
 
     @property
     def open_sizes(self) -> tuple[str, ...]:
-        """Return the keys that are `auto` in the file, and not worked out."""
+        """Dotted keys that are `auto` in the file and whose size is not computed yet."""
         return tuple(key for key, size in self.sizes.items() if size is None)
 
     def facts(self) -> dict[str, Any]:
-        """Return the values that an exclusion can name, by dotted key, and `stack`."""
+        """Return the values that an exclusion can name, by dotted key, and the stack's name."""
         return {**dict(_by_key(self.scenario.model_dump(mode="json"))), "stack": self.stack.name}
 
 
 def _by_key(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested mappings and the values in them by dotted key."""
+    """Yield each value in nested mappings by dotted key, also the inner mappings themselves."""
     for name, value in values.items():
         yield f"{prefix}{name}", value
         if isinstance(value, Mapping):
@@ -138,12 +137,12 @@ def count_points(file: ScenarioFile) -> int:
 
 
 def at(sweep: dict[str, Any]) -> str:
-    """Return ` at key=value, ...` for a message; empty without a sweep."""
+    """Return ` at key=value, ...` for a message, or an empty text without a sweep."""
     return " at " + ", ".join(f"{key}={value}" for key, value in sweep.items()) if sweep else ""
 
 
 def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
-    """Return whether every key of an exclusion's rule has the rule's value, or one of them."""
+    """Return whether an exclusion applies: each of its keys has its value, or one of its values."""
     return all(
         facts.get(key) in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()
@@ -151,11 +150,11 @@ def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
 
 
 def make_tag(rule: TagRule, point: Point) -> str:
-    """Return the tag of a point, which does not depend on the order of its keys.
+    """Return the tag of a point, a short name that is safe as a folder name.
 
-    Tags are short names that are safe as folder names. A rule can name every key of the point, its
-    `world_size`, and the scenario's name as `preset`. Empty without a rule or a sweep. Raises
-    ScenarioError for a key that no experiment has.
+    The tag does not depend on the order of the keys. A rule can name every key of the point, its
+    `world_size`, and the scenario's name as `preset`. The tag is empty without a rule or a sweep.
+    Raises ScenarioError for a key that no experiment has.
     """
     if rule.off or not (rule.format or rule.keys or point.sweep):
         return ""
@@ -172,15 +171,15 @@ def make_tag(rule: TagRule, point: Point) -> str:
 
 
 def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
-    """Return the tag of swept keys in alphabetical order: `micro_batch_size_4-seed_1`.
+    """Return the tag made of swept keys in alphabetical order: `micro_batch_size_4-seed_1`.
 
-    A key is shortened to its last word if that is unique.
+    A key is shortened to its last word if that word is unique.
     """
     return slug(_joined(sweep)) if sweep else ""
 
 
 def _joined(sweep: Mapping[str, JsonValue]) -> str:
-    """Return keys and values of a tag in one text."""
+    """Return keys, shortened if unique, and values as one text, in alphabetical order."""
     names = {key: key.rpartition(".")[2] for key in sweep}
     last = Counter(names.values())
     return "-".join(
@@ -190,12 +189,12 @@ def _joined(sweep: Mapping[str, JsonValue]) -> str:
 
 
 def is_chosen(tag: str, sweep: Mapping[str, JsonValue]) -> bool:
-    """Return whether a tag was chosen by the scenario's author, and not made automatically."""
+    """Return whether the scenario's author chose a tag: it differs from the automatic tag."""
     return bool(tag) and tag != automatic_tag(sweep)
 
 
 def _text(value: JsonValue) -> str:
-    """Return a value as part of a name; the keys of mappings in alphabetical order."""
+    """Return a value as part of a name; keys of a mapping are in alphabetical order."""
     if isinstance(value, dict):
         return "-".join(f"{key}_{_text(value[key])}" for key in sorted(value))
     if isinstance(value, list):
@@ -204,7 +203,7 @@ def _text(value: JsonValue) -> str:
 
 
 def _filled(form: str, facts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the parts of a format, with keys replaced by their values."""
+    """Yield the parts of a tag's format, with keys in braces replaced by their values."""
     try:
         parts = list(string.Formatter().parse(form))
     except ValueError as error:
@@ -233,7 +232,7 @@ def sweep_problems(
 ) -> Iterator[tuple[Location, str]]:
     """Yield the problems of axes and exclusions, each with its location in the file.
 
-    `made` are the stacks that a ladder makes.
+    `made` are the names of stacks that a ladder makes.
     """
     if len({len(values) for values in file.zip.values()}) > 1:
         yield ("zip",), "keys that move together need equally many values"
@@ -260,7 +259,7 @@ def sweep_problems(
 
 
 def _problems_of_axis(key: str, written: Draft, made: Collection[str]) -> Iterator[str]:
-    """Yield why a key cannot be swept."""
+    """Yield reasons why a key cannot be swept."""
     first, *rest = key.split(".")
     if first not in ("stacks", *Work.model_fields):
         yield f"unknown key {key!r}{did_you_mean(first, Work.model_fields)}"

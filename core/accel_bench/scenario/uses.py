@@ -1,4 +1,4 @@
-"""Plugin uses, a name with options, and the slots with the keys that core owns."""
+"""Uses of plugins (a name with options), and slots: roles such as `model` that one plugin fills."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class SlotDefaults(Frozen):
 
 @cache
 def slot_defaults() -> SlotDefaults:
-    """Read the shipped default plugins. Raises ScenarioError for an unusable file."""
+    """Return the shipped default plugins. Raises ScenarioError for an unusable file."""
     document = load_file(presets_root() / "defaults.yaml")
     return validate(SlotDefaults, document.data, document.where, ScenarioError)
 
 
 def _default_of(slot: str) -> Any:
-    """Return a field whose default is the slot's default plugin, also in the JSON schema."""
+    """Return a pydantic field whose default, also in its schema, is the slot's default plugin."""
     return Field(
         default_factory=lambda: slot_defaults().slots[slot],
         json_schema_extra=lambda schema: schema.update(default=slot_defaults().slots[slot]),
@@ -125,7 +125,7 @@ class Use(Described):
 
     @classmethod
     def owned_keys(cls) -> frozenset[str]:
-        """Return the keys that belong to the slot, which no plugin may use for its options."""
+        """Return the keys that belong to a slot itself, which no plugin may use for options."""
         return frozenset(cls.model_fields) - {"options"}
 
 

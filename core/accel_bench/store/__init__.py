@@ -1,1 +1,1 @@
-"""The store of results: one SQLite file and a folder for each run; nothing is overwritten."""
+"""Store of results: one SQLite file and a folder for each run; nothing is overwritten."""

@@ -1,4 +1,4 @@
-"""Store of results, which are added and read, and never overwritten or lost."""
+"""Store of results: results are added and read, and never overwritten or lost."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ IDS_AT_ONCE = 500
 
 
 class Store:
-    """Open results folder, as `open_store` returns it; its methods raise StoreError."""
+    """Results folder that is open, as `open_store` returns it; its methods raise StoreError."""
 
     def __init__(self, opened: OpenDatabase) -> None:
         self.folder = opened.folder
@@ -95,13 +95,13 @@ class Store:
 
     @property
     def url(self) -> URL:
-        """Address of the database with its password, for a library that stores tables there too."""
+        """Address of the database with its password, for a library that stores tables in it."""
         if self.on_sqlite:
             return URL.create("sqlite", database=str(self.folder / sqlite.FILE_NAME))
         return self._engine.url
 
     def add_session(self, session: SessionRecord) -> None:
-        """Store a session; its runs can be added from now on."""
+        """Store a session, so that its runs can be added."""
         columns = session_columns(session)
         self._write(
             lambda connection: self._add_session(connection, session.id, columns),
@@ -112,8 +112,8 @@ class Store:
     def add(self, result: Result) -> Result:
         """Store one result in one transaction: when this returns, the row is on the disk.
 
-        Returns the stored result, without secrets. An existing run id and an unknown session are
-        errors.
+        Returns the stored result, without secrets. Raises StoreError for an existing run id and for
+        an unknown session.
         """
         stored = redact_result(result)
         record = run_record(stored)
@@ -123,8 +123,7 @@ class Store:
     def _write(
         self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
-        """Write a row in one transaction; repeat it if the connection to the server was lost before
-        the commit."""
+        """Write a row in one transaction, again if the connection was lost before the commit."""
         same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
@@ -135,7 +134,7 @@ class Store:
                     write(connection)
 
     def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
-        """Store sessions and results in one transaction: all of them, or none.
+        """Store sessions and results in one transaction: all records, or none.
 
         An existing session is unchanged. All results get `tag`.
         """
@@ -171,7 +170,7 @@ class Store:
         insert_run(connection, record)
 
     def present(self, run_ids: Sequence[str]) -> Iterator[str]:
-        """Yield those of the given run ids that are stored."""
+        """Yield the given run ids that the store has."""
         for part in in_parts(run_ids):
             condition = RUNS.c.run_id.in_(part)
             yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))
@@ -183,7 +182,7 @@ class Store:
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
     ) -> list[Result]:
-        """Return intact results by start, round, position, attempt, without corrupt ones.
+        """Return results by start, round, position, attempt, without corrupt results.
 
         `conditions` on columns of `schema.RUNS` filter them.
         """
@@ -197,25 +196,24 @@ class Store:
         return [result for _, result in self.each(*chosen) if result is not None]
 
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        """Return the intact results with the given ids, in the order of `results` within each
-        query."""
+        """Return the intact results of the given ids, in the order of `results` in each query."""
         parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
         return [result for part in parts for result in part]
 
     def each(self, *conditions: ColumnElement[bool]) -> Iterator[tuple[str, Result | None]]:
-        """Yield id and result of each run in the order of `results`; None for an unreadable one."""
+        """Yield id and result of each run in the order of `results`; None if it is unreadable."""
         for columns in self._runs(*conditions):
             yield str(columns["run_id"]), readable(columns)
 
     def by_experiment(self, *conditions: ColumnElement[bool]) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield the rows of each experiment and stack, corrupt ones included, in the order of
+        """Yield the rows of each experiment and stack, corrupt rows included, in the order of
         `results`; one experiment at a time is in memory."""
         names = [column.name for column in EXPERIMENTS]
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
-        """Return a listing of all runs in the order of `results`, with corrupt ones marked."""
+        """Return listed columns of all runs in the order of `results`; corrupt runs are marked."""
         return self.list_rows(*conditions, newest=newest)[0]
 
     def list_rows(
@@ -224,10 +222,10 @@ class Store:
         newest: int | None = None,
         most_corrupt: float = math.inf,
     ) -> tuple[list[ListedRun], int]:
-        """Return a listing of all runs, with at most `most_corrupt` corrupt ones, marked, and the
-        number of those left out.
+        """Return the listed columns of all runs, and the number of corrupt runs left out.
 
-        `conditions` on columns of `schema.RUNS` filter them; `newest` limits their number.
+        At most `most_corrupt` corrupt runs are listed, and marked. `conditions` on columns of
+        `schema.RUNS` filter the runs; `newest` limits their number.
         """
         if newest is None:
             found: Iterable[Mapping[str, Any]] = self._runs(*conditions)
@@ -246,14 +244,14 @@ class Store:
         return rows, left_out
 
     def count(self) -> int:
-        """Return the number of runs."""
+        """Return the number of stored runs."""
         (found,) = self.fetch(select(func.count().label("runs")).select_from(RUNS))
         return int(found["runs"])
 
     def named_by(self, word: str) -> list[ColumnElement[bool]]:
-        """Return alternative conditions on runs that a word may name, to be tried in this order.
+        """Return conditions on runs that a word may name, to be tried in this order.
 
-        The word is an id, the beginning of one, or a run's number, as in `#12` or `12`. Raises
+        The word is an id, the beginning of an id, or a run's number, as in `#12` or `12`. Raises
         StoreError for `#12` if runs have no numbers.
         """
         begins = [or_(*(begins_with(name, word) for name in IDS))] if word else []
@@ -265,14 +263,14 @@ class Store:
         return [or_(*(name == word for name in IDS)), *begins, *number]
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of each run by its id, in the order of storing; empty on a server."""
+        """Return the number of each run by run id, in the order of storing; empty for a server."""
         if not self.on_sqlite:
             return {}
         query = select(RUNS.c.run_id, RUN_NUMBER.label("number"))
         return {row["run_id"]: row["number"] for row in self.fetch(query)}
 
     def find(self, prefix: str) -> list[Result]:
-        """Return the results of the run, experiment or session with an id, or its beginning."""
+        """Return the results of the run, experiment or session whose id begins with `prefix`."""
         found = next(filter(None, (list(self._runs(one)) for one in self.named_by(prefix))), [])
         if not found:
             raise self.unknown(prefix)
@@ -282,7 +280,7 @@ class Store:
         return sound
 
     def run_ids(self, prefix: str) -> list[str]:
-        """Return the ids of the runs that `find` would return, with those of unreadable ones."""
+        """Return the ids of the runs that `find` would return, and also ids of unreadable runs."""
         for condition in self.named_by(prefix):
             query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
             if found := [row["run_id"] for row in self.fetch(query)]:
@@ -290,7 +288,7 @@ class Store:
         raise self.unknown(prefix)
 
     def sessions(self, ids: Collection[str] | None = None) -> list[SessionRecord]:
-        """Return intact sessions in order of their start: all, or those of the given ids."""
+        """Return intact sessions in order of their start: all, or the sessions of the given ids."""
         columns = within_limits(SESSIONS, self.on_sqlite, "document")
         query = select(*columns).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
         query = query if ids is None else query.where(SESSIONS.c.id.in_(list(ids)))
@@ -299,7 +297,7 @@ class Store:
 
     @contextmanager
     def changing(self) -> Iterator[Connection]:
-        """Open a transaction that writes, for the block."""
+        """Open a transaction that writes, for the `with` block."""
         with self._faults(), self._connect(self._writing) as connection, connection.begin():
             yield connection
 
@@ -331,14 +329,14 @@ class Store:
     def fetch(
         self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows of a query on tables of `schema`, in fetches of `at_once`."""
+        """Yield the rows of a query on tables of `schema`, fetched in groups of `at_once` rows."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
             rows: Iterable[Any] = reading.execute(query).mappings()
             yield from rows
 
     def unknown(self, prefix: str) -> StoreError:
-        """Return the error for an unknown id, with the nearest ids or the newest ones."""
+        """Return the error for an unknown id, which states the nearest ids or the newest ids."""
         short = (func.substr(name, 1, SHOWN_LETTERS).label(name.name) for name in IDS)
         query = select(*short).order_by(RUNS.c.started_at.desc()).limit(1000)
         rows = [tuple(map(str, row.values())) for row in self.fetch(query)]
@@ -353,7 +351,7 @@ class Store:
 
 
 def in_parts(ids: Sequence[str], most: int = IDS_AT_ONCE) -> Iterator[Sequence[str]]:
-    """Yield the ids in parts of the size of one query."""
+    """Yield the ids in groups, each small enough for one query."""
     return (ids[start : start + most] for start in range(0, len(ids), most))
 
 
@@ -366,7 +364,7 @@ def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
 def open_store(
     place: Path | str, *, write: bool, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Iterator[Store]:
-    """Open a results folder for the block; with `write` it is created if missing.
+    """Open a results folder for the `with` block; with `write` it is created if missing.
 
     `place` may be the address of a PostgreSQL database too: `postgresql+psycopg://user@host/name`;
     files of its runs are in the folder `accel_bench_results`, or in `?folder=DIR`, and `options`

@@ -1,6 +1,6 @@
-"""Derived columns: settings, the effective configuration and figures of a run.
+"""Derived columns of a run: settings, the effective configuration and figures.
 
-They are computed from the result when it is stored: the result with its samples is the truth.
+They are computed from a result when it is stored. The result with its samples is authoritative.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ MAXIMUM_LETTERS = 10_000
 
 
 def derived_columns(result: Result) -> dict[str, Any]:
-    """Return the values of all derived columns of a result; null for unknown ones.
+    """Return the values of all derived columns of a result; null for an unknown value.
 
     An imported result has the status `imported` here, so that no condition on a status and no
-    figure of a group mixes it with measured ones; its figures are `metrics` alone.
+    figure of a group mixes it with measured results; its figures are `metrics` alone.
     """
     broken = [] if result.imported else audit(result)
     sources = _stated(result) if result.imported else _measured(result, broken)
@@ -60,7 +60,7 @@ def derived_columns(result: Result) -> dict[str, Any]:
 
 
 def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
-    """Return the objects from which a run's columns are read, by the first part of their paths."""
+    """Return the objects from which a measured run's columns are read, by first part of a path."""
     audited = marked_degraded(result, broken)
     return {
         "result": result,
@@ -73,7 +73,7 @@ def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
 
 
 def _stated(result: Result) -> dict[str, Any]:
-    """Return the objects from which an imported run's columns are read, by parts of paths."""
+    """Return the objects from which an imported run's columns are read, by first part of a path."""
     scenario: dict[str, Any] = {}
     settings = result.experiment.scenario.model_dump(mode="json")
     for key in result.provenance.stated:
@@ -95,7 +95,7 @@ def _is_stated(key: str, result: Result) -> bool:
 
 def _options_of(result: Result) -> dict[str, Any]:
     """Return settings without a column of their own by key, mostly plugin options, and the origin
-    of imported runs."""
+    of runs measured elsewhere."""
     generates = result.experiment.scenario.generates
     sections = {*SECTIONS} - (set() if generates else {"inference"})
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
@@ -130,8 +130,8 @@ def _figures(result: Result) -> dict[str, Any]:
 
 
 def _throughput(result: Result) -> str | None:
-    """Return the JSON of a run's throughput, which is read far faster than its samples; null if it
-    is too long or overflows."""
+    """Return a run's throughput as JSON, which is read far faster than its samples; None if
+    unknown, too long, or out of JSON's range."""
     if (speed := run_throughput(result)) is None:
         return None
     try:
@@ -142,14 +142,14 @@ def _throughput(result: Result) -> str | None:
 
 
 def _mapping(values: Mapping[str, Any]) -> str:
-    """Return a JSON object without values that exceed a database's limits."""
+    """Return a mapping as JSON text, without values that exceed a database's limits."""
     texts = {_text(k): _text(v) if isinstance(v, str) else v for k, v in values.items()}
     stored = canonical_json({key: item for key, item in texts.items() if _storable(item)})
     return stored if len(stored) <= MAXIMUM_COLUMN_BYTES else "{}"
 
 
 def _read(sources: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of attributes and keys; `[0]` is a count's first key."""
+    """Return the value at a dotted path of attributes and keys; `[0]` is a mapping's first key."""
     source, _, rest = path.partition(".")
     value = sources[source]
     for name in rest.split("."):
@@ -161,7 +161,7 @@ def _read(sources: Mapping[str, Any], path: str) -> Any:
 
 
 def _fitting(column: DerivedColumn, value: Any) -> Any:
-    """Return a value in its column's type, for every database; null for one that does not fit."""
+    """Return a value converted to its column's type, or None for a value that does not fit."""
     if value is None:
         return None
     if column.kind is str:
@@ -180,7 +180,7 @@ def _storable(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a truncated text without characters that PostgreSQL refuses: NUL and surrogates."""
+    """Return a text truncated to MAXIMUM_LETTERS, without NUL and surrogates for PostgreSQL."""
     text = str(value)[:MAXIMUM_LETTERS].replace("\0", "\ufffd")
     return text.encode("utf8", "replace").decode()
 
@@ -191,7 +191,7 @@ def _device(first: RankResult | None) -> dict[str, Any]:
 
 
 def _peak_memory(result: Result) -> float | None:
-    """Return the largest peak of memory in the window over all ranks, as tables show it."""
+    """Return the peak memory of the window in bytes: the largest of all ranks, as in tables."""
     measured = (one for rank in result.ranks for one in rank.metrics)
     peaks = (one.value for one in measured if one.figure == "peak_memory")
     return max((peak for peak in peaks if peak is not None), default=None)

@@ -50,7 +50,7 @@ class Token(NamedTuple):
 
 
 def parse_condition(text: str, field: Callable[[str], Field]) -> ColumnElement[bool]:
-    """Return the condition that a text states; `field` returns a field by its name.
+    """Return the SQL condition that a text states; `field` returns a field by its name.
 
     Raises StoreError with the position of a syntax error.
     """
@@ -185,5 +185,5 @@ class _Parser:
 
 
 def negated(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the negation of a condition, which also holds for a run without a value."""
+    """Return the negation of a condition; it also holds for a run without a value."""
     return not_(func.coalesce(condition, false()))

@@ -1,4 +1,4 @@
-"""Stored runs as flat rows: the table of `results list`, with all columns and labels."""
+"""Stored runs as flat rows, as for the table of `results list`, with all columns and labels."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def list_runs(
 ) -> tuple[list[Cells], int]:
     """Return a row of LIST_COLUMNS for each run, and the number of corrupt runs left out.
 
-    `conditions` and `newest` limit the runs, `most_corrupt` the corrupt ones. `cut_off` are folders
-    of interrupted attempts, listed last as `unfinished`. Columns for tags, notes and the runs'
-    numbers are added to all rows if any run has them. Raises StoreError.
+    `conditions` and `newest` limit the runs, `most_corrupt` limits the corrupt runs. `cut_off` are
+    folders of interrupted attempts, listed last as `unfinished`. Columns for tags, notes and the
+    runs' numbers are added to all rows if any run has them. Raises StoreError.
     """
     numbers = store.numbers()
     rows, left_out = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)
@@ -61,7 +61,7 @@ def list_runs(
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
-    """Return the rows with columns `tags` and `notes`, each only if any row has a value."""
+    """Return the rows with columns `tags` and `notes`, each added only if any row has a value."""
     for name, kind in LABEL_KINDS.items() if labels else ():
         given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
         if any(given.values()):
@@ -70,7 +70,7 @@ def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> 
 
 
 def _cells(row: ListedRun, numbers: Mapping[str, int]) -> Cells:
-    """Return the cells of a run, with its number first if runs have one."""
+    """Return the table row of a run, with its number first if runs have numbers."""
     cells: Cells = {"number": numbers.get(row.run_id)} if numbers else {}
     cells.update(zip(LIST_COLUMNS, IN_COLUMNS(row), strict=True))
     cells["status"] = (None if row.imported else row.audited_status) or row.status
@@ -81,7 +81,7 @@ def _cells(row: ListedRun, numbers: Mapping[str, int]) -> Cells:
 
 
 def _unfinished_run(folder: Path) -> Cells:
-    """Return the cells of an attempt without a result: from its job, or its folder's name alone."""
+    """Return the table row of an attempt without a result, from its job or its folder's name."""
     cells: Cells = {**dict.fromkeys(LIST_COLUMNS), "run_id": folder.name, "status": "unfinished"}
     try:
         text = read_text(folder / "job.json", MAXIMUM_JOB_BYTES, StoreError, "")
@@ -103,7 +103,7 @@ def _unfinished_run(folder: Path) -> Cells:
 def run_columns(
     store: Store, conditions: Sequence[ColumnElement[bool]] = (), newest: int | None = None
 ) -> list[Cells]:
-    """Return a row for each run, oldest first; a corrupt one has only its id and status.
+    """Return a row of all columns for each run, oldest first; a corrupt run has only id and status.
 
     Documents and samples are not read. `conditions` and `newest` limit the runs.
     """
@@ -133,7 +133,7 @@ def _column(name: str) -> str:
 
 
 def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Add tags or notes to all runs of an id, beside existing ones.
+    """Add tags or notes to the runs of an id, besides existing labels.
 
     `kind` is `tag` or `note`. Returns the ids of the runs. Raises StoreError.
     """
@@ -147,7 +147,7 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
 
 
 def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Remove tags or notes from all runs of an id; return their ids. Raises StoreError."""
+    """Remove tags or notes from the runs of an id; return the runs' ids. Raises StoreError."""
     run_ids = store.run_ids(identifier)
     mine = (LABELS.c.run_id.in_(run_ids), LABELS.c.kind == kind, LABELS.c.text.in_(list(texts)))
     with store.changing() as connection:
@@ -158,7 +158,7 @@ def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]
 def labels_of(
     store: Store, run_ids: Sequence[str] | None = None
 ) -> dict[str, dict[str, list[str]]]:
-    """Return `{run id: {"tag": [...], "note": [...]}}` of all labelled runs among `run_ids`."""
+    """Return `{run id: {"tag": [...], "note": [...]}}` of all labeled runs among `run_ids`."""
     query = select(LABELS.c.run_id, LABELS.c.kind, LABELS.c.text)
     if run_ids is not None:
         query = query.where(LABELS.c.run_id.in_(list(run_ids)))
@@ -169,7 +169,7 @@ def labels_of(
 
 
 def _checked(kind: str, text: str) -> str:
-    """Return a label without secrets. Raises StoreError for an empty or a too long one."""
+    """Return a tag or note without secrets. Raises StoreError if it is empty or too long."""
     limit = TAG_LETTERS if kind == "tag" else NOTE_LETTERS
     kept = Redactor.of_this_process().redact(text.replace("\0", "").strip())
     if not kept or len(kept) > limit:

@@ -31,7 +31,7 @@ ALIASES = {"status": "audited_status", "model": "model.id"}
 """Short names of columns."""
 
 OPTION_ALIASES = {"task": "task.use"}
-"""Short names of options."""
+"""Short names of options, each with the full name."""
 
 _STEPS_PER_SECOND = (
     RUNS.c.tokens_per_second
@@ -56,7 +56,7 @@ _OPTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
 
 class Field:
-    """A stored value of runs that conditions can use, such as a column."""
+    """Stored value of runs, such as a column, that conditions and groups can use."""
 
     def __init__(self, name: str, kind: type, value: ColumnElement[Any]) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class Field:
         return compared
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that the field has one of the values. Raises StoreError."""
+        """Return the condition that the field has one of the given values. Raises StoreError."""
         return self.value.in_([_converted(self.name, self.kind, text) for text in texts])
 
     def is_known(self) -> ColumnElement[bool]:
@@ -82,7 +82,7 @@ class Field:
         return self.value.is_not(None)
 
     def shown(self, value: Any) -> Any:
-        """Return a group's value in the form that people read, such as true for 1."""
+        """Return a group's value of the field in the form that people read, such as true for 1."""
         return value
 
 
@@ -115,7 +115,7 @@ class JsonField(Field):
         return and_(self._is_number, COMPARE[sign](self._number, number))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that the field has one of the values, numbers as numbers."""
+        """Return the condition that the field has one of the values, comparing numbers as such."""
         truths = [spelt for text in texts for spelt in TRUTHS.get(text, ())]
         numbers = [number for text in texts if (number := _number(text)) is not None]
         others = [text for text in texts if text not in TRUTHS and _number(text) is None]
@@ -127,14 +127,14 @@ class JsonField(Field):
         return or_(*(and_(fits, own.in_(values)) for fits, own, values in compared if values))
 
     def shown(self, value: Any) -> Any:
-        """Return a group's number as an int or a float, also for a database that returns text."""
+        """Return a group's number as int or float, even if the database returns text."""
         number = _number(value) if isinstance(value, str) else value
         whole = isinstance(number, float) and number.is_integer()
         return value if number is None else int(number) if whole else number
 
 
 class LabelField(Field):
-    """Field of tags or notes; a comparison holds for a run with any label that matches."""
+    """Field of tags or notes; a comparison holds for a run if any of its labels matches."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, str, LABELS.c.text)
@@ -145,7 +145,7 @@ class LabelField(Field):
         return exists().where(self._own, super().compare(sign, text))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that any of a run's labels is one of the values."""
+        """Return the condition that any of a run's labels is one of the given texts."""
         return exists().where(self._own, super().among(texts))
 
     def is_known(self) -> ColumnElement[bool]:
@@ -154,7 +154,7 @@ class LabelField(Field):
 
 
 def known_names() -> dict[str, type]:
-    """Return all column names for users, with their types."""
+    """Return the names of all columns for users, with their types."""
     names = {**IDENTITY, "status": str, **{one.name: one.kind for one in DERIVED}}
     names |= dict.fromkeys(COMPUTED, float)
     del names["audited_status"]
@@ -162,7 +162,7 @@ def known_names() -> dict[str, type]:
 
 
 def column_field(name: str) -> Field | None:
-    """Return the field of a column's or label's name; None for any other name, such as an option's.
+    """Return the field of a column's or label's name; None for other names, such as an option's.
 
     The last part of a setting's name suffices if it is unique, and `optimizer` means
     `optimizer.use`. Raises StoreError for an ambiguous last part.
@@ -200,14 +200,14 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
 
 def _undamaged(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
-    """Return a JSON column without damaged texts, one of which would stop the whole query."""
+    """Return a JSON column without damaged texts, since any of them would stop the query."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
 def _converted(name: str, kind: type, text: str) -> Any:
-    """Return a written value in the column's type. Raises StoreError."""
+    """Return a value that a user wrote in the column's type. Raises StoreError for a wrong type."""
     if kind is str:
         return text
     if kind is bool:

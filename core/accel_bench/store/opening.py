@@ -1,4 +1,4 @@
-"""Opening of a database of results, with checks of its path, file and version."""
+"""Opening of a results database, with checks of its path, file and version."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LOCK = 0xACCE1
 """Number of PostgreSQL's advisory lock under which tables are created."""
 
 Faults = Callable[[], AbstractContextManager[None]]
-"""Function that returns a context, which turns a database's errors into StoreError."""
+"""Function that returns a context manager, which turns a database's errors into StoreError."""
 
 
 class OpenDatabase(NamedTuple):
-    """An open database with the folder of its runs."""
+    """Open database, with the folder of its runs."""
 
     folder: Path
     engine: Engine
@@ -41,7 +41,7 @@ class OpenDatabase(NamedTuple):
 def opened_database(
     place: Path | str, write: bool, timeout_seconds: float
 ) -> Iterator[OpenDatabase]:
-    """Open a results folder's or a server's database for the block. Raises StoreError."""
+    """Open the database of a results folder or server for the `with` block. Raises StoreError."""
     on_server = isinstance(place, str) and postgresql.is_address(place)
     opened = _on_server(str(place), write, timeout_seconds) if on_server else None
     with opened or _in_folder(Path(place), write, timeout_seconds) as found:
@@ -50,7 +50,7 @@ def opened_database(
 
 @contextmanager
 def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[OpenDatabase]:
-    """Open a PostgreSQL database for the block."""
+    """Open a PostgreSQL database for the `with` block."""
     address = postgresql.parse_address(place)
     root = _results_folder(address.folder, write)
     engine = postgresql.connect(address, write=write, timeout_seconds=timeout_seconds)
@@ -72,7 +72,7 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
 
 @contextmanager
 def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[OpenDatabase]:
-    """Open the database of a results folder for the block."""
+    """Open the database of a results folder for the `with` block."""
     root = _results_folder(folder, write)
     path = root / sqlite.FILE_NAME
     faults = partial(sqlite.named_faults, path)
@@ -99,7 +99,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
 
 @contextmanager
 def _bound(faults: Faults) -> Iterator[None]:
-    """Turn a database's errors, and the error for text that is not UTF-8, into StoreError."""
+    """Turn a database's errors, and an error for text that is not UTF-8, into StoreError."""
     try:
         with faults():
             yield
@@ -111,7 +111,7 @@ def _bound(faults: Faults) -> Iterator[None]:
 
 
 def _results_folder(folder: Path, write: bool) -> Path:
-    """Return the resolved results folder, so that everything later stays inside; with `write`
+    """Return the results folder with links resolved, so that all files stay inside; with `write`
     create it. Raises StoreError with the reason."""
     another = "choose another folder with --results"
     try:
@@ -139,8 +139,7 @@ def _results_folder(folder: Path, write: bool) -> Path:
 
 
 def _left_or_set_aside(path: Path, write: bool, error: StoreError) -> StoreError:
-    """Return the error for an unreadable database; with `write` the file is renamed, else
-    unchanged."""
+    """Return the error for an unreadable database file; with `write` rename the file first."""
     if not write:
         do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
         return StoreError(f"{error}. {do}")
@@ -157,13 +156,16 @@ def _no_results(root: Path) -> str:
 
 
 def has_tables(engine: Engine, place: str) -> bool:
-    """Return whether the tables exist. Raises StoreError for other programs' or versions'."""
+    """Return whether the database has tables.
+
+    Raises StoreError for tables of another program or version.
+    """
     with engine.connect() as connection:
         return _has_tables(connection, place)
 
 
 def make_tables(writing: Engine, place: str) -> None:
-    """Create missing tables under the write lock, once among concurrent processes.
+    """Create missing tables under the write lock, so that only one of several processes does it.
 
     Taking the lock also detects a read-only or full disk before anything is measured.
     """

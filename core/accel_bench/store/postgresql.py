@@ -1,4 +1,4 @@
-"""PostgreSQL's part of the store: addresses, connections, and errors of the server."""
+"""Support of PostgreSQL: addresses, connections, and errors of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RETRY_SECONDS = 0.5
 
 
 class ConnectionLostError(StoreUnavailableError):
-    """The server was lost in the middle of a transaction, which it may have committed."""
+    """Loss of the server in the middle of a transaction, which it may have committed."""
 
 
 class Address(NamedTuple):
@@ -45,7 +45,7 @@ def is_address(place: str) -> bool:
 
 
 def parse_address(place: str) -> Address:
-    """Return the parsed `postgresql+psycopg://user@host/database?folder=DIR`. Raises StoreError.
+    """Return the parts of `postgresql+psycopg://user@host/database?folder=DIR`. Raises StoreError.
 
     Errors do not repeat text that may hold a password.
     """
@@ -68,9 +68,9 @@ def parse_address(place: str) -> Address:
 
 
 def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
-    """Return an engine without opening it. Raises StoreError without the driver.
+    """Return an SQLAlchemy engine without opening it. Raises StoreError if the driver is missing.
 
-    `options` of the address are the server's settings, in addition to the store's.
+    `options` of the address are the server's settings, in addition to the store's settings.
     """
     query = {"connect_timeout": str(max(2, int(timeout_seconds))), **address.url.query}
     given = query.get("options", ())
@@ -88,7 +88,7 @@ def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
 
 
 def connect_again(engine: Engine, seconds: float) -> Connection:
-    """Return a connection, retried for a number of seconds if the server was lost."""
+    """Return a connection, trying again for a number of seconds if the server was lost."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -44,7 +44,7 @@ GROUP_FIGURES = (
 
 
 def condition_of(store: Store, text: str) -> ColumnElement[bool]:
-    """Return the condition of `--where`. Raises StoreError."""
+    """Return the SQL condition of a text for `--where`. Raises StoreError for an invalid text."""
     return parse_condition(text, lambda name: field_of(store, name))
 
 
@@ -85,7 +85,7 @@ def group_runs(
 ) -> list[dict[str, Any]]:
     """Return a row for each combination of the fields' values.
 
-    `runs` counts all runs, `completed` those that enter the figures.
+    `runs` is the number of all runs, `completed` the number of runs that enter the figures.
     """
     fields = [field_of(store, name) for name in names]
     if not fields:
@@ -111,8 +111,8 @@ def group_runs(
 
 
 def leave_out_damaged(store: Store, conditions: list[ColumnElement[bool]]) -> list[str]:
-    """Return the ids of the runs whose columns do not match their checksum, and add the condition
-    that excludes them; ids that are not UTF-8 are compared by their bytes."""
+    """Add the condition that excludes runs whose columns do not match their checksum, and return
+    their ids; ids that are not UTF-8 are compared by their bytes."""
     rows = store.fetch(select(*within_limits(RUNS, store.on_sqlite)).where(*conditions))
     ids = [str(row["run_id"]) for row in rows if not intact(row)]
     odd = [run_id for run_id in ids if not _is_utf8(run_id)]
@@ -129,7 +129,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return a group's row with fields' names as keys, and readable values."""
+    """Return a group's row with field names as keys, and values in the form that people read."""
     keys = {
         "status" if one.name == "audited_status" else one.name: one.shown(row.pop(f"key_{number}"))
         for number, one in enumerate(fields)
@@ -138,7 +138,7 @@ def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def _place(key: Any) -> tuple[str, Any]:
-    """Return a group's sort key: numbers, then texts, then missing values."""
+    """Return the key that sorts groups: numbers, then texts, then missing values."""
     kind = "none" if key is None else "text" if isinstance(key, str) else "number"
     return kind, "" if key is None else key
 

@@ -1,4 +1,4 @@
-"""Conversion of results to columns of the store, and back."""
+"""Conversion of results to rows of the store, and back."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _windows_adapter() -> TypeAdapter[list[WindowSamples | None]]:
 
 
 def redact_result(result: Result) -> Result:
-    """Return the result without secrets of this process and of its scenario.
+    """Return the result without the secrets of this process and of its scenario.
 
     Raises StoreError for a secret whose removal would make the stored row unreadable, such as a
     variable whose value is a word of the schema.
@@ -90,7 +90,7 @@ def redact_result(result: Result) -> Result:
 
 
 class RunRecord(NamedTuple):
-    """A result in its stored form."""
+    """Result in its stored form."""
 
     columns: Columns
     """Row of the table `runs`."""
@@ -124,7 +124,7 @@ def run_record(stored: Result) -> RunRecord:
 
 
 def insert_run(connection: Connection, record: RunRecord) -> None:
-    """Insert the stored form of a result."""
+    """Insert the stored form of a result into its tables."""
     connection.execute(insert(RUNS), record.columns)
     run_id = record.columns["run_id"]
     connection.execute(insert(DOCUMENTS), {"run_id": run_id, "content": record.document})
@@ -132,7 +132,7 @@ def insert_run(connection: Connection, record: RunRecord) -> None:
 
 
 def label_columns(run_id: str, kind: str, text: str) -> Columns:
-    """Return the columns of a new tag or note."""
+    """Return the row of a new tag or note, added now."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"run_id": run_id, "kind": kind, "text": text, "added_at": now}
 
@@ -164,14 +164,14 @@ def too_large(run_id: str, limit: int) -> ResultTooLargeError:
 
 
 def _detach_samples(window: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Remove the samples from a window's JSON, and return them."""
+    """Remove the samples from a window's JSON and return them; None for no window."""
     if window is None:
         return None
     return {part: window.pop(part) for part in WindowSamples.model_fields}
 
 
 def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
-    """Return the result of a row. Raises StoreError for a damaged or unreadable one."""
+    """Return the result of a row. Raises StoreError for a damaged or unreadable row."""
     if problem := problem_of(columns):
         raise StoreError(problem)
     try:
@@ -185,7 +185,7 @@ def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
 
 
 def parse_result(payload: str) -> Result:
-    """Return the result of a JSON text. Raises ValueError.
+    """Return the result of a JSON text. Raises ValueError for an invalid text.
 
     The experiment, most of the text, is parsed once for all its runs, which share the object.
     """
@@ -211,14 +211,14 @@ def _shared_experiment(text: str) -> Experiment:
 
 
 def _parse(model: type[ModelT], payload: str) -> ModelT:
-    """Return the model of a JSON text with numbers in range. Raises ValueError."""
+    """Return the model of a JSON text. Raises ValueError, also for numbers out of range."""
     parsed = model.model_validate_json(payload)
     _check_numbers(payload)
     return parsed
 
 
 def _with_samples(result: Result, samples: str) -> Result:
-    """Return the result with the samples of its windows. Raises ValueError."""
+    """Return the result with samples of its windows, from JSON. Raises ValueError."""
     windows = _windows_adapter().validate_json(samples)
     _check_numbers(samples)
     for rank, parts in zip(result.ranks, windows, strict=True):
@@ -228,7 +228,7 @@ def _with_samples(result: Result, samples: str) -> Result:
 
 
 def _decompress(content: bytes) -> str:
-    """Return a text of limited size. Raises ValueError or zlib.error."""
+    """Return the text of compressed bytes. Raises ValueError if too large, or zlib.error."""
     inflating = zlib.decompressobj()
     text = inflating.decompress(content, MAXIMUM_PAYLOAD_BYTES)
     if inflating.unconsumed_tail or not inflating.eof:
@@ -237,7 +237,7 @@ def _decompress(content: bytes) -> str:
 
 
 def readable(columns: Mapping[str, Any], with_samples: bool = True) -> Result | None:
-    """Return the result of a row, or None for a damaged or unreadable one."""
+    """Return the result of a row, or None for a damaged or unreadable row."""
     try:
         return to_result(columns, with_samples)
     except StoreError:
@@ -245,7 +245,7 @@ def readable(columns: Mapping[str, Any], with_samples: bool = True) -> Result | 
 
 
 def unreadable(columns: Mapping[str, Any]) -> str:
-    """Return the reason why a row cannot be read; empty for a readable one."""
+    """Return the reason why a row cannot be read, or an empty text for a readable row."""
     try:
         to_result(columns)
     except StoreError as error:
@@ -256,7 +256,7 @@ def unreadable(columns: Mapping[str, Any]) -> str:
 def _check_numbers(payload: str) -> None:
     """Raise ValueError for numbers that are out of range.
 
-    Free-form parts of a result, such as evidence and sweeps, can hold any number of JSON.
+    Free-form parts of a result, such as evidence and sweeps, can hold any number that JSON allows.
     """
     if _is_suspicious(payload):
         json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)

@@ -1,4 +1,4 @@
-"""Rows of tables: their checksums, and the listed columns of a run, also of a damaged one."""
+"""Rows of tables: their checksums, and the listed columns of a run, even of a damaged row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHA256_DIGITS = 64
 
 
 class ListedRun(NamedTuple):
-    """Listed columns of a run; the readable ones of a corrupt row."""
+    """Listed columns of a run; for a corrupt row the readable columns."""
 
     run_id: str
     session: str
@@ -92,7 +92,7 @@ def content_checksum(document: bytes, samples: bytes) -> str:
 
 
 def with_checksum(columns: Columns) -> Columns:
-    """Return all columns of a row sorted by name, with their checksum."""
+    """Return all columns of a row sorted by name, followed by their checksum."""
     ordered = dict(sorted(columns.items()))
     return {**ordered, "checksum": _checksum([*ordered.values()])}
 
@@ -103,9 +103,9 @@ def _checksum(values: list[Any]) -> str:
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
-    """Return whether a whole row matches its checksum, and a run's document and samples theirs.
+    """Return whether a row matches its checksum, and a run's document and samples match theirs.
 
-    Its columns are in the order of `schema.within_limits`; computed ones, and those of another
+    The columns are in the order of `schema.within_limits`; computed columns, and columns of another
     table, stand after the checksum.
     """
     values, checksum = [*columns.values()], columns["checksum"]
@@ -120,7 +120,7 @@ def intact(columns: Mapping[str, Any]) -> bool:
 
 
 def problem_of(columns: Mapping[str, Any]) -> str:
-    """Return the reason why a run is corrupt; empty for an intact one."""
+    """Return the reason why a run is corrupt, or an empty text for an intact run."""
     run_id = text_of(columns["run_id"])
     if None in (columns.get("result"), columns.get("samples")):
         return f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes or without a document"
@@ -130,8 +130,7 @@ def problem_of(columns: Mapping[str, Any]) -> str:
 
 
 def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
-    """Return the listing of a run; the columns of a corrupt one, by `problem_of`, may hold
-    anything."""
+    """Return the listed columns of a run, which is corrupt unless `problem` is an empty text."""
     return ListedRun(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
@@ -166,7 +165,7 @@ def _columns_of_intact(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the rates of a run, computed from the stored rate of tokens."""
+    """Return tokens, samples and steps per second of a run, from the stored rate of tokens."""
     speed, tokens = _real(columns["tokens_per_second"]), _number(columns["real_tokens"])
     steps, batch = _number(columns["steps"]), _number(columns["train_global_batch_size"])
     rate = speed * steps / tokens if speed and steps and tokens else None
@@ -178,7 +177,7 @@ def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def provenance_of(columns: Mapping[str, Any]) -> str:
-    """Return `measured`, `exported`, or `imported` with the format."""
+    """Return the origin of a run: `measured`, `exported`, or `imported` with the file's format."""
     options = _mapping(columns["options"])
     if columns["audited_status"] == IMPORTED:
         return f"{IMPORTED} {text_of(options.get(FORMAT, ''))}".rstrip()
@@ -186,7 +185,7 @@ def provenance_of(columns: Mapping[str, Any]) -> str:
 
 
 def origin_of(columns: Mapping[str, Any]) -> str:
-    """Return `measured`, `exported` or `imported`."""
+    """Return the origin of a run: `measured`, `exported` or `imported`."""
     return provenance_of(columns).partition(" ")[0]
 
 
@@ -197,7 +196,7 @@ def counted(options: Any) -> str:
 
 
 def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """Return the self-audit's result stored with a run; None if another version made it."""
+    """Return the broken invariants by a run's stored audit; None if another version made it."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
     try:
@@ -207,8 +206,8 @@ def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | No
 
 
 def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
-    """Return the stored throughput of a run that passed this version's self-audit; None for another
-    run, whose samples must be read."""
+    """Return the stored throughput of a run that passed this version's self-audit; None for any
+    other run, whose samples must be read."""
     found = _mapping(columns["throughput"]) if stored_audit(columns) == () else {}
     whole: dict[str, Any] = {
         name: tuple(one) if isinstance(one, list) else one for name, one in found.items()
@@ -220,13 +219,13 @@ def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
 
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
-    """Return the key that sorts runs in the database's order."""
+    """Return the key that sorts runs by start, round, position, attempt and id."""
     row = to_row(columns, "not looked at")
     return row.started_at, row.round, row.position, row.attempt, row.run_id
 
 
 def text_of(value: Any) -> str:
-    """Return a column as text, whatever type a damaged row holds."""
+    """Return a column's value as text, whatever type a damaged row holds."""
     # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
 

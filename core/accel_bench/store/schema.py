@@ -1,4 +1,4 @@
-"""The tables of the store, in SQL common to all databases."""
+"""Tables of the store, in SQL common to all databases."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DerivedColumn:
 
 
 def _derived(kind: type, source: str, names: str, prefix: str = "") -> list[DerivedColumn]:
-    """Return derived columns, named by the last parts of their paths or as in `name=path`."""
+    """Return derived columns named by the last parts of their paths, or as in `name=path`."""
     pairs = (word.partition("=") for word in names.split())
     return [
         DerivedColumn(prefix + name, kind, f"{source}.{path or name}") for name, _, path in pairs
@@ -129,13 +129,13 @@ EXPORTED = "exported"
 """Origin of a run from an export of another store."""
 
 ORIGIN = "provenance.origin"
-"""Key in `options` of a run's origin, if it was not measured here."""
+"""Key in `options` for a run's origin, if the run was not measured here."""
 
 FORMAT = "provenance.format"
-"""Key in `options` of an imported run's format."""
+"""Key in `options` for an imported run's format."""
 
 COUNTS = "task.counts"
-"""Key in `options` of the counted elements' name, if they are no tokens."""
+"""Key in `options` for the name of the counted elements, if they are not tokens."""
 
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Column names in the database by dotted name."""
@@ -231,7 +231,7 @@ CHRONOLOGICAL = (RUNS.c.started_at, RUNS.c.round, RUNS.c.position, RUNS.c.attemp
 """Columns that define the order of runs."""
 
 EXPERIMENTS = (RUNS.c.experiment_id, RUNS.c.stack)
-"""Columns that identify an experiment: stacks that do the same share an id."""
+"""Columns that identify an experiment and stack: stacks that do the same work share an id."""
 
 IDS = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
 """Columns of ids that name runs."""
@@ -242,7 +242,7 @@ RUN_NUMBER: ColumnElement[int] = literal_column("runs.rowid")
 
 
 def within_limits(table: Table, untyped: bool, document: str = "") -> list[ColumnElement[Any]]:
-    """Return the columns of a table; a too long text is truncated, and fails its checksum.
+    """Return the columns of a table, with too long texts truncated so that they fail the checksum.
 
     `document` is a column that may be longer. With `untyped`, as in SQLite, any column may hold a
     text. Columns are sorted by name, as checksums take them, and the checksum is last.
@@ -267,14 +267,14 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
 
 
 def _content(table: Table, name: str) -> ColumnElement[Any]:
-    """Return a compressed document; null for a missing or too large one."""
+    """Return the SQL expression of a compressed document; null if it is missing or too large."""
     fits = func.length(table.c.content) <= MAXIMUM_PAYLOAD_BYTES
     return case((fits, table.c.content), else_=null()).label(name)
 
 
 @cache
 def reading(untyped: bool) -> Select[Any]:
-    """Return the query of all runs with their documents and samples."""
+    """Return the query that reads all runs with their documents and samples."""
     contents = _content(DOCUMENTS, "result"), _content(SAMPLES, "samples")
     return (
         select(*within_limits(RUNS, untyped), *contents)

@@ -31,7 +31,7 @@ CommandKey = tuple[str, str]
 """Id of the first session of a command, with a scenario's name."""
 
 CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
-"""Texts that mark a condition, since no word contains them."""
+"""Texts that mark a condition: no id and no stack name contains them."""
 
 MOST_NAMED = 20
 """Largest number of stacks that an error names."""
@@ -44,7 +44,7 @@ NamedRun = Mapping[str, Any]
 
 
 def command_of(session: str) -> str:
-    """Return the id of a session's command, without the part after the dot that counts sessions."""
+    """Return the id of a session's command: the session's id up to the dot."""
     return session.partition(".")[0]
 
 
@@ -53,10 +53,11 @@ def select_pairs(
 ) -> list[tuple[Runs, Runs]]:
     """Return the runs of A and B for each sweep point that both have. Raises StoreError.
 
-    A word is a stack's name (`nf4`), a stack's name within sessions (`SESSION/nf4`, `/nf4` for all
-    of them), or the beginning of the id of an experiment or a run. A bare name means the newest
-    command that ran both, else the newest one that ran it. `store_b` is B's store, if it is
-    another.
+    If A and B have one sweep point each, these are paired even if they differ. A word is a stack's
+    name (`nf4`), a stack's name within sessions (`SESSION/nf4`, `/nf4` for all sessions), or the
+    beginning of the id of an experiment or a run. A bare name means the newest command that ran
+    both stacks, else the newest command that ran the stack. `store_b` is B's store, if it is
+    another store.
     """
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
@@ -76,7 +77,7 @@ def select_pairs(
 
 def select_runs(store: Store, text: str = "") -> Runs:
     """Return the runs of a scenario, of a word as in `select_pairs`, or of a condition as in
-    `--where`; all for an empty text. Raises StoreError."""
+    `--where`; all runs for an empty text. Raises StoreError."""
     if any(sign in text for sign in CONDITION_SIGNS):
         found = store.results(condition_of(store, text))
         if not found:
@@ -91,8 +92,7 @@ def select_runs(store: Store, text: str = "") -> Runs:
 def select_experiments(
     store: Store, *conditions: ColumnElement[bool]
 ) -> tuple[list[ExperimentRuns], dict[str, str]]:
-    """Return the experiments of intact runs, in the order of their first runs, and each session's
-    baseline.
+    """Return experiments of intact runs in the order of their first runs, and baselines by session.
 
     One experiment at a time is read and kept without its samples, so that a store of any size can
     be read; most samples are not even parsed.
@@ -114,7 +114,7 @@ def select_experiments(
 
 
 def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
-    """Return one result of each experiment, since all runs of an experiment share its settings."""
+    """Return one result of each experiment by its id, since all its runs share its settings."""
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
     ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
@@ -122,12 +122,12 @@ def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _with_samples(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
-    """Return the run with its samples, which are read from its row if missing."""
+    """Return the run with its samples, which are read from its row if `rows` has the run."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
 def _candidates(store: Store, word: str) -> list[NamedRun]:
-    """Return all runs that a word may mean, reading only their columns."""
+    """Return all runs that a word may mean; only columns are read."""
     session, slash, name = word.rpartition("/")
     conditions = [RUNS.c.stack == (name if slash else word)]
     if slash and session:
@@ -166,7 +166,7 @@ def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Name
 
 
 def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
-    """Return the results of the runs. Raises StoreError if none can be read."""
+    """Return the results of named runs. Raises StoreError if no result can be read."""
     ids = [run["run_id"] for run in named]
     found = store.with_ids(ids)
     if not found:
@@ -175,7 +175,7 @@ def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
 
 
 def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None) -> list[NamedRun]:
-    """Return the runs of a given command; without one, for a bare stack's name, of the newest."""
+    """Return runs of one command: the given one, else for a bare stack's name the newest."""
     if any(run["stack"] != word for run in runs):
         return runs
     command = command or max(runs, key=itemgetter("started_at"))["command"]
@@ -183,7 +183,7 @@ def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None)
 
 
 def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
-    """Return the results that a word names; those of a bare stack's name with resumed rounds."""
+    """Return the results that a word means; for a bare stack's name also resumed rounds."""
     found = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):
         return found
@@ -191,10 +191,7 @@ def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey 
 
 
 def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) -> Runs:
-    """Return the runs of sessions with those of earlier sessions that they resumed.
-
-    Only complete rounds of the earlier sessions count.
-    """
+    """Return `runs`, preceded by the runs of earlier sessions that `sessions` resumed."""
     if not any("--resume" in one.command for one in sessions):
         return runs
     own = {run.session for run in runs}
@@ -208,7 +205,7 @@ def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) ->
 
 
 def _by_point(word: str, runs: Runs) -> dict[str, Runs]:
-    """Group runs by sweep point; each must have one experiment."""
+    """Return runs by sweep point. Raises StoreError if a point has runs of several experiments."""
     found: dict[str, dict[tuple[str, str, str], Runs]] = {}
     for run in runs:
         name = (run.experiment.scenario.name, run.experiment.stack.name, run.experiment.id)

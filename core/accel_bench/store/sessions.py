@@ -1,4 +1,4 @@
-"""Conversion of sessions to columns of the store, and back."""
+"""Conversion of sessions to rows of the store, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.documents.redaction import Redactor
 from accel_bench.store.rows import Columns, intact, with_checksum
 
 REPEATED = "repeated_sessions"
-"""Key in a session's document of the session ids in the bundle that it repeats."""
+"""Key in a session's document for the session ids in the bundle that it repeats."""
 
 
 class SessionRecord(Frozen):
@@ -53,7 +53,7 @@ class SessionRecord(Frozen):
 
 
 def session_columns(session: SessionRecord) -> Columns:
-    """Return the columns of a session, without secrets and with their checksum."""
+    """Return the row of a session, without secrets and with its checksum."""
     redactor = Redactor.of_this_process()
     return with_checksum(
         {
@@ -67,7 +67,7 @@ def session_columns(session: SessionRecord) -> Columns:
 
 
 def to_session(columns: Mapping[str, Any]) -> SessionRecord | None:
-    """Return the session of a row, or None for a damaged or unreadable one."""
+    """Return the session of a row, or None for a damaged or unreadable row."""
     if not intact(columns):
         return None
     try:

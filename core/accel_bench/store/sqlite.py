@@ -1,4 +1,4 @@
-"""SQLite's part of the store: connections, locks, and errors of the file."""
+"""Support of SQLite: connections, locks, and errors of the file."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ KEEPING_ODD_BYTES = partial(str, encoding="utf8", errors="surrogateescape")
 
 
 class BrokenDatabaseError(StoreError):
-    """The file exists and is no readable database."""
+    """Database file that exists and cannot be read as a database."""
 
 
 def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
-    """Return an engine without opening it; without `write` nothing is created or changed."""
+    """Return an engine, not yet open; without `write` it neither creates nor changes files."""
     uri = f"{path.as_uri()}?mode={'rwc' if write else 'rw'}"
     if not write and not os.access(path.parent, os.W_OK) and not _has_log(path):
         # Readers of a WAL database must create its shared memory, unless no process writes.
@@ -72,7 +72,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
 
 
 def writing(engine: Engine) -> Engine:
-    """Return the engine with transactions that take the write lock at once.
+    """Return an engine whose transactions take the write lock at their start.
 
     A transaction that begins as a reader and then writes cannot wait for the lock, but fails.
     """
@@ -142,7 +142,7 @@ def refuse_triggers(connection: Connection, place: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a broken database and its log; nothing is deleted, no other file overwritten."""
+    """Rename a broken database and its log, overwriting no file; return the new path."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
     target = path.with_name(f"{path.name}.broken-{stamp}-{secrets.token_hex(4)}")
     for ending in ("", "-wal", "-shm"):
@@ -157,7 +157,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _named(path: Path, reason: BaseException) -> StoreError:
-    """Return StoreError with a database's problem and the remedy."""
+    """Return the StoreError for a database's problem, with the problem and the remedy."""
     problem = str(reason)
     if _is(reason, _BROKEN):
         return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")
