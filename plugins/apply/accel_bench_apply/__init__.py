@@ -1,6 +1,6 @@
-"""Stacks of plugins in a user's own training script: `accelerate`, and a callback for Trainer.
+"""`accelerate`, which applies a stack in a user's training script, and a callback for Trainer.
 
-Names are resolved on first use, so that importing the package is light.
+The package imports a module when one of its names is first used, so that importing it is fast.
 """
 
 from __future__ import annotations

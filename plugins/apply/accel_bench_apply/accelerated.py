@@ -1,4 +1,4 @@
-"""Model with an active stack, until it is closed."""
+"""Class of a model to which the plugins of a stack are applied until it is closed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
-    """A model as a stack's plugins have loaded, adapted, accelerated and compiled it.
+    """Model that a stack's plugins have loaded, adapted, accelerated and compiled.
 
     The stack is active until `close`, or the end of a `with` block.
     """
@@ -55,24 +55,24 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         """Name of the stack."""
 
         self.experiment: Experiment = experiment
-        """Work and stack, resolved as for a run."""
+        """Experiment of the script: its scenario and its stack, resolved as for a run."""
 
         self.notices: tuple[str, ...] = (*experiment.notices, *asked.notices)
-        """Sentences on required additions of plugins, such as an adapter, and on settings of the
-        scenario that the model does not have."""
+        """Notices to the user: additions that plugins require, such as an adapter, and settings of
+        the scenario that the model does not have."""
 
         self.outside: tuple[Outside, ...] = tuple(
             parts_outside(
                 self._active, experiment.scenario, stack.settings, asked.written, given is not None
             )
         )
-        """Parts of the stack that the script must do itself, or take from here."""
+        """Parts of the stack that the script must apply itself, or take from this object."""
 
         self.closed = False
         """True once the changes of the plugins are undone."""
 
         self.built_optimizer: Any = None
-        """The newest result of `optimizer()`."""
+        """Optimizer of the last call of `optimizer()`, or None before the first call."""
 
         self.recomputes = False
         """True if the stack recomputes activations in the backward pass."""
@@ -104,29 +104,29 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
 
     @property
     def effective(self) -> EffectiveConfiguration:
-        """The effective configuration as `check` has read it, or before that as it is now."""
+        """The effective configuration that `check` has read, or the present one before `check`."""
         from accel_bench.worker.verify.effective import read_effective
 
         run = self._alive()
         return self._checked or read_effective(run)
 
     def evidence(self) -> dict[str, Any]:
-        """Return the evidence by which each plugin shows that it acts, by plugin."""
+        """Return the evidence that each plugin gives of its effect, by the plugin's name."""
         record = RankRecord()
         collect_evidence(self._active, self._alive(), record)
         return record.evidence
 
     def optimizer(self) -> Any:
-        """Return a new optimizer of the trained parameters, by the stack or the scenario.
+        """Return a new optimizer for the trained parameters, chosen by the stack or scenario.
 
-        It begins with `train.learning_rate`.
+        Its initial learning rate is `train.learning_rate`.
         """
         run = self._alive()
         self.built_optimizer = run.optimizer = require(self._active, "build_optimizer", run)
         return run.optimizer
 
     def answered(self, hook: str) -> bool:
-        """Return whether a plugin of the stack implements a one-answer hook."""
+        """Return whether a plugin of the stack implements a hook that one plugin may answer."""
         plugin = self._active.answers(hook)
         return plugin is not None and plugin.slot is None
 
@@ -141,14 +141,14 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return built(model, inputs, supervised_in_step)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of a forward pass, by `train.precision`."""
+        """Return the context manager for a forward pass in the precision of `train.precision`."""
         return self._alive().autocast()
 
     def batches(self, samples: Iterable[Features] | None = None) -> Iterator[Batch]:
-        """Return an endless iterator over this rank's micro-batches, as a run has them.
+        """Return an endless iterator over this rank's micro-batches, as a run builds them.
 
-        `samples` are lists of token ids, or mappings with `input_ids` and possibly `labels`; None
-        takes the data of the scenario. Sizes, seed and order are the scenario's.
+        `samples` are lists of token ids, or mappings with `input_ids` and possibly `labels`. If it
+        is None, the scenario's data are used. Sizes, seed and order are the scenario's.
         """
         run = self._alive()
         if samples is not None:
@@ -159,9 +159,10 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return found
 
     def collate(self, features: Sequence[Features]) -> dict[str, Any]:
-        """Return the inputs of one micro-batch with these samples; a collator for data loaders.
+        """Return the model inputs of one micro-batch of the given samples, as a data collator does.
 
-        A plugin of the stack that builds batches makes it, or else the scenario's data plugin.
+        A stack's plugin that builds batches makes the micro-batch, or else the scenario's data
+        plugin.
         """
         run = self._alive()
         alone = one_micro_batch(run, self._dataset(features), len(features))
@@ -169,11 +170,11 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return dict(batch.inputs)
 
     def check(self) -> EffectiveConfiguration:
-        """Read back what took effect, after the first optimizer step, as a run does.
+        """Read back the effective configuration after the first optimizer step, as a run does.
 
-        Differences from the scenario are warnings. Raises InvalidRunError if what trains is not
-        what the stack says: a trained module without a gradient, a model on another device; and
-        before the first step. A step that a gradient scaler skips is none.
+        Differences from the scenario are warnings. Raises InvalidRunError before the first step,
+        and if the training differs from the stack: a trained module has no gradient, or the model
+        is on another device. A step that a gradient scaler skips does not count.
         """
         from accel_bench.worker.verify.effective import differences, read_effective
 
@@ -198,22 +199,23 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
 
     @property
     def stepped(self) -> bool:
-        """True once an optimizer has taken a step, which `check` reads."""
+        """True once an optimizer has taken a step, which `check` needs."""
         self._alive()
         return self._probe.flow is not None
 
     def trainer_callback(self) -> Any:
-        """Return a callback for Trainer and its subclasses, such as TRL's, which refuses arguments
-        that leave a part of `outside` out, and calls `check` after the first step."""
+        """Return a callback for Trainer and its subclasses, such as TRL's. It refuses arguments
+        that omit a part of `outside`, and calls `check` after the first step."""
         from accel_bench_apply.trainer_impl import AccelerateCallback
 
         return AccelerateCallback(self)
 
     def close(self) -> None:
-        """Undo what the plugins have changed outside the model, and what they can undo in it.
+        """Undo the plugins' changes outside the model, and the changes of the model that can be
+        undone.
 
         Adapters, quantized weights and trained values stay. A second call does nothing. Raises the
-        first error of a plugin, when all others are closed.
+        first error of a plugin after all plugins are closed.
         """
         with self._closing(self):
             error = None if self.closed else self._undo()
@@ -224,7 +226,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self.close()
 
     def _alive(self) -> Run:
-        """Return the run. Raises AccelBenchError once it is closed."""
+        """Return the run of this model. Raises AccelBenchError if the model is closed."""
         if self.closed:
             raise AccelBenchError(
                 f"the accelerated model of stack {self.stack!r} is closed; call accelerate again"
@@ -261,7 +263,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         run.on_close(self._probe.remove)
 
     def _set_up(self) -> None:
-        """Set the process's precision of float32 matmuls, until `close`."""
+        """Set torch's precision of float32 matrix products until `close`."""
         import torch
 
         asked, before = (
@@ -286,7 +288,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
                 part.use_cache = False
 
     def _dataset(self, samples: Iterable[Features]) -> Any:
-        """Return samples as a dataset for the data and stack plugins."""
+        """Return the given samples as a dataset, for plugins that build batches."""
         from accel_bench_apply.samples import dataset_of
 
         config = text_config(getattr(self._run.unwrapped_model, "config", None))
@@ -302,13 +304,14 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return made
 
     def _as_asked(self, found: EffectiveConfiguration) -> Run:
-        """Return the run; with the checkpointing in force, if the script has asked for it."""
+        """Return the run to compare with. Its checkpointing is the effective one if the script uses
+        any."""
         if self._recomputes_anyway and not self.recomputes:
             return with_checkpointing(self._run, bool(found.gradient_checkpointing))
         return self._run
 
     def _undo(self) -> BaseException | None:
-        """Close all plugins, and remove the folder; return the first error."""
+        """Close all plugins and remove the folder. Return the first error, or None."""
         self.closed = True
         error = close(self._active, self._run, self._heartbeat)
         self._remove_folder()

@@ -1,4 +1,4 @@
-"""Module that a script gives: what the plan is told of it, and its state, put back at the end."""
+"""Preparation of a module given by a script: its settings for the plan, checks, and saved state."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from accel_bench.scenario.uses import DType, slot_defaults
 from accel_bench.worker.verify.wrapping import strategy_of
 
 STATE = ("training", "gradient_checkpointing", "_gradient_checkpointing_func")
-"""Attributes of a module that are put back when its stack is closed."""
+"""Attributes of a module whose values are restored when its stack is closed."""
 
 
 def read_module(
     model: Any, draft: Draft, folder: Path, device: str | None, dtype: str | None
 ) -> dict[str, Any]:
-    """Return the settings of a given module, whose configuration is written into a folder.
+    """Return the scenario settings of a given module, and write its configuration into a folder.
 
-    `device` and `dtype` are where the module will be moved. Raises ScenarioError for a module that
-    cannot be accelerated.
+    The module will be moved to `device` and converted to `dtype`, unless they are None. Raises
+    ScenarioError for a module that cannot be accelerated.
     """
     import torch
 
@@ -61,7 +61,7 @@ def read_module(
 
 
 def _refuse_changed(model: Any) -> None:
-    """Raise ScenarioError for an adapted, a wrapped or a compiled module."""
+    """Raise ScenarioError if a module has an adapter, or is wrapped or compiled."""
     if hasattr(model, "peft_config"):
         raise ScenarioError(
             "the model has an adapter already, and a stack adds it at its own place: give the base "
@@ -81,10 +81,10 @@ def _refuse_changed(model: Any) -> None:
 
 
 def refuse_settings(settings: Mapping[str, Any], module: Mapping[str, Any]) -> None:
-    """Raise ScenarioError for a stack that sets what a module was made with.
+    """Raise ScenarioError if a stack sets a property that is fixed when a module is built.
 
-    `settings` are the stack's, by dotted key; `module` is what `read_module` said of the model.
-    The attention of a module can be changed, and is no reason.
+    `settings` are the stack's, by dotted key. `module` is the `model` section that `read_module`
+    returned. The attention of a module can be changed, so that its setting is allowed.
     """
     for key, value in settings.items():
         section, _, name = key.partition(".")
@@ -98,7 +98,7 @@ def refuse_settings(settings: Mapping[str, Any], module: Mapping[str, Any]) -> N
 
 
 def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
-    """Return sentences on settings of the scenario that a given module does not have."""
+    """Return a sentence for each setting of the scenario that a given module does not have."""
     asked = draft.get("model.dtype")
     if asked in (None, module["dtype"]):
         return []
@@ -109,7 +109,7 @@ def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
 
 
 def checked_dtype(dtype: Any) -> str | None:
-    """Return the name of a dtype. Raises ScenarioError for one that no model is trained in."""
+    """Return the name of a dtype. Raises ScenarioError for a dtype that no model is trained in."""
     if dtype is None:
         return None
     name, known = str(dtype).removeprefix("torch."), get_args(DType)
@@ -119,7 +119,7 @@ def checked_dtype(dtype: Any) -> str | None:
 
 
 def torch_device(device: Any) -> Any:
-    """Return torch's device of a device type's name, or of torch's own. Raises ScenarioError."""
+    """Return the torch.device for a device type or torch's device name. Raises ScenarioError."""
     import torch
 
     known = device_types()
@@ -142,10 +142,10 @@ def move(model: Any, device: str | None, dtype: str | None) -> None:
 
 
 def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
-    """Give a module the attention that is asked for; return a function that undoes it.
+    """Set the attention implementation of a module, and return a function that undoes it.
 
-    Nothing is returned if it has that attention, or no attention at all. Raises ScenarioError for a
-    module whose attention cannot be changed.
+    Returns None if the module has that attention already, or has no attention at all. Raises
+    ScenarioError if the module's attention cannot be changed.
     """
     config = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)
@@ -165,12 +165,12 @@ def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
 
 
 def recomputes(model: Any) -> bool:
-    """Return whether a module recomputes activations of its blocks in the backward pass."""
+    """Return whether any block of a model recomputes its activations in the backward pass."""
     return any(getattr(one, "gradient_checkpointing", False) is True for one in model.modules())
 
 
 def remembered(model: Any) -> Callable[[], None]:
-    """Return a function that puts back the modes and the checkpointing of all modules."""
+    """Return a function that restores the present modes and checkpointing of all modules."""
     before = [
         (vars(one), {name: vars(one)[name] for name in STATE if name in vars(one)})
         for one in model.modules()

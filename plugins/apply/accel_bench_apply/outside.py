@@ -1,4 +1,4 @@
-"""Parts of a stack that `accelerate` cannot apply, so that the script must."""
+"""Parts of a stack that `accelerate` cannot apply, so that the script must apply them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from accel_bench.plugins.active import ActivePlugins
 from accel_bench.scenario.models import Scenario
 
 DONE = ("adapter", "model", "train.gradient_checkpointing", "train.matmul_precision")
-"""Keys that `accelerate` applies itself, with all keys below them."""
+"""Scenario keys that `accelerate` applies itself, with all keys below them."""
 
 OF_A_RUN = ("evaluate", "launcher", "measure", "metrics", "task", "train.seed")
-"""Keys without meaning for a script, since they only concern the start and measurement of runs."""
+"""Scenario keys that mean nothing for a script: they concern the start and measurement of runs."""
 
 TAKEN = {
     "build_optimizer": ("optimizer", "`.optimizer()` returns it"),
@@ -27,7 +27,7 @@ TAKEN = {
     "build_evaluation_batches": ("evaluation batches", "a run alone has them"),
     "build_loss": ("loss", "`.loss(model, inputs, supervised_in_step)` computes it"),
 }
-"""One-answer hooks called after the model's, each with its part's name and an instruction."""
+"""Name of the part and an instruction for the script, by the hook that builds the part in a run."""
 
 KNOWN = {
     "train.precision": "compute each forward pass within `.autocast()`",
@@ -41,12 +41,12 @@ KNOWN = {
     "environment": "set it before torch is imported",
     "resources.threads": "call torch.set_num_threads",
 }
-"""Instructions for applying a setting in a script, by key."""
+"""Instructions for applying a setting in a script, by scenario key."""
 
 
 @dataclass(frozen=True)
 class Outside:
-    """Part of a stack that the script must do itself, or take from the accelerated model."""
+    """Part of a stack that the script must apply itself, or take from the accelerated model."""
 
     name: str
     """Name of the part: `optimizer`, `batches`, or a dotted key of the scenario."""
@@ -55,10 +55,10 @@ class Outside:
     """Plugin that applies the part in a run, or `the stack` or `the scenario` for a setting."""
 
     way: str
-    """Instruction for the script."""
+    """Instruction how the script applies the part."""
 
     value: Any = None
-    """Value of the key; None also for a part of a plugin."""
+    """Value of the scenario key; None also if the part belongs to a plugin."""
 
     def __str__(self) -> str:
         said = "null" if self.value is None else self.value
@@ -73,11 +73,11 @@ def parts_outside(
     written: Collection[str],
     given: bool,
 ) -> Iterator[Outside]:
-    """Yield the parts that a script must do, given the dotted keys that the stack and the scenario
-    set.
+    """Yield the parts of a stack that a script must apply itself.
 
-    Raises PluginError for a plugin that drives the steps itself, and for one that loads the model
-    if a module is `given`.
+    `settings` and `written` are the dotted keys that the stack and the scenario set. Raises
+    PluginError for a plugin that drives the steps itself, and for a plugin that loads the model if
+    the script has `given` a module.
     """
     engine, loader = active.answers("build_engine"), active.answers("load_model")
     if engine is not None and engine.slot is None:
@@ -101,8 +101,8 @@ def parts_outside(
 def _settings(
     scenario: Scenario, by_stack: Collection[str], written: Collection[str]
 ) -> Iterator[Outside]:
-    """Yield the keys that a script must follow: all of the stack, and the scenario's that ask for
-    something."""
+    """Yield the settings that a script must apply itself: all settings of the stack, and the
+    scenario's settings with an effect."""
     for key in dict.fromkeys([*by_stack, *written]):
         value, by = _value(scenario, key), "the scenario"
         if key in by_stack:
@@ -114,7 +114,7 @@ def _settings(
 
 
 def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
-    """Return whether a key needs nothing of the script."""
+    """Return whether the script need not apply a scenario key itself."""
     section, _, name = key.partition(".")
     if section == "environment":
         return os.environ.get(name) == value
@@ -123,7 +123,7 @@ def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
 
 
 def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
-    """Yield the joining of the ranks' gradients, if no plugin does it."""
+    """Yield the averaging of the ranks' gradients as a part to do, unless a plugin does it."""
     if scenario.world_size > 1 and active.answers("parallelize_model") is None:
         way = "wrap the model in DistributedDataParallel, as trainers do by themselves"
         yield Outside("parallel", "the scenario", way)
@@ -141,7 +141,7 @@ def _is_below(key: str, keys: Collection[str]) -> bool:
 
 
 def _value(scenario: Scenario, key: str) -> Any:
-    """Return the resolved value of a dotted key, if there is one."""
+    """Return the resolved value of a dotted scenario key, or None if there is none."""
     value: Any = scenario.model_dump(mode="json")
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

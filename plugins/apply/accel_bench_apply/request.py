@@ -1,4 +1,4 @@
-"""Experiment of a script: its model, stack and settings, planned like a run."""
+"""Plan of a script's experiment: its model, stack and settings, planned like a run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from accel_bench.scenario.uses import NO_PLUGIN, Use
 from accel_bench_apply import given
 
 STACK = "script"
-"""Name of a stack given as a list of plugins."""
+"""Name for a stack that the script gives as a list of plugins."""
 
 NOWHERE = {"name": STACK, "stacks": {"baseline": []}}
-"""Scenario of a script that names no scenario."""
+"""Scenario used if the script names none."""
 
 PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
-"""Values of `train.precision` by Trainer's arguments for half precision."""
+"""Values of `train.precision`, by the Trainer argument that asks for half precision."""
 
 BESIDE_TRAINING = ("data.sequence_length", "data.packing", "resources.threads")
-"""Keys of a scenario, beside those of training, that a script has to follow itself."""
+"""Scenario keys outside the training sections that a script has to apply itself."""
 
 ARGUMENTS = {
     "per_device_train_batch_size": "train.micro_batch_size",
@@ -45,12 +45,12 @@ ARGUMENTS = {
 
 
 class Asked(NamedTuple):
-    """Experiment of a script, with the keys that the script and its scenario set."""
+    """Planned experiment of a script, with the keys that the script and its scenario set."""
 
     planned: Planned
 
     written: tuple[str, ...]
-    """Dotted keys of training that the scenario or the script sets."""
+    """Dotted keys on training that the scenario or the script sets."""
 
     names_data: bool
     """True if the scenario names its data."""
@@ -59,17 +59,17 @@ class Asked(NamedTuple):
     """Sentences on settings of the scenario that the model does not have."""
 
     recomputes: bool = False
-    """True if a Trainer recomputes activations, by its arguments."""
+    """True if the Trainer's arguments enable activation checkpointing."""
 
     device: str | None = None
-    """Device to which a given module is moved; None leaves it."""
+    """Device to which a given module is moved, or None to leave the module where it is."""
 
     dtype: str | None = None
-    """Dtype to which a given module is converted; None leaves it."""
+    """Dtype to which a given module is converted, or None to leave its dtype."""
 
 
 class World(NamedTuple):
-    """Number of processes that train together, and the place of this one."""
+    """Number of processes that train together, and the ranks of this process."""
 
     rank: int
     local_rank: int
@@ -78,7 +78,7 @@ class World(NamedTuple):
 
 
 def read_world() -> World:
-    """Return torch.distributed's process group; without one, this process alone."""
+    """Return the size and ranks of torch.distributed's process group, or a world of one process."""
     from accel_bench.worker.settings import has_process_group
 
     if not has_process_group():
@@ -103,10 +103,10 @@ def ask(  # noqa: PLR0913 - what a script says
     device: str | None = None,
     dtype: str | None = None,
 ) -> Asked:
-    """Return the experiment of a script, planned with all checks of a run but that for memory.
+    """Return the planned experiment of a script, checked like a run but for the needed memory.
 
-    `folder` is for the configuration of a given module; `device` and `dtype` are where it will be
-    moved. Raises ScenarioError or PluginError.
+    `folder` receives the configuration of a given module. The module will be moved to `device` and
+    converted to `dtype`. Raises ScenarioError or PluginError.
     """
     (draft, *others) = find_drafts([NOWHERE if scenario is None else scenario])
     if others:
@@ -154,7 +154,7 @@ def ask(  # noqa: PLR0913 - what a script says
 
 
 def _written(draft: Draft) -> tuple[str, ...]:
-    """Return the dotted keys of the scenario that concern a script's training."""
+    """Return the dotted scenario keys that concern a script's training."""
     sections = ("train", "optimizer", "environment")
     own = dict(dotted({key: draft.get(key) or {} for key in sections}))
     beside = [key for key in BESIDE_TRAINING if draft.get(key) is not None]
@@ -162,7 +162,7 @@ def _written(draft: Draft) -> tuple[str, ...]:
 
 
 def _matmul_precision(draft: Draft) -> str:
-    """Return the precision of float32 matmuls by the scenario, else that of this process."""
+    """Return the scenario's precision of float32 matrix products, or else this process's."""
     import torch
 
     said: str = draft.get("train.matmul_precision") or torch.get_float32_matmul_precision()
@@ -170,7 +170,7 @@ def _matmul_precision(draft: Draft) -> str:
 
 
 def _add_stack(draft: Draft, stack: Any) -> str | None:
-    """Add a stack to the draft, and return its name; None for the baseline.
+    """Add a stack to the draft, and return its name, or None for the baseline.
 
     Raises PluginError for a name that is neither a stack nor a plugin.
     """
@@ -183,7 +183,7 @@ def _add_stack(draft: Draft, stack: Any) -> str | None:
 
 
 def _named(stack: str, others: Mapping[str, Any]) -> Any:
-    """Return the name of a known stack, or else the plugins named in the text."""
+    """Return a scenario's entry for a stack given as text: a stack's name, or a list of plugins."""
     known = find_presets("stacks")
     if stack in known:
         return stack
@@ -198,7 +198,7 @@ def _named(stack: str, others: Mapping[str, Any]) -> Any:
 
 
 def _spelt_out(stack: Any) -> tuple[str, Any]:
-    """Return the name of a stack given as list or mapping, and its entry as in a scenario."""
+    """Return the name and the scenario entry of a stack given as a list or mapping."""
     if isinstance(stack, Mapping):
         entry = to_plain(stack, "the stack")
         if isinstance(entry.get("use"), str):
@@ -215,15 +215,15 @@ def _spelt_out(stack: Any) -> tuple[str, Any]:
 
 
 def _joins_ranks(uses: Iterable[Use]) -> bool:
-    """Return whether a plugin of a stack distributes the work over ranks."""
+    """Return whether a plugin of a stack distributes the training over ranks."""
     kinds = (load_class(use.use, allow_torch=True) for use in uses)
     return any("parallelize_model" in dict(marked_methods(kind)) for kind in kinds)
 
 
 def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Yield settings that follow from Trainer's arguments, for the checks of plugins.
+    """Yield the scenario keys and values that correspond to Trainer's arguments.
 
-    Raises ScenarioError for other arguments.
+    Raises ScenarioError if the arguments are not TrainingArguments.
     """
     if arguments is None:
         return
@@ -238,7 +238,7 @@ def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_model(model: Any) -> dict[str, Any] | None:
-    """Return the settings of a model given by name or as a mapping; None for a module."""
+    """Return the settings of a model given by name or as a mapping, or None for a module."""
     if model is None:
         return {}
     if isinstance(model, str | os.PathLike):
@@ -249,9 +249,9 @@ def _of_model(model: Any) -> dict[str, Any] | None:
 
 
 def _of_world(draft: Draft, world: World) -> dict[str, Any]:
-    """Return the settings for the number of training processes.
+    """Return the scenario settings for the number of training processes.
 
-    Raises ScenarioError for a scenario with another number.
+    Raises ScenarioError if the scenario asks for another number of processes.
     """
     resources = draft.get("resources")
     asked = Resources.model_validate(resources if isinstance(resources, dict) else {}).world_size

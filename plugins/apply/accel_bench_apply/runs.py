@@ -1,4 +1,4 @@
-"""Runs that stand for a script: its whole training, and one micro-batch of it."""
+"""Run objects that hooks get in a script: for its whole training, or for one micro-batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_bench_apply.request import World
 def run_of_script(
     experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, given: Any
 ) -> Run:
-    """Return the object that hooks share, on the device of the model that is given."""
+    """Return the run object that all hooks share, on the device of the given model if any."""
     job = Job(
         run_id="apply",
         experiment=experiment,
@@ -34,8 +34,8 @@ def run_of_script(
 
 
 def one_micro_batch(run: Run, dataset: Any, samples: int) -> Run:
-    """Return a run of this process alone whose first micro-batch, on the host, is a whole dataset
-    of so many samples."""
+    """Return a copy of a run with one process on the CPU, whose first micro-batch is a whole
+    dataset of `samples` samples."""
     sections: dict[str, dict[str, Any]] = {
         "train": dict(micro_batch_size=samples, gradient_accumulation=1, global_batch_size=samples),
         "data": {"held_out": 0},
@@ -52,12 +52,12 @@ def one_micro_batch(run: Run, dataset: Any, samples: int) -> Run:
 
 
 def with_checkpointing(run: Run, checkpointing: bool) -> Run:
-    """Return a run whose scenario says so of activation checkpointing."""
+    """Return a copy of a run whose scenario has activation checkpointing on or off."""
     return _with(run, {"train": {"gradient_checkpointing": checkpointing}})
 
 
 def _with(run: Run, sections: dict[str, dict[str, Any]]) -> Run:
-    """Return a run with other values of its scenario's settings, by section."""
+    """Return a copy of a run with changed scenario settings, by section."""
     scenario = run.scenario
     update = {
         section: getattr(scenario, section).model_copy(update=values)

@@ -1,4 +1,4 @@
-"""Samples of a script as a dataset for plugins: token ids, and a mask of supervised ones."""
+"""Conversion of a script's samples into a dataset of token ids and a mask of supervised tokens."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from accel_bench.modeling.data.token_batches import TokenDataset
 
 Features: TypeAlias = Mapping[str, Any] | Sequence[int]
-"""Sample: token ids, or a mapping with `input_ids` and possibly `labels` or masks of them."""
+"""Sample: token ids, or a mapping with `input_ids` and possibly `labels` or masks of tokens."""
 
 MASKS = ("completion_mask", "assistant_masks")
 """Keys of TRL's masks of supervised tokens."""
 
 KNOWN = ("input_ids", "labels", "attention_mask", "length", *MASKS)
-"""Keys of a sample that are read, or are redundant."""
+"""Keys of a sample that `dataset_of` reads or may ignore."""
 
 IGNORED_LABEL = -100
 """Label that the loss ignores."""
 
 
 def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -> TokenDataset:
-    """Return samples as a dataset of tokens, whose sequence length is at least `longest`.
+    """Return a dataset of tokens made of samples, whose sequence length is at least `longest`.
 
-    Raises ScenarioError for samples with other inputs, or with labels that are not their tokens.
+    Raises ScenarioError if a sample has other inputs, or labels that differ from its tokens.
     """
     import numpy as np
 
@@ -50,7 +50,7 @@ def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -
 
 
 def _row(sample: Features) -> tuple[Any, Any]:
-    """Return the token ids of a sample without padding, and the mask of supervised ones."""
+    """Return a sample's token ids without padding, and the mask of supervised tokens."""
     import numpy as np
 
     fields = sample if isinstance(sample, Mapping) else {"input_ids": sample}

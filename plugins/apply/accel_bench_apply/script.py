@@ -1,4 +1,4 @@
-"""The function `accelerate`: a stack of plugins on a model, in the process of a script."""
+"""The function `accelerate`, which applies a stack to a model in the process of a script."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ def accelerate(  # noqa: PLR0913 - what a script says
 ) -> AcceleratedModel:
     """Return a model accelerated by a stack, as it is in the runs of `accel-bench run`.
 
-    The same plugins load, adapt, accelerate and compile the model, after the same checks. What the
-    stack does beside the model is in `outside` of the result: the script does it, or takes it from
-    there.
+    The same plugins load, adapt, accelerate and compile the model, after the same checks. The parts
+    of the stack that do not concern the model are listed in `outside` of the result. The script
+    must apply them itself, or take them from the result.
 
         with accel_bench.accelerate(model, "fused-kernels+torch-compile") as accelerated:
             print(*accelerated.outside, sep="\\n")
             train(accelerated.model)
 
     `model` is a module that is built already; a local directory or hub id with weights; a mapping
-    as under `model` in a scenario; or None for the scenario's. `stack` is the name of a stack of
-    the scenario, of a named stack or of a plugin, plugins joined by `+`, a list of plugins, or a
-    mapping as in a scenario; None is the baseline. `scenario` is what `accel_bench.run` takes, and
-    settings hold as in its runs. `overrides` changes dotted keys, such as `{"adapter.use":
-    "lora"}`; `arguments` are the TrainingArguments of a Trainer, whose batch sizes, precision and
-    clipping plugins then check. `device` and `dtype` move a model that is given.
+    as under `model` in a scenario; or None for the scenario's model. `stack` is the name of a stack
+    of the scenario, of a named stack or of a plugin, plugins joined by `+`, a list of plugins, or a
+    mapping as in a scenario; None is the baseline. `scenario` is as for `accel_bench.run`, and its
+    settings hold as in a run. `overrides` changes dotted keys, such as `{"adapter.use": "lora"}`.
+    `arguments` are the TrainingArguments of a Trainer, whose batch sizes, precision and clipping
+    the plugins then check. A given model is moved to `device` and converted to `dtype`.
 
-    The processes that train are those of torch.distributed's process group, if there is one; the
-    current CUDA device is used.
+    The training processes are the members of torch.distributed's process group, if there is one.
+    The current CUDA device is used.
 
-    Raises ScenarioError or PluginError for what must be mended, and HookError for a plugin that
-    fails; what it has changed is undone. What is added because a plugin needs it, such as an
-    adapter, is a warning. A second model cannot be accelerated before the first is
-    closed: plugins change functions of the whole process.
+    Raises ScenarioError or PluginError if the request must be changed, and HookError if a plugin
+    fails; the plugins' changes are then undone. Warns of additions that a plugin needs, such as an
+    adapter. A second model cannot be accelerated before the first is closed, because plugins change
+    functions of the whole process.
     """
     from accel_bench_apply.accelerated import AcceleratedModel
     from accel_bench_apply.given import checked_dtype
@@ -100,7 +100,7 @@ def accelerate(  # noqa: PLR0913 - what a script says
 
 @contextmanager
 def _closing(made: AcceleratedModel) -> Iterator[None]:
-    """Undo a model's changes within the block, before another one can be accelerated."""
+    """Hold the lock while the block undoes a model's changes, then allow another model."""
     with _one_at_a_time:
         try:
             yield

@@ -1,4 +1,4 @@
-"""The callback of Trainer, and of its subclasses such as TRL's, for an accelerated model."""
+"""Callback for Trainer, and for its subclasses such as TRL's, with an accelerated model."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TAKEN_FROM_ARGUMENTS = {
     "train.learning_rate": "learning_rate",
     "data.sequence_length": "max_length",
 }
-"""Scenario keys that arguments of Trainer set, with the arguments' names."""
+"""Names of Trainer's arguments, by the scenario key that they set."""
 
 PATIENCE = 50
-"""Number of steps after which one without an optimizer's is no longer a gradient scaler's."""
+"""Number of steps within which a gradient scaler may skip all optimizer steps."""
 
 
 class AccelerateCallback(TrainerCallback):
-    """Callback that checks a Trainer against a stack: its arguments, and the effective
-    configuration after the first step.
+    """Callback that checks a Trainer's arguments against a stack, and the effective configuration
+    after the first step.
 
     It takes an accelerated model, or the arguments `stack` and options of `accelerate`. With a
-    stack, the Trainer's model is accelerated in place, with the Trainer's arguments, and closed at
-    the end of the training; an adapter, a wrapped model and batches of the stack's own need
-    `accelerate` before the Trainer is made.
+    stack, the callback accelerates the Trainer's model in place, with the Trainer's arguments. It
+    closes the model at the end of the training. Call `accelerate` before the Trainer is made if the
+    stack adds an adapter, wraps the model or builds batches.
     """
 
     def __init__(self, stack: Any, **options: Any) -> None:
         self.accelerated: AcceleratedModel | None = None
-        """The accelerated model, once there is one."""
+        """The accelerated model, or None before the Trainer is made."""
 
         self._stack = stack
         self._options = options
@@ -64,13 +64,13 @@ class AccelerateCallback(TrainerCallback):
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Refuse a Trainer that leaves a part of the stack out."""
+        """Raise ScenarioError if a Trainer does not apply a part of the stack."""
         if wrong := [*_left_out(self._accelerated(), args, objects)]:
             self._end()
             raise ScenarioError("; ".join(wrong))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Check the effective configuration, after the first step that an optimizer takes."""
+        """Check the effective configuration after the first step of an optimizer."""
         made = self._accelerated()
         if not made.stepped and state.global_step < PATIENCE:
             return  # A gradient scaler skips steps until its scale fits.
@@ -81,7 +81,7 @@ class AccelerateCallback(TrainerCallback):
             raise
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Close the accelerated model, if the callback has made it."""
+        """Close the accelerated model if the callback has made it."""
         self._end()
 
     def _accelerated(self) -> AcceleratedModel:
@@ -98,7 +98,7 @@ class AccelerateCallback(TrainerCallback):
 
 
 def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Iterator[str]:
-    """Yield deviations of a Trainer from the stack."""
+    """Yield a sentence for each part of the stack that a Trainer omits or applies twice."""
     yield from _otherwise(made, args)
     names = {part.name.partition(".")[0] for part in made.outside}
     if "loss" in names:
@@ -120,8 +120,8 @@ def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Ite
 
 
 def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
-    """Yield settings of the stack that Trainer's arguments set otherwise; warn of those that no
-    argument shows."""
+    """Yield a sentence for each setting of the stack that Trainer's arguments set to another value.
+    Warn of settings that no argument shows."""
     said = dict(of_trainer(args))
     samples = said["train.micro_batch_size"] * said["train.gradient_accumulation"]
     said["train.global_batch_size"] = samples * args.world_size
@@ -139,13 +139,13 @@ def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
 
 
 def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
-    """Return whether a Trainer's optimizer, wrapped by accelerate, is the stack's."""
+    """Return whether a Trainer's optimizer, wrapped by Accelerate, was built by the stack."""
     inner = getattr(optimizer, "optimizer", optimizer)
     return made.built_optimizer is not None and inner is made.built_optimizer
 
 
 def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
-    """Yield settings that both the stack and the Trainer's arguments would apply."""
+    """Yield a sentence for each effect that both the stack and the Trainer would apply."""
     for acts, names in (
         (made.answered("compile_model"), ("torch_compile",)),
         (made.recomputes, tuple(f"{word}_checkpointing" for word in CHECKPOINTING_WORDS)),

@@ -38,8 +38,9 @@ def check_claims(
 ) -> None:
     """Check each claim of a file: it holds, does not hold, or is inconclusive.
 
-    A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
-    0 when all hold, 1 when one does not, 5 when one is inconclusive.
+    A claim names a stack, a baseline, a metric, limits (at_least, at_most or between), and
+    conditions on runs (where). Exits with 0 when all hold, 1 when one does not, 5 when one is
+    inconclusive.
     """
     if file.suffix not in SUFFIXES:
         raise ScenarioError(f"{file}: a file of claims ends in {', '.join(SUFFIXES)}")
@@ -62,7 +63,7 @@ def check_claims(
 
 @contextmanager
 def _placed(document: ParsedFile, number: int, key: str) -> Iterator[None]:
-    """Add the place in the file to an error of the block. Raises ScenarioError."""
+    """Add the position in the claims file to an error of the block. Raises ScenarioError."""
     try:
         yield
     except StoreUnavailableError:
@@ -73,11 +74,11 @@ def _placed(document: ParsedFile, number: int, key: str) -> Iterator[None]:
 
 
 MOST_EVIDENCE = 3
-"""Maximum number of run ids in the printed table; JSON and CSV have all."""
+"""Maximum number of run ids in a cell of the printed table; JSON and CSV have all ids."""
 
 
 def claims_report(found: ClaimsReport) -> Report:
-    """Return the number of claims that hold, and a row for each claim."""
+    """Return a report with the number of claims by verdict, and a row for each claim."""
     counts = Counter(one.verdict for one in found.claims)
     answer = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     section = Section(

@@ -1,8 +1,8 @@
 """Claims about stacks, checked against stored runs.
 
-Numbers are computed as in every comparison: ratios over paired rounds with their 95 % interval. A
-claim holds if the whole interval is within the claimed limits, does not hold if it is all outside,
-and is inconclusive otherwise.
+A value and its 95 % interval are computed as in every comparison, from ratios over paired rounds. A
+claim holds if the whole interval is within the claimed limits. It does not hold if the whole
+interval is outside, and is inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from accel_bench_ci.figures import (
 )
 
 ERROR_RATE = 0.025
-"""Probability that an end of a 95 % interval is on the wrong side."""
+"""Probability that the true value lies beyond one given end of a 95 % interval."""
 
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Claim(Frozen):
-    """One claim of a file."""
+    """Claim about a metric of a stack, as written in a file."""
 
     name: str = ""
     """Name of the claim; by default its description."""
@@ -52,19 +52,19 @@ class Claim(Frozen):
     """Name of the stack that the claim is about."""
 
     baseline: str | None = None
-    """Stack to divide by, in paired rounds; without one the figure itself is checked."""
+    """Stack to divide by, in paired rounds. Without it, the claim is about the metric itself."""
 
     metric: str = "tokens_per_second"
     """Metric of the claim: a column, or `metrics.NAME`."""
 
     at_least: Number | None = None
-    """Smallest value that is claimed."""
+    """Smallest claimed value."""
 
     at_most: Number | None = None
-    """Largest value that is claimed."""
+    """Largest claimed value."""
 
     between: tuple[Number, Number] | None = None
-    """Smallest and largest value that are claimed."""
+    """Smallest and largest claimed value."""
 
     where: str | None = None
     """Conditions on runs, as in `--where`."""
@@ -85,12 +85,12 @@ class Claim(Frozen):
 
     @property
     def figure(self) -> str:
-        """Long name of the metric."""
+        """Full name of the metric, also if the claim uses its short name."""
         return SHORT_NAMES.get(self.metric, self.metric)
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """Smallest and largest claimed value."""
+        """Smallest and largest claimed value; None for a missing limit."""
         return self.between or (self.at_least, self.at_most)
 
     @property
@@ -104,10 +104,10 @@ class Claim(Frozen):
 
 
 class ClaimsFile(Frozen):
-    """A file of claims, as `results claims` reads it."""
+    """Content of a file of claims, as `results claims` reads it."""
 
     claims: tuple[Claim, ...]
-    """Claims in the order of checking."""
+    """Claims in the order in which they are checked."""
 
     @model_validator(mode="after")
     def _some(self) -> ClaimsFile:
@@ -127,10 +127,10 @@ class CheckedClaim(Frozen):
 
     verdict: Finding
     value: Interval | None
-    """Measured figure or ratio, with a 95 % interval; null without runs."""
+    """Measured value or ratio with a 95 % interval; null without runs."""
 
     reason: str
-    """Reason of the verdict, in a sentence."""
+    """Reason for the verdict, in a sentence."""
 
     rounds: int
     """Number of runs, or paired rounds, behind the value."""
@@ -152,14 +152,14 @@ class ClaimsReport(Document):
 
 
 def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
-    """Return the report; the worst verdict gives the exit code."""
+    """Return the report on checked claims; their worst verdict decides its exit code."""
     verdicts = Counter(one.verdict for one in checked)
     code = 1 if verdicts["does not hold"] else 5 if verdicts["inconclusive"] else 0
     return ClaimsReport(file=file, claims=tuple(checked), exit_code=code)
 
 
 def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
-    """Return the verdict on a claim, by its stored runs."""
+    """Return the verdict on a claim, judged by stored runs."""
     names = [name for name in (claim.stack, claim.baseline) if name is not None]
     sides = [_newest(results, name) for name in names]
     unclear = _unclear(names, sides)
@@ -184,7 +184,7 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
-    """Raise StoreError for an unknown or misspelt metric."""
+    """Raise StoreError if a claim's metric is unknown or misspelt."""
     if not claim.metric.startswith(METRICS):
         figure_named(claim.metric, results)
         return
@@ -194,7 +194,7 @@ def check_metric(claim: Claim, results: Sequence[Result]) -> None:
 
 
 def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
-    """Return why a stack lacks one usable experiment; empty if none does."""
+    """Return the reason why a stack has no single usable experiment, or an empty text."""
     for name, rows in zip(names, sides, strict=True):
         if not rows:
             return f"no measured run of {name} is stored, or none that `where` chooses"
@@ -206,7 +206,7 @@ def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) ->
 
 
 def _newest(results: Sequence[Result], stack: str) -> list[ExperimentRuns]:
-    """Return the newest measured experiment of a stack at each sweep point."""
+    """Return the runs of a stack's newest measured experiment at each sweep point."""
     own = [run for run in results if run.experiment.stack.name == stack and not run.imported]
     newest = {
         (run.experiment.scenario.name, run.experiment.point): run.experiment
@@ -226,7 +226,7 @@ def _obstacles(
     values: Sequence[Mapping[RoundKey, float]],
     keys: Sequence[RoundKey],
 ) -> Iterator[str]:
-    """Yield reasons to ignore a figure, or a ratio of it; a single stack needs only runs."""
+    """Yield the reasons why a claim cannot be checked, most of them for a ratio of stacks."""
     if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
         yield f"{rows[0].name} and {rows[1].name} have no round in common"
     if not keys:
@@ -245,7 +245,7 @@ def _obstacles(
 
 
 def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> Iterator[str]:
-    """Yield reasons not to compare a figure of requests."""
+    """Yield the reasons why the load of requests forbids a comparison of two stacks."""
     yield from filter(None, [rate_obstacle(baseline.load, stack.load)])
     if baseline.rate is not None and figure in OF_BUSY_TIME:
         yield (
@@ -257,7 +257,7 @@ def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns
 
 
 def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[Finding, str]:
-    """Return the verdict on a claim by the interval of its value, with the reason."""
+    """Return the verdict on a claim, and its reason, by the 95 % interval of the value."""
     low, high = claim.limits
     middle = significant(value.median, 4)
     if rounds < MINIMUM_ROUNDS or value.low is None or value.high is None:

@@ -1,6 +1,6 @@
-"""Figures of runs that are compared over time or with a reference, with their better direction.
+"""Figures of runs, such as tokens per second, that are compared over time or with a reference.
 
-Names and columns are those of `results pivot`.
+Names and columns are the same as in `results pivot`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMN_FIGURES = {
     name: Quantity(name=name, unit=unit, better=better)
     for name, (unit, better) in QUANTITIES.items()
 }
-"""Figures of stored columns by name."""
+"""Figures that are columns of the store, by name."""
 
 TOKENS_PER_SECOND = COLUMN_FIGURES[SPEED]
 
@@ -39,7 +39,7 @@ REQUEST_LATENCY = COLUMN_FIGURES[MEDIAN_LATENCY]
 """Median request latency of the slowest rank."""
 
 METRICS = "metrics."
-"""Prefix of plugins' metrics in conditions on stored runs."""
+"""Prefix of the names of plugins' metrics in conditions on stored runs."""
 
 
 def change_of(figure: Quantity, log_ratio: float) -> Change:
@@ -50,13 +50,13 @@ def change_of(figure: Quantity, log_ratio: float) -> Change:
 
 
 def compared_figure(figure: Quantity, rate: float | None) -> Quantity:
-    """Return the figure to compare: for requests that arrive at a rate, latency replaces figures of
-    busy time."""
+    """Return the figure to compare. Latency replaces figures of busy time if requests arrive at a
+    `rate`."""
     return COLUMN_FIGURES.get(compared_name(figure.name, rate), figure)
 
 
 def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
-    """Return the figure of a name; `metrics.NAME` is a plugin's metric.
+    """Return the figure with a given name, where `metrics.NAME` is a plugin's metric.
 
     Raises StoreError for an unknown name.
     """
@@ -71,7 +71,7 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
 
 
 def metrics_of(result: Result) -> dict[str, Quantity]:
-    """Return a result's metrics as figures, by name."""
+    """Return the metrics that plugins measured in a run as figures, by name."""
     return {
         f"{METRICS}{name}": Quantity(name=f"{METRICS}{name}", unit=one.unit, better=one.better)
         for name, one in metrics_by_name(result).items()
@@ -79,7 +79,7 @@ def metrics_of(result: Result) -> dict[str, Quantity]:
 
 
 def figures_of(result: Result) -> dict[str, float]:
-    """Return the figures of a completed run that passed its self-audit."""
+    """Return a run's figures by name; empty unless it completed and passed its self-audit."""
     if not result.status.completed or result.imported or disowning(result):
         return {}
     found = run_figures(result)
@@ -88,7 +88,7 @@ def figures_of(result: Result) -> dict[str, float]:
 
 
 def figure_interval(values: Sequence[float]) -> Interval | None:
-    """Return the interval of positive values, of others their median; None without values."""
+    """Return the median with its interval, which only positive values have; None without values."""
     if not values or min(values) > 0:
         return geometric_interval(values)
     return Interval(median=median(values), low=None, high=None)

@@ -40,7 +40,7 @@ from accel_bench_ci.verdict import GatePoint, GateReport
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions(MeasureOptions):
-    """Options of `gate`."""
+    """Command-line options of `accel-bench gate`."""
 
     scenario: Annotated[str, typer.Argument(help="A scenario file, or a shipped scenario's name.")]
     stack: Annotated[str, typer.Option(help="The stack that is to pass.")]
@@ -72,15 +72,15 @@ def gate(options: GateOptions) -> int:
     """Run two stacks side by side, and fail when one is slower by more than is allowed.
 
     Exits with 0 when the stack passes, 1 when a run failed or is invalid, 4 when it is slower or
-    its loss is different, 5 when that is open, saying how many more rounds would settle it.
+    its loss is different, 5 when this is undecided, with the number of rounds that would decide it.
 
-    Each look at the rounds, the first and those after --max-rounds or --resume has added some,
-    spends its fraction of the error rates, so that looking often raises no more false alarms: at
-    most 0.5 %.
+    Each look (analysis of the rounds so far: the first, and after --max-rounds or --resume has
+    added some) spends its fraction of the error rates, so that many looks raise no more false
+    alarms: at most 0.5 %.
 
-    What looks slower is run again in fresh processes, with rounds and looks of its own beyond
-    --max-rounds; only what those confirm by themselves, as 0.5 % of false alarms are, is a
-    regression.
+    An apparent slow-down is measured again in fresh processes, with more rounds and looks beyond
+    --max-rounds. It is a regression only if these rounds alone confirm it. At most 0.5 % of false
+    alarms are confirmed.
     """
     floor = parse_fraction(options.tolerance, "--tolerance")
     for path in (options.junit, options.markdown):
@@ -97,7 +97,7 @@ def gate(options: GateOptions) -> int:
 
 
 def _plans(draft: Draft, invoked: Invocation, options: GateOptions) -> list[Plan]:
-    """Return the plan of each look, with an increasing number of rounds."""
+    """Return the plan of each look (interim analysis), with an increasing number of rounds."""
     written = _plan(draft, invoked, options, None)
     if written.baseline == options.stack:
         raise ScenarioError(
@@ -150,7 +150,7 @@ FAILURES: Mapping[str, str] = {
     "failed": "error",
     "skipped": "skipped",
 }
-"""JUnit element of each outcome except `passed`."""
+"""JUnit element of each outcome of a sweep point except `passed`."""
 
 COLUMNS = (
     Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
@@ -174,13 +174,13 @@ FLAT = (
 
 
 def render_gate(report: GateReport, form: str) -> str:
-    """Return the report as text or JUnit XML. Raises AccelBenchError for an unknown format."""
+    """Return a report as text or JUnit XML. Raises AccelBenchError for an unknown format."""
     return render_junit(report) if form == "junit" else render_report(gate_report(report), form)
 
 
 def _columns(report: GateReport) -> list[Column]:
-    """Return the columns, named after the compared quantity and the confidence of its intervals,
-    which grows with the looks."""
+    """Return the columns of the printed table. The ratio's title names the compared quantity and
+    the confidence level of its intervals, which depends on the number of looks."""
     times = report.points[0].words.times if report.points else ""
     known = {confidence(point.ratio) for point in report.points if point.ratio}
     unit = f"[{known.pop()} interval]" if len(known) == 1 else "[interval]"
@@ -191,7 +191,7 @@ def _columns(report: GateReport) -> list[Column]:
 
 
 def gate_report(report: GateReport) -> Report:
-    """Return the outcome, the compared stacks, and a row for each sweep point with its reason."""
+    """Return a report with the outcome, the compared stacks, and a row for each sweep point."""
     compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
     reasons = [point.reason for point in report.points]
     more = [reason for point in report.points for reason in point.reasons]
@@ -222,7 +222,7 @@ def render_junit(report: GateReport) -> str:
 
 
 def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) -> None:
-    """Add the test case of a sweep point; a failed one has its reason and all figures."""
+    """Add the test case of a sweep point with its reason and all figures to a JUnit test suite."""
     stack = StackAtPoint(report.stack, point.sweep, point.tag)
     case = ElementTree.SubElement(
         suite,

@@ -1,4 +1,4 @@
-"""`accel-bench history`: a scenario over time, with the steps of its level."""
+"""`accel-bench history`: a figure of a scenario over time, and the steps of its level."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from accel_bench_ci.step_confirmation import Confirmation, confirm_step, other_s
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOptions(MeasureOptions):
-    """Options of `history`."""
+    """Command-line options of `accel-bench history`."""
 
     scenario: Annotated[
         str, typer.Argument(help="A scenario's name or file; or a --where condition on runs.")
@@ -71,13 +71,13 @@ class HistoryOptions(MeasureOptions):
 def history(options: HistoryOptions) -> int:
     """Show a figure of a scenario over time, and the steps in which its level changed.
 
-    A point is what one command measured; a series has one work, stack, sweep point and kind of
-    device, whatever the versions. Steps are looked for from 14 sessions on, by a method that takes
-    drift, memory and outliers for what they are.
+    A point is what one command measured. A series has the same settings, stack, sweep point and
+    kind of device, whatever the versions. Steps are searched from 14 sessions on, by a method that
+    does not mistake drift, autocorrelation or outliers for steps.
 
-    With --confirm, where the newest step is for the worse, the stack and its baseline are run again
-    in fresh processes, side by side. Exits with 1 where that confirms it, else with 0. Options that
-    choose how to run are for that.
+    With --confirm, if the newest step is a worsening, the stack and its baseline are run again in
+    fresh processes, side by side. Exits with 1 if the new runs confirm it, else with 0. Options
+    that choose how to run concern these new runs.
     """
     with open_results(options.results) as store:
         found = _histories(store, options)
@@ -110,7 +110,7 @@ def _histories(store: Store, options: HistoryOptions) -> list[History]:
 def _confirm(
     worse: Sequence[History], found: Sequence[History], options: HistoryOptions
 ) -> list[Confirmation]:
-    """Measure stacks that became slower beside their baselines, and confirm each step by that."""
+    """Run stacks that became worse and their baselines, and judge each step by these runs."""
     draft = single_draft(options.scenario, "history")
     stacks = tuple(dict.fromkeys(one.stack for one in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
@@ -130,7 +130,7 @@ def _confirm(
 
 
 def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
-    """Return the plan of the sweep points at which a series became slower."""
+    """Return the plan restricted to the sweep points at which a series became worse."""
     concerned = {one.series for one in worse}
     own = (one.experiment for one in plan.planned)
     points = {one.point for one in own if one.series in concerned}
@@ -142,7 +142,7 @@ def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
 def _judged(
     one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
-    """Return a history with its step judged by new runs of the series and its baseline."""
+    """Return the verdict of new runs of a series and its baseline on the newest step."""
     own = _runs_of(one, fresh)
     planned = {p.experiment.series: p.experiment for p in plan.planned}
     if one.series not in planned:
@@ -165,9 +165,9 @@ def _runs_of(one: History, runs: Sequence[Result]) -> list[HistoryRun]:
 def read_history(
     store: Store, figure: str, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> tuple[list[HistoryRun], Quantity]:
-    """Return the selected measured runs with the figure. Raises StoreError.
+    """Return the selected measured runs, and the figure with the given name. Raises StoreError.
 
-    Damaged rows are skipped; one result at a time is in memory.
+    Damaged rows are skipped. Only one full result at a time is held in memory.
     """
 
     def results() -> Iterator[Result]:
@@ -185,11 +185,11 @@ def read_history(
 
 
 MOST_POINTS = 30
-"""Maximum number of newest points in the printed table; JSON and CSV have all."""
+"""Maximum number of points in the printed table, the newest; JSON and CSV have all points."""
 
 
 def history_report(found: Sequence[History], confirmed: Sequence[Confirmation] = ()) -> Report:
-    """Return a section for each series: its conclusion, its steps, its points."""
+    """Return a report with a section for each series: its conclusion, its steps, and its points."""
     lines = [line for one in found for line in _lines(one)]
     sections = [_section(one) for one in found]
     sections += [Section(title="confirmation", headline=one.conclusion) for one in confirmed]
@@ -214,7 +214,7 @@ def _section(one: History) -> Section:
 
 
 def _lines(one: History) -> Iterator[Line]:
-    """Yield each point with the step that begins at it."""
+    """Yield a line for each point of a history, with the step that begins there."""
     steps = {step.point: step for step in one.steps}
     for place, point in enumerate(one.points):
         yield Line(history=one, point=point, step=steps.get(place))
@@ -240,7 +240,7 @@ STEPS = (
     Column("sessions since", reader("points_since"), kind="number", rank=1),
     Column("changed there", reader("changed")),
 )
-"""Columns of the steps."""
+"""Columns of the printed table of steps."""
 
 POINTS = (
     Column("session", reader("point.session"), kind="name"),
@@ -252,7 +252,7 @@ POINTS = (
     Column("step", reader("step.relative_change"), form=_signed, kind="number"),
     Column("accel-bench", lambda line: line.point.versions.get("accel-bench"), kind="word", rank=2),
 )
-"""Columns of the points."""
+"""Columns of the printed table of points."""
 
 FLAT = (
     *columns_of(History, "history", without="schema_version series saturated_since conclusion"),

@@ -1,8 +1,9 @@
-"""Looks of the gate: rounds are added until each sweep point is decided, and to confirm alarms.
+"""Looks (interim analyses of a sequential test) of the gate: rounds are added until each sweep
+point is decided, and then to confirm alarms, which are apparent slow-downs.
 
 An alarm counts only if new rounds in fresh processes confirm it by themselves. New rounds of an
 equally fast stack do so in at most 0.5 % of cases, over all looks. An alarm that is not confirmed
-passes if the new rounds show so, at the level of looks after the first, and is undecided otherwise.
+passes if the new rounds show so, at the level of later looks, and is undecided otherwise.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from accel_bench_ci.verdict import (
 
 
 class GateRounds(Protocol):
-    """Protocol that measures and judges rounds of two stacks. Looks are numbered from 0."""
+    """Protocol of an object that measures and judges two stacks' rounds. Looks, which are interim
+    analyses, are numbered from 0."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look to undecided experiments; judge all rounds."""
+        """Add the rounds of a look to experiments not yet `settled`, and judge all rounds."""
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add the rounds of a look at alarms; judge by new rounds alone."""
+        """Add rounds of a look for the `unsettled` alarms, and judge by new rounds alone."""
 
 
 def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
-    """Look until each sweep point is decided, then confirm alarms by new rounds.
+    """Return the gate's report: add rounds until each sweep point is decided, then confirm alarms.
 
-    `looks` is the maximum number of looks, at least 1, of each phase.
+    `looks` is the maximum number of interim analyses in each of the two phases, at least 1.
     """
     assert looks > 0
     settled: set[str] = set()
@@ -67,7 +69,7 @@ def _open(report: GateReport) -> set[str]:
 
 @dataclass
 class SessionRounds:
-    """Measurement of each look's rounds in a session of its own."""
+    """Rounds of a gate that are measured in one session per look (interim analysis)."""
 
     plans: Sequence[Plan]
     """Plans of the looks, with an increasing number of rounds."""
@@ -84,7 +86,7 @@ class SessionRounds:
     """Sessions of new rounds that confirm an alarm."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look to earlier ones."""
+        """Add the rounds of a look to earlier rounds, and judge all of them."""
         plan = self.plans[look]
         session = self.new_session(continues=tuple(one.id for one in self.sessions))
         points = points_of_both(plan)
@@ -95,7 +97,7 @@ class SessionRounds:
         return judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add new rounds; earlier ones do not count here."""
+        """Add new rounds of a look, and judge the alarms by the new rounds alone."""
         plan = self.plans[look]
         session = self.new_session()
         session.continues, session.resume = tuple(one.id for one in self._fresh), False
@@ -114,7 +116,7 @@ def points_of_both(plan: Plan) -> set[str]:
 
 
 def _of_experiments(plan: Plan, ids: Collection[str]) -> Plan:
-    """Return the plan with the sweep points of some experiments only."""
+    """Return a plan restricted to the sweep points of the experiments with the given ids."""
     return _at_points(plan, {p.experiment.point for p in plan.planned if p.experiment.id in ids})
 
 
@@ -125,29 +127,29 @@ def _at_points(plan: Plan, points: Collection[str]) -> Plan:
 ERROR_RATE = ONE_SIDED_ALPHA
 """Maximum probability that new rounds of an equally fast stack confirm an alarm.
 
-The rounds of the alarm lower it only as far as they are independent of the new ones, which runs on
-one machine need not be.
+The rounds of the alarm itself lower the probability further if they are independent of the new
+rounds, but rounds on one machine may be correlated.
 """
 
 
 def points_to_confirm(report: GateReport) -> set[str]:
-    """Return the ids of the stack's experiments with an alarm."""
+    """Return the ids of the stack's experiments that look slower and must be confirmed."""
     return {point.stack_id for point in report.points if point.slower}
 
 
 def with_confirmation(
     report: GateReport, planned: Sequence[PlannedSummary], fresh: Sequence[Result]
 ) -> GateReport:
-    """Return the report with its alarms judged by new rounds of both stacks."""
+    """Return a copy of a report whose alarms are judged by new rounds of both stacks."""
     looks = max((point.looks for point in report.points if point.slower), default=0)
     pairs = pairs_of((report.stack, report.against), planned, fresh)
     return with_new_points(report, judge_pairs(pairs, report.floor, looks))
 
 
 def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
-    """Return the report with its alarms judged by points of new rounds alone.
+    """Return a copy of a report whose alarms are judged by new rounds alone, given as points.
 
-    Passing is judged at the level of the looks that follow those of the report.
+    The significance level for passing takes the report's earlier looks into account.
     """
     by_id = {one.stack_id: one for one in new}
     points = tuple(_confirmed(one, by_id[one.stack_id]) if one.slower else one
@@ -158,7 +160,7 @@ def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
 
 
 def _confirmed(point: GatePoint, new: GatePoint) -> GatePoint:
-    """Return a point with the outcome of its new rounds."""
+    """Return a copy of a point with the outcome of its new rounds."""
     found = ratio_interval(new.ratio) if new.ratio else "no ratio"
     rounds = f"{new.rounds} new rounds in fresh processes"
     if new.slower:

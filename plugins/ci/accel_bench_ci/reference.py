@@ -1,4 +1,4 @@
-"""Comparison of a set of runs with a reference set, figure by figure, by rows of equal keys.
+"""Comparison of runs with a reference set, by rows of runs with equal keys such as stack and model.
 
 Runs of the two sets are unpaired: `gate` or `history --confirm` must confirm regressions in fresh
 processes, side by side.
@@ -41,7 +41,7 @@ from accel_bench_ci.reference_keys import DEFAULT_KEYS, rows_of
 from accel_bench_ci.steps import MAD_TO_SIGMA
 
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
-"""Names of the compared figures."""
+"""Names of the figures that are compared by default."""
 
 TOLERANCE = 0.05
 """Relative change of a median that still counts as the same."""
@@ -50,13 +50,13 @@ ERROR_RATE = 0.05
 """Maximum probability that any unchanged figure is called better or worse."""
 
 FEWEST_ROWS = 5
-"""Minimum number of rows to look for outliers."""
+"""Minimum number of rows for a search for outliers."""
 
 DEVIATIONS = 3.5
-"""Distance of an outlier from the other rows' ratio, in robust standard deviations."""
+"""Distance of an outlier from the median log-ratio, in robust standard deviations."""
 
 NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
-"""Statuses of runs that were interrupted, which count as no failure."""
+"""Statuses of interrupted or skipped runs, which do not count as failures."""
 
 State: TypeAlias = Literal[
     "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
@@ -65,10 +65,10 @@ State: TypeAlias = Literal[
 
 
 class ReferenceFigure(Frozen):
-    """One figure of one row in both sets: medians over runs.
+    """Comparison of one figure of one row: medians over the runs of both sets.
 
-    Its verdict is of another kind than that of a `Comparison`: the runs are no pairs, and the error
-    is divided over all rows and figures.
+    Its verdict differs in kind from the verdict of a `Comparison`: the runs are not paired, and the
+    error rate is divided over all rows and figures.
     """
 
     name: str
@@ -93,7 +93,7 @@ class ReferenceFigure(Frozen):
     """Reason not to compare requests that arrive at a rate; empty otherwise."""
 
     outlier: bool = False
-    """True if the ratio is an outlier among those of the rows."""
+    """True if the ratio is an outlier among the ratios of all rows."""
 
 
 class ReferenceRow(Frozen):
@@ -101,11 +101,11 @@ class ReferenceRow(Frozen):
 
     key: dict[str, JsonValue]
     state: State
-    """Change of the row; `newly saturated` if a current run saturates at a rate at which no
+    """State of the row; `newly saturated` if a current run saturates at a rate at which no
     reference run did."""
 
     reference_runs: tuple[str, ...]
-    """Ids of the reference's runs that count."""
+    """Ids of the reference's runs that are compared."""
 
     current_runs: tuple[str, ...]
 
@@ -114,18 +114,18 @@ class ReferenceRow(Frozen):
 
     current_status: str
     imported: bool = False
-    """True if another program measured either set."""
+    """True if another program measured the runs of either set."""
 
     figures: tuple[ReferenceFigure, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Reasons of failed current runs."""
+    """Reasons why current runs failed."""
 
     differing: tuple[Difference, ...] = ()
     """Settings and environment that differ between the sets, except differences of all rows."""
 
     @property
     def worse(self) -> bool:
-        """True if the row regressed in any figure or state."""
+        """True if the row regressed in any figure or in its state."""
         newly = self.state in ("newly failing", "newly saturated")
         return newly or any(one.verdict == "worse" for one in self.figures)
 
@@ -169,7 +169,8 @@ class ComparisonRule(NamedTuple):
 def compare_with_reference(
     name: str, reference: Sequence[Result], current: Sequence[Result], rule: ComparisonRule
 ) -> ReferenceComparison:
-    """Compare two sets of results row by row, in the order of the current ones."""
+    """Compare two sets of results row by row, current rows first. Raises StoreError without common
+    rows."""
     found = rows_of(reference, current, rule.keys, rule.aliases)
     if not any(all(sides) for sides in found.values()):
         before, after = ([key for key, sides in found.items() if sides[n]] for n in (0, 1))
@@ -225,7 +226,7 @@ def _row(
 
 
 def _counted(results: Sequence[Result]) -> list[Result]:
-    """Return the counted runs of a key: last attempts of rounds that no later round replaces."""
+    """Return the runs to compare: the last attempts of rounds that no later round replaces."""
     replaced = replaced_rounds(results)
     kept = [one for one in results if (one.session, one.round) not in replaced]
     by_experiment: dict[str, list[Result]] = {}
@@ -242,7 +243,7 @@ def _passes(runs: Sequence[Result]) -> bool:
 
 
 def _any_failed(runs: Sequence[Result]) -> bool:
-    """Return whether any run failed without being interrupted."""
+    """Return whether any run failed, except by an interruption."""
     return any(not run.status.completed and run.status not in NO_FAILURES for run in runs)
 
 
@@ -268,7 +269,7 @@ def _statuses(runs: Sequence[Result]) -> str:
 def _figures(
     before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: ComparisonRule
 ) -> list[ReferenceFigure]:
-    """Compare the figures of a row: latencies for requests that arrive at a rate."""
+    """Compare a row's figures; latencies replace figures of busy time if requests have a rate."""
     rate = next((one.rate for one in loads if one.rate is not None), None)
     compared = (compared_figure(one, rate) for one in rule.figures)
     asked = {one.name: one for one in compared}.values()
@@ -281,7 +282,7 @@ def _figures(
 
 
 def _obstacle(figure: Quantity, before: OfferedLoad, after: OfferedLoad) -> str:
-    """Return why the load forbids comparing a figure; empty if it does not."""
+    """Return the reason why the load of requests forbids comparing a figure, or an empty text."""
     of_load = figure == REQUEST_LATENCY or figure.name.startswith(METRICS)
     return load_obstacle(before, after) if of_load else ""
 
@@ -289,7 +290,7 @@ def _obstacle(figure: Quantity, before: OfferedLoad, after: OfferedLoad) -> str:
 def _figure(
     figure: Quantity, before: Sequence[Result], after: Sequence[Result], obstacle: str
 ) -> ReferenceFigure:
-    """Compare a figure of a row; its verdict is set later, with all rows."""
+    """Compare a figure of a row; `_judged` later sets its verdict together with all rows."""
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
     positive = bool(old and new) and min(*old, *new) > 0 and not obstacle
     ratio, p_value = unpaired_ratio(new, old) if positive else (None, None)
@@ -307,7 +308,7 @@ def _figure(
 
 
 def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
-    """Yield the figure of each run; for an imported run the value stated in its file."""
+    """Yield the figure's value in each run; the value stated in the file for an imported run."""
     for run in runs:
         stated = {one.name: one.value for one in run.metrics} if run.imported else figures_of(run)
         value = stated.get(name, stated.get(name.removeprefix("metrics.")))
@@ -316,8 +317,8 @@ def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
 
 
 def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[ReferenceRow]:
-    """Return the rows with verdicts and outliers, adjusted over all tests; a shift common to all
-    rows makes none an outlier."""
+    """Return the rows with their verdicts and outliers. p-values are adjusted over all tests, and a
+    shift common to all rows makes no row an outlier."""
     figures = [one for row in rows for one in row.figures]
     adjusted = iter(holm([one.p_value for one in figures if one.p_value is not None]))
     directions = {one.name: one for one in (*rule.figures, REQUEST_LATENCY)}
@@ -345,7 +346,7 @@ def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[Referenc
 
 
 def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
-    """Return the log-ratios beyond which a row is an outlier."""
+    """Return the lowest and highest log-ratio of a row that is no outlier."""
     if len(values) < FEWEST_ROWS:
         return -math.inf, math.inf
     middle = median(values)
@@ -357,7 +358,8 @@ def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
 def _differing(
     before: Sequence[Result], after: Sequence[Result], imported: bool
 ) -> tuple[Difference, ...]:
-    """Return the differing settings and versions; for imported runs only stated settings."""
+    """Return the differing settings and versions; for imported runs only settings stated in a
+    file."""
     left, right = before[-1], after[-1]
     if not imported:
         found = differing_keys(left.experiment.identity, right.experiment.identity)
@@ -370,13 +372,13 @@ def _differing(
 
 
 def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
-    """Return the differences common to all rows; none for a single row."""
+    """Return the differences common to all rows, or none if there is a single row."""
     if len(differing) < 2:
         return ()
     return tuple(one for one in differing[0] if all(one in row for row in differing))
 
 
 def _newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
-    """Return whether requests pile up in `row` only, at the same rate."""
+    """Return whether requests pile up in `row` but not in `base`, at the same rate."""
     same = row.rate is not None and row.rate == base.rate
     return same and row.saturated and not base.saturated

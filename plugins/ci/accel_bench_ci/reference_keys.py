@@ -15,17 +15,17 @@ from accel_bench.scenario.draft import look_up
 from accel_bench_ci.series import planned_devices
 
 DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep", "device", "world_size")
-"""Default columns of the key."""
+"""Columns of which a row's key consists by default."""
 
 OPEN_KEYS = ("device", "world_size")
 """Key columns that failed or imported runs may lack."""
 
 NO_SETTINGS = (*WITHOUT_EFFECT, "environment", "provenance", "stack", "device")
-"""Prefixes of settings that do not split a row: versions may differ."""
+"""Prefixes of settings, such as versions, that may differ among the runs of a row."""
 
 
 Sides: TypeAlias = tuple[list[Result], list[Result]]
-"""Runs of one row: those of the reference, and the current ones."""
+"""Runs of one row: the reference's runs, and the current runs."""
 
 
 def rows_of(
@@ -34,9 +34,9 @@ def rows_of(
     names: Sequence[str],
     aliases: Mapping[str, str],
 ) -> dict[str, Sides]:
-    """Return the runs of each row by its key as canonical JSON; rows of current runs first.
+    """Return the runs of each row by its key as canonical JSON, rows with current runs first.
 
-    A key whose runs in one set differ in settings is split by those settings.
+    A row whose runs in one set differ in settings is split by these settings.
     """
     keyed = [(_key(run, names, {}), run, False) for run in current]
     keyed += [(_key(run, names, aliases), run, True) for run in reference]
@@ -56,7 +56,7 @@ def _key(run: Result, names: Sequence[str], aliases: Mapping[str, str]) -> Keys:
 
 
 def _key_value(result: Result, name: str) -> JsonValue:
-    """Return the value of a key column: a property of the run, or a setting by dotted key."""
+    """Return a run's value for a key column: a property of the run, or a dotted setting."""
     experiment = result.experiment
     if name in ("sweep", "tag"):
         value: JsonValue = getattr(experiment, name)
@@ -78,7 +78,7 @@ def _key_value(result: Result, name: str) -> JsonValue:
 
 
 def _device(result: Result) -> str | None:
-    """Return the device that a run used, or was planned for; None if neither is stored."""
+    """Return the name of the device that a run used or was planned for, or None if unknown."""
     used = next((rank.device for rank in result.ranks if rank.device), None)
     if used is not None:
         return used.name or used.type
@@ -93,7 +93,7 @@ def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
 
 
 def _fill(keyed: Sequence[tuple[Keys, Result, bool]], names: Sequence[str]) -> None:
-    """Fill in a missing device or size from runs with equal other keys, if they agree."""
+    """Fill in a missing device or world size from runs with equal other keys, if they agree."""
     for name in names:
         known: dict[str, dict[str, JsonValue]] = {}
         for key, _, _ in keyed:
@@ -111,7 +111,7 @@ def _others(key: Keys) -> str:
 
 
 def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sides]:
-    """Return the rows of one key, split if runs in one set differ in settings."""
+    """Return the rows of one key, split by settings in which the runs of one set differ."""
     settings = [dict(_settings(runs)) for runs in sides]
     added: list[str] = []
     for own in settings:
@@ -129,7 +129,7 @@ def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sid
 
 
 def _settings(runs: Sequence[Result]) -> Iterator[tuple[str, Keys]]:
-    """Yield the settings of each experiment, by its id."""
+    """Yield each experiment's id with its settings by dotted key."""
     for one in {run.experiment.id: run.experiment for run in runs}.values():
         row = collect_runs(PlannedSummary(experiment=one), runs, 0)
         ignored = tuple(f"{name}." for name in NO_SETTINGS)

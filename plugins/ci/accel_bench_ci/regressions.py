@@ -1,4 +1,4 @@
-"""`accel-bench results regressions`: regressions of stored runs from a reference set."""
+"""`accel-bench results regressions`: comparison of stored runs with a reference set."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ from accel_bench_ci.reference import (
 from accel_bench_ci.reference_keys import DEFAULT_KEYS
 
 READERS = "accel_bench.readers"
-"""Entry-point group of readers; `runs` is the function that returns a file's results."""
+"""Entry-point group of file readers; its entry `runs` is a function that returns a file's
+results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionOptions:
-    """Options of `results regressions`."""
+    """Command-line options of `accel-bench results regressions`."""
 
     reference: Annotated[
         str,
@@ -83,9 +84,9 @@ class RegressionOptions:
 def regressions(asked: RegressionOptions) -> int:
     """Compare a set of stored runs with a reference, row by row and figure by figure.
 
-    Each row is better, worse, newly failing or passing, new, missing, or stands out from the other
-    rows. Runs of two sets are no pairs: what looks worse is confirmed by `gate`, or by `history
-    --confirm`. Exits with 1 where anything looks worse or fails newly, else with 0.
+    Each row is better, worse, newly failing or passing, new, missing, or an outlier among the rows.
+    Runs of two sets are not paired: `gate` or `history --confirm` must confirm an apparent
+    worsening. Exits with 1 if anything looks worse or fails newly, else with 0.
     """
     tolerance = options.parse_fraction(asked.tolerance, "--tolerance")
     aliases = parse_aliases(asked.alias or ())
@@ -98,7 +99,7 @@ def regressions(asked: RegressionOptions) -> int:
 
 
 def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
-    """Return the runs of the reference and the current ones. Raises StoreError if equal."""
+    """Return the reference's runs and the current runs. Raises StoreError if they are equal."""
     with open_results(asked.results) as store:
         current = select_runs(store, asked.selection or "")
         reference = read_reference(asked.reference, store)
@@ -125,7 +126,7 @@ def read_reference(text: str, store: Store) -> list[Result]:
 
 
 def parse_aliases(texts: Sequence[str]) -> dict[str, str]:
-    """Return new names by old ones, from `OLD=NEW` and files. Raises ScenarioError."""
+    """Return new names by old names, from `OLD=NEW` texts and files. Raises ScenarioError."""
     found: dict[str, str] = {}
     for text in texts:
         for old, new in _aliases_of(text):
@@ -152,7 +153,7 @@ MOST_DIFFERENCES = 20
 
 
 def reference_report(found: ReferenceComparison) -> Report:
-    """Return the conclusion, a line for each figure of each row, and the differences."""
+    """Return a report: the conclusion, a line for each figure of each row, the differences."""
     lines = [line for row in found.rows for line in _lines(row)]
     tables = [Table(COLUMNS, lines)]
     differing = [("differs in every row", found.differing)]
@@ -171,12 +172,12 @@ def reference_report(found: ReferenceComparison) -> Report:
 
 
 def _lines(row: ReferenceRow) -> Iterator[Line]:
-    """Yield each figure of a row, or the row without figures."""
+    """Yield a line for each figure of a row, or a single line for a row without figures."""
     yield from (Line(row=row, figure=one) for one in row.figures or (None,))
 
 
 def _verdict(line: Line) -> str:
-    """Return the verdict on the figure, or the state of the row."""
+    """Return the verdict on a line's figure, or the state of its row, in words."""
     if line.figure is None:
         return str(line.row.state)
     # Runs of two sets are no pairs: what they show stays to be confirmed.
@@ -186,7 +187,7 @@ def _verdict(line: Line) -> str:
 
 
 def _answer(found: ReferenceComparison) -> str:
-    """Return the conclusion: the regressions, and the number of rows in each state."""
+    """Return the conclusion as text: the regressions, and the number of rows in each state."""
     states = Counter(row.state for row in found.rows)
     rows = ", ".join(f"{count} {state}" for state, count in states.items())
     if untold := sum(any(map(_untold, row.figures)) for row in found.rows):
@@ -201,7 +202,7 @@ def _answer(found: ReferenceComparison) -> str:
 
 
 def _untold(figure: ReferenceFigure) -> bool:
-    """Return whether the load prevents a verdict on a figure."""
+    """Return whether the load of requests prevents a verdict on a figure."""
     return bool(figure.reason) and figure.verdict == "not tested"
 
 

@@ -1,6 +1,6 @@
-"""Histories: a figure of a scenario session by session, and the steps of its level.
+"""Histories of a figure: its value session by session, and the steps in which its level changed.
 
-A series contains runs of the same work and stack at the same sweep point on the same kind of
+A series contains runs with the same settings and stack at the same sweep point on the same kind of
 device; versions may differ and explain steps. Each command contributes one value, since its runs
 share the state of the machine.
 """
@@ -51,7 +51,7 @@ STEPS_ARE_RATIOS = "steps are looked for in positive values alone"
 
 
 class HistoryPoint(Frozen):
-    """Point of a history: the runs of one command."""
+    """Point of a history: the value of the runs of one command."""
 
     session: str
     """Id of the command's first session."""
@@ -82,7 +82,7 @@ class HistoryPoint(Frozen):
 
 
 class HistoryStep(Frozen):
-    """A lasting change of the figure's level."""
+    """Lasting change of the level of a figure."""
 
     point: int
     """Index of the first point at the new level."""
@@ -91,7 +91,7 @@ class HistoryStep(Frozen):
     """Session of the first point at the new level."""
 
     started_at: str
-    """Start of that session: UTC time, ISO 8601."""
+    """Start of the first point at the new level: UTC time, ISO 8601."""
 
     before: float
     """Median of the points between the previous step and this one."""
@@ -103,10 +103,10 @@ class HistoryStep(Frozen):
     """New level divided by the old one, minus 1; 0.05 is 5 % more."""
 
     change: Change
-    """Direction of the change: better or worse."""
+    """Direction of the change: better, worse, or different if the figure has no better side."""
 
     p_value: float
-    """p-value of the step against a series without any step."""
+    """Probability of an equally large step in a series without any step."""
 
     points_since: int
     """Number of points at the new level."""
@@ -116,7 +116,7 @@ class HistoryStep(Frozen):
 
     @property
     def changed(self) -> list[str]:
-        """Changed versions as text, such as `torch 2.12 to 2.13`."""
+        """Changed versions and machine properties as text, such as `torch 2.12 to 2.13`."""
         texts = (
             (one.key, *("absent" if v is None else plain_value(v) for v in (one.a, one.b)))
             for one in self.differing
@@ -125,14 +125,14 @@ class HistoryStep(Frozen):
 
 
 class History(StackRow, Document):
-    """One series, the oldest point first."""
+    """History of one series, the oldest point first."""
 
     scenario: str
     experiment_id: str
     """Id of the newest experiment."""
 
     series: str
-    """Key of the series: its work, stack, sweep point and kind of machine."""
+    """Key of the series: its settings, stack, sweep point and kind of machine."""
 
     devices: tuple[str, ...]
     """Names of the devices."""
@@ -142,44 +142,44 @@ class History(StackRow, Document):
 
     unit: str
     better: Better
-    """Better direction of the figure, higher or lower."""
+    """Better direction of the figure: higher, lower, or neither."""
 
     points: tuple[HistoryPoint, ...]
     steps: tuple[HistoryStep, ...]
 
     saturated_since: str = ""
-    """First of an unbroken sequence of sessions with piled-up requests, up to the newest; empty
-    without one."""
+    """Id of the first session since which requests piled up in every session up to the newest;
+    empty if there is none."""
 
     conclusion: str
     """Conclusion about the history in a sentence."""
 
     @property
     def tracked(self) -> Quantity:
-        """Figure of the history."""
+        """Figure of the history, with its unit and better direction."""
         return Quantity(name=self.figure, unit=self.unit, better=self.better)
 
     @property
     def newest_step(self) -> HistoryStep | None:
-        """The newest step; None without steps."""
+        """The newest step, or None if there are no steps."""
         return self.steps[-1] if self.steps else None
 
 
 class HistoryRun(NamedTuple):
-    """One attempt of a run, reduced for a history."""
+    """One attempt of a run, reduced to its data for a history."""
 
     result: Result
     """Result of the run, without the reports of its ranks."""
 
     value: float | None
-    """Value of the figure; None if the run has no usable one."""
+    """Value of the figure, or None if the run has no usable value."""
 
     saturated: bool = False
-    """True if requests piled up, so that latencies grow with the duration."""
+    """True if requests piled up, so that latencies grow with the duration of the run."""
 
 
 def history_run(result: Result, figure: Quantity = TOKENS_PER_SECOND) -> HistoryRun:
-    """Return a stored result as a run of a history, with its compared figure."""
+    """Return a stored result reduced for a history, with the value of a figure."""
     name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
     saturated = name == REQUEST_LATENCY.name and is_saturated(result)
     value = None if saturated else figures_of(result).get(name)
@@ -187,7 +187,7 @@ def history_run(result: Result, figure: Quantity = TOKENS_PER_SECOND) -> History
 
 
 def histories(runs: Iterable[HistoryRun], figure: Quantity = TOKENS_PER_SECOND) -> list[History]:
-    """Return the history of each series, the longest first.
+    """Return the history of each series, the series with the most points first.
 
     Imported runs must be excluded beforehand.
     """
@@ -242,7 +242,7 @@ def _history(
 
 
 def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
-    """Return a command's point, from the last attempt of each run."""
+    """Return the point of a command's runs, by the last attempt of each run."""
     last = {(run.result.session, run.result.round): run for run in runs}
     saturated = any(run.saturated for run in last.values())
     spoilt = saturated or any(run.result.status is Status.INVALID for run in last.values())
@@ -262,7 +262,7 @@ def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
 
 
 def _versions(experiment: Experiment) -> dict[str, JsonValue]:
-    """Return the versions of an environment that may vary in a series, by dotted key."""
+    """Return an experiment's versions that may vary within a series, by dotted key."""
     facts = experiment.identity.get("environment")
     if not isinstance(facts, Mapping):
         return {}
@@ -279,7 +279,7 @@ def _versions(experiment: Experiment) -> dict[str, JsonValue]:
 
 
 def planned_devices(experiment: Experiment) -> tuple[str, ...]:
-    """Return the device names that an experiment was planned for; empty if unknown."""
+    """Return the names of the devices that an experiment was planned for; empty if unknown."""
     facts = experiment.identity.get("environment")
     devices = facts.get("devices") if isinstance(facts, Mapping) else None
     return tuple(map(str, devices)) if isinstance(devices, list | tuple) else ()
@@ -318,7 +318,7 @@ def _conclusion(
     steps: Sequence[HistoryStep],
     figure: Quantity,
 ) -> str:
-    """Return the conclusion of a series, its newest step first."""
+    """Return the conclusion about a series in a sentence, its newest step first."""
     known = [one.value.median for one in points if one.value]
     what = f"{figure.name} of {name}"
     if len(known) < FEWEST:
@@ -338,7 +338,7 @@ def _conclusion(
 def _saturated(
     experiment: Experiment, points: Sequence[HistoryPoint], since: HistoryPoint | None
 ) -> str:
-    """Return a sentence on sessions with piled-up requests, or on all since `since`; else empty."""
+    """Return a sentence on the sessions in which requests piled up; empty if there are none."""
     full = sum(one.saturated for one in points)
     if not full:
         return ""
@@ -354,8 +354,8 @@ def _saturated(
 
 
 def _saturated_since(points: Sequence[HistoryPoint]) -> HistoryPoint | None:
-    """Return the first session of an unbroken run of saturated ones up to the newest; None if the
-    newest is not saturated, or all are. Sessions without a value are ignored."""
+    """Return the first session since which all sessions up to the newest are saturated. Return None
+    if the newest is not saturated, or all are. Sessions without a value are ignored."""
     known = [one for one in points if one.saturated or one.value]
     kept_up = [place for place, one in enumerate(known) if not one.saturated]
     newest = known[kept_up[-1] + 1 :] if kept_up else []

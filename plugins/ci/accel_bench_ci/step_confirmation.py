@@ -1,10 +1,10 @@
 """Confirmation of the newest step of a history by runs in fresh processes.
 
-New runs of the stack beside its baseline are compared with the sessions before the step: as ratios
-to the baseline where earlier sessions have both, so that a slower machine confirms nothing; else by
-absolute values. Since a new session is one more draw from scattering sessions, the bound is that of
-a prediction, and not of a comparison of two means: Student's t of the earlier sessions, by their
-robust spread if there are enough of them, else by their standard deviation.
+New runs of the stack and its baseline are compared with the sessions before the step. Ratios to the
+baseline are compared if earlier sessions have both stacks, so that a slower machine confirms
+nothing. Otherwise absolute values are compared. Since a new session is one more draw from sessions
+that scatter, the bound is a prediction bound and not a comparison of two means. It uses Student's t
+and the earlier sessions' robust spread, or their standard deviation if there are few sessions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from accel_bench_ci.series import History, HistoryRun, HistoryStep
 from accel_bench_ci.steps import MAD_TO_SIGMA, SHORTEST_SIDE
 
 FEWEST_FOR_ROBUST = 20
-"""Minimum number of sessions for the robust spread."""
+"""Minimum number of sessions for the use of the robust spread."""
 
 MAD_EFFICIENCY = 0.37
-"""Efficiency in degrees of freedom of the median absolute deviation.
+"""Degrees of freedom of the median absolute deviation, relative to the standard deviation's.
 
 Source: Rousseeuw and Croux (1993), "Alternatives to the Median Absolute Deviation". Together with
-the factor n / (n - 0.8) of small samples they keep the error rate.
+the factor n / (n - 0.8) for small samples, this value keeps the error rate.
 """
 
 
@@ -46,26 +46,26 @@ class Confirmation(Document):
     confirmed: bool
     """True if the new runs are significantly worse than the sessions before the step.
 
-    They must also be nearer to the sessions since the step than to those before it.
+    The new runs must also be nearer to the sessions since the step than to the sessions before it.
     """
 
     basis: Literal["own values", "ratio to the baseline"]
     """Compared quantity: the ratio to the baseline, or the figure itself."""
 
     relative_change: float | None
-    """New value divided by the earlier one, minus 1; null if no new run completed."""
+    """New value divided by the earlier value, minus 1; null if no new run completed."""
 
     bound: float | None
     """Least relative change that confirms the step.
 
-    It is the larger of the prediction bound and half of the step.
+    The bound is the prediction bound or half of the step, whichever is larger.
     """
 
     rounds: int
     """Number of new rounds."""
 
     sessions_before: int
-    """Number of sessions between the previous step and this one."""
+    """Number of sessions between the previous step and the newest step."""
 
     error_rate: float
     """Maximum probability that unchanged code confirms a step."""
@@ -85,8 +85,8 @@ def confirm_step(
 ) -> Confirmation:
     """Judge new runs of a stack against the sessions before the newest step of its history.
 
-    `baseline` is the baseline's history at the same sweep point, `fresh_baseline` its new runs of
-    the same rounds.
+    `baseline` is the baseline's history at the same sweep point. `fresh_baseline` are the
+    baseline's new runs in the same rounds.
     """
     step = history.newest_step
     assert step is not None
@@ -123,7 +123,7 @@ def confirm_step(
 
 
 def other_series(history: History) -> str:
-    """Return why new runs on this machine do not continue a series; empty if they do."""
+    """Return a sentence saying that new runs on this machine do not continue a series."""
     where = join_names(history.devices) or "no device"
     return (
         f"the step of {history.figure} of {label(history)} on {where} is not "
@@ -135,7 +135,7 @@ def other_series(history: History) -> str:
 def judge_new_runs(
     before: Sequence[float], new: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """Return the log-ratio of new to earlier values, and the bound that it must exceed."""
+    """Return the log-ratio of new to earlier logarithms, and the bound that it must exceed."""
     if len(before) < SHORTEST_SIDE or len(new) < 2:
         return (fmean(new) - median(before) if before and new else None), None
     middle, spread, freedom = _middle_spread_and_degrees(before)
@@ -146,7 +146,7 @@ def judge_new_runs(
 
 
 def _middle_spread_and_degrees(before: Sequence[float]) -> tuple[float, float, float]:
-    """Return the centre of values, their standard deviation and its degrees of freedom."""
+    """Return the center of values, their standard deviation and its degrees of freedom."""
     size = len(before)
     if size < FEWEST_FOR_ROBUST:
         return fmean(before), stdev(before), size - 1
@@ -164,7 +164,7 @@ def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
 
 
 def _base(history: History, baseline: History | None) -> dict[str, float]:
-    """Return the baseline's figure of each session; empty for the baseline itself."""
+    """Return the baseline's value in each session by its id; empty for the baseline itself."""
     if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
         return {}
     return {one.session: one.value.median for one in baseline.points if one.value}
@@ -173,9 +173,9 @@ def _base(history: History, baseline: History | None) -> dict[str, float]:
 def _sides(
     history: History, step: HistoryStep, base: Mapping[str, float]
 ) -> tuple[list[float], list[float]]:
-    """Return the log-ratios before and after the newest step, from the previous step on.
+    """Return a history's log-ratios to `base`, before and since its newest step.
 
-    Sessions without a positive divisor are skipped.
+    They begin at the previous step. Sessions without a positive divisor are skipped.
     """
     start = history.steps[-2].point if len(history.steps) > 1 else 0
     before, since = (
@@ -190,7 +190,7 @@ def _sides(
 
 
 def _reason(change: float | None, bound: float | None, paired: bool, half: bool) -> str:
-    """Return the verdict in a sentence, and how the step could be confirmed."""
+    """Return the reason for the verdict in a sentence, with the change and its bound."""
     if change is None or bound is None:
         return "too few new runs, or sessions before it, to judge"
     basis = ", as a ratio to the baseline," if paired else ""

@@ -1,17 +1,18 @@
-"""Find steps in a series that drifts, remembers and has outliers: where its level changed for good.
+"""Search for steps, lasting changes of the level, in a series with drift, autocorrelation and
+outliers.
 
-Binary segmentation (Scott and Knott 1974): the split at which the two sides differ most, then the
-same within each side. A split is a step where all of this holds, so that a series without one stays
-without:
+The method is binary segmentation (Scott and Knott 1974): take the split at which the two sides
+differ most, then repeat within each side. So that a series without steps rarely shows one, a split
+is a step only if all of this holds:
 
-- a permutation test of the largest difference over all splits (CUSUM) calls it significant. What is
-  permuted is left after a robust estimate of the autocorrelation (Chakar, Lebarbier, Levy-Leduc and
-  Robin 2017, "A robust approach for estimating change-points in the mean of an AR(1) process") and
-  of the drift (Theil and Sen, from pairs on the same side of the split) is taken out; values beyond
-  three robust standard deviations count as three (Huber);
-- the level jumps there and does not creep: medians of the neighbouring values on both sides differ
-  by most of the step, also after their own slope is taken out;
-- the step is larger than what is worth one.
+- a permutation test of the largest difference over all splits (CUSUM) calls it significant. The
+  permuted values are the residuals after a robust estimate of the autocorrelation (Chakar,
+  Lebarbier, Levy-Leduc and Robin 2017, "A robust approach for estimating change-points in the mean
+  of an AR(1) process") and of the drift (Theil and Sen, from pairs on the same side of the split).
+  Values beyond three robust standard deviations count as three (Huber);
+- the level jumps there and does not drift: medians of the neighboring values on both sides differ
+  by most of the step, also after their own slope is removed;
+- the step is larger than the smallest relevant step.
 
 Permutations are drawn from a fixed seed: the same series has the same steps.
 """
@@ -25,7 +26,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 STEP_ALPHA = 0.001
-"""Significance level: probability of a step found in a series of independent values.
+"""Significance level: probability that a step is found in a series of independent values.
 
 Series with autocorrelation, drift or oscillation have more false steps, so new runs confirm alarms.
 """
@@ -40,10 +41,10 @@ SHORTEST_SIDE = 5
 """Minimum number of values on each side of a step."""
 
 SHORTEST_SERIES = 14
-"""Minimum number of values of a series; fewer have too few permutations for significance."""
+"""Minimum number of values of a series; fewer values have too few permutations for significance."""
 
 LONGEST_SERIES = 500
-"""Maximum number of newest values of a series that are searched for steps."""
+"""Maximum number of values that are searched for steps, the newest of a series."""
 
 NEIGHBOURS = 10
 """Number of values on each side of a split that show whether the level jumps."""
@@ -52,7 +53,7 @@ DEVIATIONS = 4.0
 """Minimum size of a step, in robust standard deviations of the noise and of jumps elsewhere."""
 
 LIMIT = 3.0
-"""Robust standard deviations at which values are clipped."""
+"""Distance from the median at which values are clipped, in robust standard deviations."""
 
 SMALLEST_STEP = math.log1p(0.02)
 """Log-ratio of the smallest relevant step: 2 %."""
@@ -61,7 +62,7 @@ CHANCE = 0.75
 """Autocorrelation attributed to chance, times the square root of the number of values."""
 
 TINY = 1e-12
-"""Variance below which values count as equal, except for rounding."""
+"""Variance below which values count as equal except for rounding errors."""
 
 SEED = 20260105
 """Seed of the permutations."""
@@ -71,7 +72,7 @@ MAD_TO_SIGMA = 1.4826
 
 
 class Step(NamedTuple):
-    """A lasting change of the level of a series."""
+    """Lasting change of the level of a series."""
 
     place: int
     """Index of the first value at the new level."""
@@ -92,9 +93,9 @@ class Step(NamedTuple):
 
 
 def find_steps(values: Sequence[float]) -> list[Step]:
-    """Return the steps of a series in order; with `values` as logarithms, steps are log-ratios.
+    """Return the steps of a series in order; of logarithms, sizes of steps are log-ratios.
 
-    Only the newest `LONGEST_SERIES` values are searched. Indices are those of `values`.
+    Only the newest `LONGEST_SERIES` values are searched. Indices refer to `values`.
     """
     offset = max(0, len(values) - LONGEST_SERIES)
     series = list(values[offset:])
@@ -111,7 +112,7 @@ def find_steps(values: Sequence[float]) -> list[Step]:
 
 
 def _splits(values: list[float]) -> list[tuple[int, float]]:
-    """Return index and p-value of each step of a segment, by binary segmentation."""
+    """Return the index and p-value of each step of a segment, by binary segmentation."""
     if len(values) < SHORTEST_SERIES:
         return []
     # Few values show much memory by chance, and to take it out would take out any step.
@@ -128,7 +129,7 @@ def _splits(values: list[float]) -> list[tuple[int, float]]:
 
 
 def autocorrelation(values: Sequence[float]) -> float:
-    """Return the lag-1 autocorrelation, 0 to 0.99, estimated robustly to steps and outliers.
+    """Return the lag-1 autocorrelation, 0 to 0.99, by an estimate robust to steps and outliers.
 
     Source: Chakar et al. (2017): squared ratio of median differences at lags 2 and 1, minus 1.
     """
@@ -140,13 +141,13 @@ def autocorrelation(values: Sequence[float]) -> float:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of values around their level, from their differences."""
+    """Return a robust standard deviation of values around their level, by differences."""
     found = median(abs(b - a) for a, b in pairwise(values))
     return MAD_TO_SIGMA * found / math.sqrt(2)
 
 
 def _whitened(values: Sequence[float], correlation: float) -> list[float]:
-    """Return the series with its lag-1 autocorrelation removed, of the same length."""
+    """Return a series of the same length with its lag-1 autocorrelation removed."""
     rest = [b - correlation * a for a, b in pairwise(values)]
     return [values[0] * (1 - correlation), *rest]
 
@@ -164,7 +165,7 @@ def _slope(values: Sequence[float], index: int) -> float:
 
 
 class _Split:
-    """The split of a series with the largest standardized difference of means."""
+    """Split of a series at which the standardized difference of the two sides' means is largest."""
 
     def __init__(self, values: Sequence[float]) -> None:
         import numpy as np
@@ -179,8 +180,8 @@ class _Split:
     def p_value(self) -> float:
         """Return the probability of an equally large difference in a series without a step.
 
-        It is estimated from permutations, which destroy autocorrelation; the difference is divided
-        by the standard error of block means instead.
+        It is estimated from permutations, which destroy autocorrelation. The observed difference is
+        therefore divided by the square root of the variance's `_inflation`.
         """
         import numpy as np
 
@@ -191,7 +192,7 @@ class _Split:
         return (1 + reached) / (1 + PERMUTATIONS)
 
     def _inflation(self) -> float:
-        """Return the inflation of the variance of block means by autocorrelation; at least 1."""
+        """Return the factor, at least 1, by which autocorrelation inflates variance of means."""
         import numpy as np
 
         sides = self._values[: self.index], self._values[self.index :]
@@ -223,7 +224,7 @@ def _differences(rows: Any) -> Any:
 
 
 def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> bool:
-    """Return whether the jump at a split exceeds the jumps at other places that are no steps.
+    """Return whether the jump at a split exceeds the jumps at places that are not steps.
 
     Series that wander or oscillate have many such jumps. True if there are too few other places.
     """
@@ -238,7 +239,7 @@ def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> 
 
 
 def _jump(values: Sequence[float], index: int) -> float:
-    """Return the median of the values after an index minus that of the values before."""
+    """Return the median of the values after an index minus the median of the values before it."""
     left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
     return median(right) - median(left)
 

@@ -1,4 +1,4 @@
-"""Outcome of the gate: whether a stack is slower than another by more than a floor."""
+"""Outcome of the gate, which tests that a stack is not slower than another by more than a floor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 
 WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "passed", "skipped")
-"""Outcomes in the order in which they decide over several sweep points."""
+"""Outcomes from worst to best; the worst outcome of all sweep points is the gate's."""
 
 
 Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
@@ -51,8 +51,8 @@ Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
 
 
 class GatePoint(StackComparison):
-    """Comparison of the stack with the reference stack at one sweep point, over all rounds but
-    those that confirm an alarm."""
+    """Comparison of the tested stack with the reference stack at one sweep point, over all rounds
+    except rounds that confirm an alarm."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
@@ -61,10 +61,10 @@ class GatePoint(StackComparison):
     """Name of the sweep point; empty without a sweep."""
 
     outcome: Outcome
-    """Outcome of the stack."""
+    """Outcome of the tested stack at the sweep point."""
 
     reason: str
-    """Reason of the outcome, in a sentence."""
+    """Reason for the outcome, in a sentence."""
 
     stack_id: str
     """Id of the stack's experiment."""
@@ -76,11 +76,11 @@ class GatePoint(StackComparison):
     """Compared quantity."""
 
     slower_by: float | None = None
-    """Estimated relative increase of the cost, such as the time per token; 0.01 is 1 %, negative is
-    better."""
+    """Estimated relative increase of the cost, such as the time per token: 0.01 is 1 % slower, and
+    a negative value is faster."""
 
     slower_by_at_most: float | None = None
-    """Upper bound of `slower_by`, at the level of this look; null with fewer than two rounds."""
+    """Upper bound of `slower_by`, at the level of this interim analysis; null below two rounds."""
 
     more_rounds: int | None = None
     """Number of rounds to add to reach `rounds_needed`."""
@@ -104,14 +104,14 @@ class GatePoint(StackComparison):
     """Status of the reference stack's runs."""
 
     reasons: tuple[str, ...] = ()
-    """Reasons of a status other than `ok`."""
+    """Reasons for a status other than `ok`."""
 
     seconds: float = 0.0
     """Wall-clock seconds of all runs of both stacks."""
 
     @property
     def slower(self) -> bool:
-        """True if the stack looks slower; a different training is no alarm."""
+        """True if the stack looks slower; a different training or output alone does not count."""
         return self.outcome == "regression" and not self.not_the_same
 
 
@@ -131,10 +131,10 @@ class GateReport(Document):
     """Allowed relative slow-down; 0.01 is 1 %."""
 
     outcome: Outcome
-    """The worst outcome of all sweep points."""
+    """Worst outcome of all sweep points."""
 
     exit_code: int
-    """Exit code of the program."""
+    """Exit code of `accel-bench gate`."""
 
     points: tuple[GatePoint, ...]
     """Sweep points in the order of the plan."""
@@ -183,13 +183,13 @@ def pairs_of(
 def judge_pairs(
     pairs: Sequence[Pair], floor: float, looks_before: int = 0
 ) -> tuple[GatePoint, ...]:
-    """Return the judgement of each pair; `looks_before` counts earlier looks at other rounds."""
+    """Return the judgement of each pair; `looks_before` counts earlier analyses of other rounds."""
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
 
 
 def worst_outcome(points: Sequence[GatePoint]) -> Outcome:
-    """Return the worst outcome of the sweep points, which is that of the gate."""
+    """Return the worst outcome of the sweep points, which is the outcome of the gate."""
     return min((point.outcome for point in points), key=WORST_FIRST.index)
 
 
@@ -246,7 +246,7 @@ def _outcome(
     found: tuple[Comparison, Judgement],
     floor: float,
 ) -> tuple[Outcome, str]:
-    """Return the outcome with its reason: missing runs first, then the loss, then the speed."""
+    """Return the outcome and its reason: missing runs first, then the loss, then the speed."""
     if _skipped(stack, against):
         reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))
         return "skipped", "; ".join(reasons)
@@ -294,7 +294,7 @@ def _sentence(
 
 
 def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingComparison) -> str:
-    """Return why two completed stacks cannot be compared; empty if they can."""
+    """Return the reason why two completed stacks cannot be compared, or an empty text."""
     if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
         return f"{stack.name} and {against.name} are {refusal}"
     if training.untested:
@@ -304,7 +304,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
 
 
 def _failure(side: ExperimentRuns) -> str:
-    """Return why a stack cannot be judged, for any run not completed; empty if it can."""
+    """Return the reason why a stack cannot be judged, such as a failed run, or an empty text."""
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
         return ""

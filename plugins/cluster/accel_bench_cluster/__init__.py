@@ -1,4 +1,4 @@
-"""Launchers that start ranks on several machines, by agents on each machine.
+"""Launchers that start ranks on several machines, by an agent process on each machine.
 
 Other launchers may import the names in `__all__`, as docs/launchers.md describes; the modules
 change without notice.

@@ -1,4 +1,4 @@
-"""The program of an agent.
+"""Program of an agent, the process that starts ranks on its machine.
 
     python -m accel_bench_cluster
 
@@ -19,7 +19,7 @@ from accel_bench_cluster.wire import shared_secret
 
 
 def main() -> int:
-    """Run an agent configured by environment variables."""
+    """Run an agent configured by environment variables, and return its exit code."""
     end_on_signals()
     host, _, port = os.environ[PARENT].rpartition(":")
     host = host or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")

@@ -1,4 +1,5 @@
-"""Agent: a process that starts ranks on its machine and relays their output to the parent.
+"""Agent: a process that starts ranks on its machine and relays their output to the session's
+parent.
 
 An agent imports no torch, ends with its connection, and leaves no files behind.
 """
@@ -32,20 +33,20 @@ from accel_bench_cluster.node import describe_node, free_port, interface_of
 from accel_bench_cluster.wire import Channel, prove_as_agent
 
 TICK_SECONDS = 0.25
-"""Interval in seconds at which ranks' output is relayed."""
+"""Interval in seconds at which an agent relays its ranks' output."""
 
 CHUNK_BYTES = 1 << 20
 """Maximum bytes of a file in one message."""
 
 MAXIMUM_FILE_BYTES = 1 << 28
-"""Maximum bytes of a file that is relayed; larger ones are dropped."""
+"""Maximum bytes of a file that an agent relays; larger files are dropped."""
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Variables that name the network interface for communication between nodes."""
+"""Environment variables that name the network interface for communication between nodes."""
 
 
 class HostedRank:
-    """A rank on this machine, in a temporary folder that is removed when it has ended."""
+    """Rank that an agent runs on its machine, in a temporary folder that is finally removed."""
 
     def __init__(self, channel: Channel, message: dict[str, Any], payload: bytes) -> None:
         self._channel = channel
@@ -71,7 +72,7 @@ class HostedRank:
             raise
 
     def relay(self) -> bool:
-        """Send the rank's new output; return whether it has ended and everything was sent."""
+        """Send the rank's new output; return whether it has ended and all output was sent."""
         code = self._process.poll()
         with contextlib.suppress(OSError):
             page = self._job.heartbeat_path(self.rank).read_bytes()
@@ -89,7 +90,7 @@ class HostedRank:
         return True
 
     def act(self, message: dict[str, Any]) -> None:
-        """Execute a call of the parent's handle: dump the stack, send a signal, or sweep."""
+        """Execute the parent's message: dump the rank's stack, signal it, or end its children."""
         match message["kind"]:
             case "signal":
                 self._process.signal(int(message["number"]))
@@ -99,7 +100,7 @@ class HostedRank:
                 self._process.sweep()
 
     def close(self) -> None:
-        """End the rank and its remaining child processes."""
+        """End the rank and its remaining child processes, and remove its folder."""
         self._process.sweep()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -114,7 +115,7 @@ class HostedRank:
                 self._send("log", chunk)
 
     def _left_behind(self) -> Iterator[Path]:
-        """Yield the result and plugins' files in the run's folder, which the parent keeps."""
+        """Yield the files that the rank and its plugins left for the parent in the run's folder."""
         own = {self._job.path(), self._job.log_path(self.rank), self._job.heartbeat_path(self.rank)}
         for path in sorted(self._folder.rglob("*")):
             status = path.lstat()
@@ -136,7 +137,7 @@ class HostedRank:
 
 
 def refuse_interpreter(job: Job) -> None:
-    """Refuse a Python environment that this node lacks. Raises AccelBenchError."""
+    """Raise AccelBenchError if this node lacks the Python environment of a job."""
     if job.interpreter and shutil.which(job.interpreter[0]) is None:
         name = job.experiment.scenario.resources.environment
         raise AccelBenchError(
@@ -147,14 +148,14 @@ def refuse_interpreter(job: Job) -> None:
 
 
 def set_interface(environment: dict[str, str], address: str) -> None:
-    """Set the network interface of an address for ranks of several nodes, unless the user did."""
+    """Set the network interface of an address for a rank of several nodes, unless the user did."""
     interface = interface_of(address)
     for name in INTERFACES if interface else ():
         environment.setdefault(name, str(interface))
 
 
 def serve(channel: Channel) -> int:
-    """Start and relay ranks until the parent closes the connection; return the exit code.
+    """Start and relay ranks until the parent ends the agent; return the exit code.
 
     Raises OSError if the connection is lost.
     """
@@ -176,7 +177,7 @@ def serve(channel: Channel) -> int:
 def _handle(
     channel: Channel, ranks: dict[int, HostedRank], message: dict[str, Any], payload: bytes
 ) -> None:
-    """Execute a message of the parent; send back an error."""
+    """Execute a message of the parent. An error is sent back to the parent."""
     rank = int(message["rank"])
     try:
         if message["kind"] == "port":
@@ -209,9 +210,10 @@ def connect(address: tuple[str, int], seconds: float) -> Channel:
 def run_agent(
     address: tuple[str, int], secret: bytes, ranks: dict[str, Any], seconds: float
 ) -> int:
-    """Connect, announce this agent's ranks (`ranks_of`), and serve; return the exit code.
+    """Connect to the parent, announce this agent's ranks (`ranks_of`), and serve; return the exit
+    code.
 
-    Raises AccelBenchError if there is no parent, or if it is lost.
+    Raises AccelBenchError if there is no parent, or if the connection is lost.
     """
     where = f"{address[0]}:{address[1]}"
     try:
@@ -240,9 +242,9 @@ def contract() -> str:
 
 
 def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
-    """Return the ranks of this process by the launcher's variables; rank 0 without a launcher.
+    """Return the ranks of this process by the launcher's variables, or rank 0 without a launcher.
 
-    `devices` is the number of ranks of a process that is started once per node.
+    `devices` is the number of ranks if the launcher starts one process per node.
     """
     if placement is None:
         return {"ranks": [[0, 0]], "size": 1, "node_key": None, "launcher": ""}
@@ -255,7 +257,7 @@ def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
 
 
 def end_on_signals() -> None:
-    """Turn termination signals into exceptions, which unwind the stack."""
+    """Make SIGTERM and SIGHUP raise SystemExit, which unwinds the stack, and ignore SIGINT."""
 
     def stop(number: int, frame: object) -> None:
         sys.exit(128 + number)

@@ -1,4 +1,5 @@
-"""The agents of a session: the parent waits for them and starts each run's ranks by them."""
+"""Agents of a session, processes on its nodes by which the parent process starts each run's
+ranks."""
 
 from __future__ import annotations
 
@@ -44,30 +45,30 @@ from accel_bench_cluster.remote import (
 from accel_bench_cluster.wire import Channel
 
 PUMP_SECONDS = 0.05
-"""Minimum interval in seconds at which polling a handle reads messages."""
+"""Minimum interval in seconds between two readings of messages when handles of ranks are polled."""
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
-"""Variable with the rendezvous address of the ranks."""
+"""Environment variable with the rendezvous address of the ranks."""
 
 
 @dataclass
 class Ended:
-    """The `Allocation` of a process without processes of its own.
+    """`Allocation` of a session's ranks without processes of its own.
 
-    With an exit code the command ends: another process has done the work.
+    If it has an exit code, the command ends, because another process has done the work.
     """
 
     exit_code: int | None
     cores: int | None = None
 
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """Do nothing, since there is no process to end."""
 
 
 class Agents:
-    """The `Allocation` of a session: all its agents."""
+    """`Allocation` of a session's ranks, which consists of all agents of the session."""
 
     exit_code: int | None = None
 
@@ -76,8 +77,8 @@ class Agents:
     ) -> None:
         """Listen at an address, as `Listener` does. Raises AccelBenchError.
 
-        Messages use `launcher` as the launching program's name, and `hint` for a wrong number of
-        agents.
+        Error messages name the launching program by `launcher`, and add `hint` if the number of
+        agents is wrong.
         """
         self.launcher, self.hint = launcher, hint
         self._listener = Listener(address, secret)
@@ -86,7 +87,7 @@ class Agents:
 
     @property
     def cores(self) -> int:
-        """Number of cores that a node's processes may use together, on the smallest node."""
+        """Number of cores that a node's processes may use together, on the node with the fewest."""
         return min(cores_of([agent for agent, _ in one]) for one in self.nodes().values())
 
     @property
@@ -95,14 +96,14 @@ class Agents:
         return self._listener.port
 
     def add_parent(self, ranks: dict[str, Any]) -> None:
-        """Add this process as an agent for ranks of its own machine, as in `ranks_of`."""
+        """Add this process as an agent for its own machine's ranks, given as by `ranks_of`."""
         self._add(None, ranks, describe_node("127.0.0.1"))
 
     def gather(self, nodes: int, devices: int | Sequence[int], seconds: float) -> None:
-        """Wait until the agents of all ranks are connected; close everything on failure.
+        """Wait until the agents of all ranks are connected; close all connections on failure.
 
-        `devices` are those of each node. Raises AccelBenchError with the missing ranks, and for
-        agents of another allocation.
+        `devices` is the number of ranks of each node. Raises AccelBenchError that names the missing
+        ranks, or if agents belong to another allocation.
         """
         sizes = [devices] * nodes if isinstance(devices, int) else devices
         try:
@@ -113,9 +114,9 @@ class Agents:
             raise
 
     def replace_lost(self, seconds: float) -> None:
-        """Wait for replacements of lost agents, if the launcher starts them.
+        """Wait until new agents replace lost agents, if the launcher starts any.
 
-        Raises ConnectionError if they are not all connected after `seconds`.
+        Raises ConnectionError if some are still missing after `seconds`.
         """
         self.pump(0)
         lost, size = [one for one in self._agents if one.lost], len(self._ranks())
@@ -131,12 +132,12 @@ class Agents:
             raise ConnectionError(f"{missing[0].lost}, and no other has come: {error}") from error
 
     def check(self) -> None:
-        """Raise AccelBenchError if missing agents cannot connect any more."""
+        """Raise AccelBenchError if missing agents cannot connect any more; by default never."""
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job on the first nodes, with the first ranks of each.
+        """Start the ranks of a job on the first nodes, and on each node the first of its ranks.
 
-        Raises OSError if one of the agents is lost.
+        Raises OSError if an agent is lost.
         """
         self.pump(0)
         resources = job.experiment.scenario.resources
@@ -164,9 +165,9 @@ class Agents:
         return started
 
     def choose(self, devices: Sequence[int]) -> list[tuple[Agent, int]]:
-        """Return for each rank its agent and its local rank. Raises AccelBenchError.
+        """Return the agent and the local rank of each rank. Raises AccelBenchError for too few.
 
-        `devices` are those of each node: ranks are counted node by node.
+        `devices` is the number of ranks of each node: ranks are counted node by node.
         """
         found = list(self.nodes().values())
         nodes = list(zip(found, devices, strict=False))
@@ -183,7 +184,7 @@ class Agents:
         return [place for places, size in nodes for place in places[:size]]
 
     def nodes(self) -> dict[str, list[tuple[Agent, int]]]:
-        """Return the local ranks of each node, in the order of the ranks."""
+        """Return each node's agents with their local ranks, in the order of the ranks."""
         places: dict[str, list[tuple[Agent, int]]] = {}
         every = [(rank, local, agent) for agent in self._agents for rank, local in agent.ranks]
         for _, local_rank, agent in sorted(every, key=lambda place: place[0]):
@@ -191,11 +192,11 @@ class Agents:
         return places
 
     def node_names(self) -> list[str]:
-        """Return names and addresses of the nodes, in the order of the ranks."""
+        """Return the name and address of each node as text, in the order of the ranks."""
         return [places[0][0].name for places in self.nodes().values()]
 
     def pump(self, seconds: float) -> None:
-        """Handle the next messages, or return after `seconds`."""
+        """Handle the next messages of the agents. Return after `seconds` at the latest."""
         now = time.monotonic()
         if not seconds and now - self._pumped < PUMP_SECONDS:
             return
@@ -249,7 +250,7 @@ class Agents:
         self._agents.append(agent)
 
     def _rendezvous(self, agents: Sequence[Agent]) -> tuple[str, int] | None:
-        """Return the rendezvous: the node of rank 0 and a free port; None for one rank."""
+        """Return the address of rank 0's node and a free port there, or None for a single rank."""
         if len(agents) == 1:
             return None
         first = agents[0]
@@ -278,7 +279,7 @@ class Agents:
         place: NodePlace,
         meeting: tuple[str, int] | None,
     ) -> RankProcess:
-        """Start one rank with the rendezvous address."""
+        """Start one rank, and tell it the rendezvous address `meeting`."""
         several_nodes = job.experiment.scenario.resources.nodes > 1
         address, port = meeting if meeting and rank == 0 else (agent.description["address"], None)
         variables = {} if meeting is None else {RENDEZVOUS: f"tcp://{_joined(*meeting)}"}
@@ -296,7 +297,7 @@ class Agents:
         return process
 
     def _prepare(self, job: Job) -> RankProcess:
-        """Start a preparation once on each node that the job's runs use."""
+        """Start a preparation job once on each node that the job's runs use."""
         nodes = job.experiment.scenario.resources.nodes
         places = [places[0] for places in self.nodes().values()][:nodes]
         for agent, _ in places:
@@ -334,9 +335,9 @@ def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
 
 
 class AgentLauncher(Plugin[OptionsT]):
-    """Base class of launchers whose `allocate_ranks` returns agents."""
+    """Base class of launchers whose hook `allocate_ranks` returns agents."""
 
     @hookimpl
     def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Start each rank by its agent."""
+        """Start the ranks of a job by the session's agents."""
         return launch_on(allocation, job)

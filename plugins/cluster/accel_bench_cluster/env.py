@@ -31,7 +31,7 @@ class EnvOptions(Options):
     """Name or address of the machine of rank 0; null reads it from the launcher's variables."""
 
     port: int | None = Field(None, ge=1, le=65535)
-    """Port of rank 0; null is the launcher's own port plus 1."""
+    """Port of rank 0's machine; null is the launcher's own port plus 1."""
 
     connect_seconds: float = Field(120.0, gt=0, le=86_400)
     """Seconds within which all processes must connect."""
@@ -40,13 +40,13 @@ class EnvOptions(Options):
 class Env(AgentLauncher[EnvOptions]):
     """Takes over the processes that torchrun, MPI, SLURM or a platform has started.
 
-    Rank 0 is the parent. Each other process becomes an agent, which starts its rank in a fresh
-    process for each run.
+    Rank 0 is the parent, which runs the session. Each other process becomes an agent, which starts
+    its rank in a fresh process for each run.
     """
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation | None:
-        """Connect the processes; all but the first return at the end of the session."""
+        """Connect the processes; all but rank 0's return at the end of the session."""
         devices = devices_of_nodes(scenarios)
         placement = read_placement(os.environ)
         if placement and placement.per_node:
@@ -84,14 +84,14 @@ class Env(AgentLauncher[EnvOptions]):
 
 
 def job_port() -> int:
-    """Return a port derived from the job, equal on all processes, if the launcher sets none."""
+    """Return a port derived from the job's ids, which is the same in all processes of the job."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "SKYPILOT_TASK_ID", "DSTACK_RUN_ID")
     text = " ".join(os.environ.get(name, "") for name in names)
     return 20_000 + zlib.crc32(text.encode()) % 10_000
 
 
 def check_placement(placement: Placement | None, devices: Sequence[int]) -> None:
-    """Raise ScenarioError for a number of processes other than the scenario's on each node."""
+    """Raise ScenarioError if the number of nodes or processes differs from the scenario's."""
     nodes, size = len(devices), sum(devices)
     if placement is None:
         if size > 1:

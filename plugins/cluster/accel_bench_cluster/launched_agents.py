@@ -1,4 +1,5 @@
-"""Agents that a launcher's program, such as srun or torchrun, starts for one session."""
+"""Agents that a launcher's program, such as srun or torchrun, starts for a session's parent
+process."""
 
 from __future__ import annotations
 
@@ -19,26 +20,26 @@ from accel_bench_cluster.agents import Agents, Ended
 from accel_bench_cluster.wire import SECRET, shared_secret
 
 PARENT = "ACCEL_BENCH_AGENTS"
-"""Variable with the parent's `HOST:PORT`; without HOST, srun provides its own host."""
+"""Environment variable with the parent's `HOST:PORT`; without HOST, agents use srun's host."""
 
 LOST = "ACCEL_BENCH_LOST"
-"""Variable with a file that an agent creates when the parent is lost."""
+"""Environment variable with the path of a file that an agent creates when the parent is lost."""
 
 UNSET = "ACCEL_BENCH_UNSET"
-"""Variable with names of the launcher's variables that agents unset."""
+"""Environment variable with the names of the launcher's variables that agents unset."""
 
 END_SECONDS = 15.0
 """Seconds within which a launcher's program must end after its agents."""
 
 FOLLOW_SECONDS = 1.0
-"""Interval in seconds at which a node without the parent checks that it is not lost."""
+"""Interval in seconds at which a node without the parent process checks that the parent lives."""
 
 TAIL_BYTES = 4000
-"""Bytes at the end of the program's output that an error quotes."""
+"""Number of bytes at the end of a program's output that an error quotes."""
 
 
 class StartedAgents(Agents):
-    """The agents of a session with the launcher's program, which ends with them."""
+    """Agents of a session, and the launcher's program that has started them and ends with them."""
 
     def __init__(self, address: tuple[str, int], secret: bytes, launcher: str, hint: str = ""):
         super().__init__(address, secret, launcher, hint)
@@ -47,9 +48,9 @@ class StartedAgents(Agents):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, command: Sequence[str], host: str) -> None:
-        """Start the program, whose agents connect to this machine as `host`.
+        """Start the launcher's program, whose agents connect to this machine as `host`.
 
-        Raises AccelBenchError if it is not installed.
+        Raises AccelBenchError if the program is not installed.
         """
         environment = agent_environment(host, self.port, self._secret)
         try:
@@ -59,7 +60,7 @@ class StartedAgents(Agents):
             raise
 
     def check(self) -> None:
-        """Raise AccelBenchError with the program's output if it has ended."""
+        """Raise AccelBenchError with the end of the program's output if the program has ended."""
         if self._process is None or self._process.poll() is None:
             return
         raise AccelBenchError(
@@ -84,7 +85,7 @@ class StartedAgents(Agents):
 def start_program(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
 ) -> subprocess.Popen[bytes]:
-    """Start a launcher's program in its own process session, so that Ctrl-C reaches the parent."""
+    """Start a launcher's program in a new process session, which Ctrl-C does not reach."""
     try:
         return subprocess.Popen(
             command,
@@ -101,7 +102,7 @@ def start_program(
 
 
 def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS) -> None:
-    """Wait until the program ends; terminate it at the timeout."""
+    """Wait `patience` seconds for a program to end, then terminate it and finally kill it."""
     for number, seconds in ((0, patience), (signal.SIGTERM, END_SECONDS), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -111,9 +112,9 @@ def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS)
 
 
 def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a launcher's program on a node without the parent; return its exit code.
+    """Start a launcher's program on a node other than the parent's, and return its exit code.
 
-    If the parent is lost, the program is ended instead of waiting for minutes.
+    If the parent is lost, the program is ended within seconds.
     """
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
         lost = Path(folder) / "lost"
@@ -133,9 +134,10 @@ def agent_command() -> list[str]:
 
 
 def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:
-    """Return the environment of agents: the parent's address, and this process's variables.
+    """Return the environment variables of agents: this process's, the parent's address, and the
+    secret.
 
-    torchrun sets a default number of threads, which agents remove for their ranks.
+    torchrun sets a default number of threads, which agents unset for their ranks.
     """
     unset = "" if "OMP_NUM_THREADS" in os.environ else "OMP_NUM_THREADS"
     ours = {PARENT: f"{host}:{port}", SECRET: secret.decode(), UNSET: unset}
@@ -143,12 +145,12 @@ def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:
 
 
 def new_secret() -> bytes:
-    """Return a new secret for one session on one machine."""
+    """Return a new random secret for one session on one machine."""
     return secrets.token_hex(32).encode()
 
 
 def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`. Raises ScenarioError."""
+    """Return the host and port of a text `HOST:PORT`. Raises ScenarioError for another text."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
         raise ScenarioError(f"{option} {endpoint!r} is no HOST:PORT, such as node-1:29500")
@@ -156,7 +158,7 @@ def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
 
 
 def is_here(host: str) -> bool:
-    """Return whether a name or an address is this machine's. Raises ScenarioError if unknown."""
+    """Return whether a host name or address is this machine's. Raises ScenarioError."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -173,16 +175,16 @@ class MeetingPoint(NamedTuple):
     """Rendezvous address of a launcher's nodes."""
 
     endpoint: tuple[str, int] | None
-    """Host and port at which ranks meet; agents meet at the next port. None for one node."""
+    """Host and port at which ranks meet, or None for one node. Agents use the next port."""
 
     is_parent: bool
     """True if the parent runs on this machine."""
 
 
 def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str) -> MeetingPoint:
-    """Return the rendezvous of several nodes by the option `endpoint`.
+    """Return the rendezvous of a launcher's nodes, by its option `endpoint`.
 
-    Raises ScenarioError with the way out for a missing or invalid endpoint.
+    Raises ScenarioError, with the hint `way_out`, if several nodes have no valid endpoint.
     """
     if nodes == 1:
         return MeetingPoint(None, True)
@@ -200,7 +202,7 @@ def start_agents(
     seconds: float,
     names: tuple[str, str],
 ) -> Allocation:
-    """Start a launcher's program and wait for its agents; on other nodes, wait for its end.
+    """Start a launcher's program and wait for its agents; without the parent, wait for its end.
 
     `names` are the launcher's name, and the hint of `Agents` in errors.
     """
@@ -216,7 +218,8 @@ def start_agents(
 
 
 def listening_address(endpoint: tuple[str, int] | None) -> tuple[str, int]:
-    """Return the address to listen at: all interfaces for several nodes, else the loopback.
+    """Return the address to listen at: all interfaces for several nodes, or the loopback for one
+    node.
 
     This machine may resolve its own name to an address that others cannot reach, such as 127.0.1.1.
     """

@@ -17,14 +17,14 @@ ANSWER_SECONDS = 30.0
 """Seconds within which an agent must send its first message."""
 
 PROOF_SECONDS = 5.0
-"""Maximum seconds of the authentication, during which others wait."""
+"""Maximum seconds of an agent's authentication, during which other agents wait."""
 
 
 class Listener:
-    """A port at which the agents of a session connect."""
+    """Port of the parent at which the agents of a session connect."""
 
     def __init__(self, address: tuple[str, int], secret: bytes) -> None:
-        """Listen at an address; port 0 is any free one. Raises AccelBenchError on failure."""
+        """Listen at an address; port 0 is any free port. Raises AccelBenchError on failure."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
             self._socket = socket.create_server(address, family=family, backlog=1024)
@@ -44,11 +44,11 @@ class Listener:
 
     @property
     def refused(self) -> str:
-        """Rejected connections with reasons, for messages; empty without any."""
+        """Text on rejected connections with reasons, for messages; empty if there are none."""
         return f"; refused: {'; '.join(self._refused)}" if self._refused else ""
 
     def accept(self, until: float) -> tuple[Channel, dict[str, Any]] | None:
-        """Return the next agent with its `ranks_of` and its `node`; None without a connection.
+        """Return the next agent's channel with its ranks and node, or None without a connection.
 
         A connection that does not authenticate in time is rejected.
         """
@@ -71,7 +71,7 @@ class Listener:
 
 
 def _hello(channel: Channel) -> dict[str, Any]:
-    """Return the first message after the authentication. Raises OSError, ValueError etc."""
+    """Return an agent's first message after the authentication. Raises OSError, ValueError etc."""
     until = time.monotonic() + ANSWER_SECONDS
     while (left := until - time.monotonic()) > 0:
         channel.wait(left)
@@ -85,6 +85,6 @@ def _hello(channel: Channel) -> dict[str, Any]:
 
 
 def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
-    """Return an agent's description as stored with a rank. Raises ValueError."""
+    """Return the stored form of a node's description for a rank. Raises ValueError."""
     stored = {name: value for name, value in description.items() if name in Node.model_fields}
     return Node.model_validate_json(json.dumps({**stored, "rank": rank, "port": port}))

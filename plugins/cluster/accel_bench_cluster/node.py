@@ -11,7 +11,7 @@ from accel_bench import read_machine
 
 
 def describe_node(address: str) -> dict[str, Any]:
-    """Return the description of this machine, which connects to the parent from `address`."""
+    """Return a description of this machine, which connects to the parent from `address`."""
     machine = read_machine()
     interface = interface_of(address)
     return {
@@ -28,14 +28,14 @@ def describe_node(address: str) -> dict[str, Any]:
 
 
 def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
-    """Return the parent's description with the address at which other nodes reach it."""
+    """Return a copy of the parent's description with the address at which other nodes reach it."""
     interface = interface_of(address)
     link = {"interface": interface, "link_megabits_per_second": link_speed(interface)}
     return {**description, "address": address, **link}
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface with an address; None without one."""
+    """Return the name of the network interface with an address, or None if there is none."""
     import psutil
 
     for name, addresses in psutil.net_if_addrs().items():
@@ -45,7 +45,7 @@ def interface_of(address: str) -> str | None:
 
 
 def link_speed(interface: str | None) -> int | None:
-    """Return the speed of a link in Mbit/s; None if unknown, as of loopback."""
+    """Return a network interface's speed in Mbit/s, or None if unknown, as for loopback."""
     if interface is None:
         return None
     try:

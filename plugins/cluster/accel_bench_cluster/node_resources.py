@@ -1,4 +1,4 @@
-"""Resources of the nodes of an allocation: sizes, cores, threads, devices."""
+"""Resources of the nodes of an allocation: their number, devices, cores, threads and memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from accel_bench_cluster.remote import Agent
 
 
 def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
-    """Return the nodes and devices of an allocation for the largest point of a sweep."""
+    """Return the number of nodes, and of devices on each, for the largest scenario of a sweep."""
     nodes = max(one.resources.nodes for one in scenarios)
     return nodes, max(one.resources.devices for one in scenarios)
 
 
 def devices_of_nodes(scenarios: Sequence[Any]) -> tuple[int, ...]:
-    """Return the devices of each node of an allocation, as `largest` for nodes that may differ."""
+    """Return the number of devices of each node, for the largest scenario of a sweep."""
     nodes, devices = largest(scenarios)
     if not any(one.resources.devices_by_node for one in scenarios):
         return (devices,) * nodes
@@ -28,7 +28,7 @@ def devices_of_nodes(scenarios: Sequence[Any]) -> tuple[int, ...]:
 
 
 def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
-    """Raise ScenarioError for nodes with different numbers of devices."""
+    """Raise ScenarioError if a scenario asks for nodes with different numbers of devices."""
     listed = next(filter(None, (one.resources.devices_by_node for one in scenarios)), None)
     if listed is not None:
         raise ScenarioError(
@@ -39,7 +39,7 @@ def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
 
 
 def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
-    """Return the type of all devices of a group of nodes. Raises ScenarioError for two of them."""
+    """Return the device type of a group of nodes, or None. Raises ScenarioError for two types."""
     written = [kind for one in scenarios if (kind := one.resources.device_type) is not None]
     kinds = sorted({device_words(kind): kind for kind in written}.values())
     if len(kinds) > 1:
@@ -51,7 +51,7 @@ def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str |
 
 
 def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
-    """Return device and `device_type` of the nodes of a job for all points of a sweep.
+    """Return the `device` and `device_type` of a job's nodes, for all points of a sweep.
 
     Raises ScenarioError for two types, or for a device that only the job could determine.
     """
@@ -67,7 +67,7 @@ def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str |
 
 
 def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
-    """Return the GiB of host memory that the first node of a job needs, and each other node."""
+    """Return the GiB of host memory needed on a job's first node and on each other node."""
     first, others = (
         max(filter(None, (one.resources.host_memory_of(node) for one in scenarios)), default=None)
         for node in (0, 1)
@@ -76,7 +76,7 @@ def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
 
 
 def wrong_size(launcher: str, started: int, size: int) -> str:
-    """Return the error for a launcher that has started a wrong number of processes."""
+    """Return the error message for a launcher that has started a wrong number of processes."""
     processes = f"{started} process" + ("es" if started != 1 else "")
     return (
         f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
@@ -85,13 +85,13 @@ def wrong_size(launcher: str, started: int, size: int) -> str:
 
 
 def overlap(one: Agent, other: Agent) -> bool:
-    """Return whether two agents of a node share a core."""
+    """Return whether two agents of a node may run on the same core."""
     affinities = [set(agent.description["affinity"]) for agent in (one, other)]
     return one is other or not all(affinities) or bool(affinities[0] & affinities[1])
 
 
 def cores_of(agents: Sequence[Agent]) -> int:
-    """Return the cores of a node's agents, each of which may be bound to some."""
+    """Return the number of cores of a node's agents, which may be bound to different cores."""
     apart: list[Agent] = []
     for agent in agents:
         if not any(overlap(agent, one) for one in apart):
@@ -100,9 +100,9 @@ def cores_of(agents: Sequence[Agent]) -> int:
 
 
 def threads_of(agents: Sequence[Agent]) -> int:
-    """Return the threads per rank, as on the node with the fewest cores per rank.
+    """Return the number of threads of each rank, as the node with the fewest cores per rank allows.
 
-    Ranks on unequal nodes then compute alike.
+    Ranks on unequal nodes then use equally many threads.
     """
     sharing = [
         sum(one.key == other.key and overlap(one, other) for other in agents) for one in agents
@@ -135,9 +135,10 @@ def device_index(agent: Agent, local_rank: int, agents: Sequence[Agent]) -> int:
 
 
 def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
-    """Raise ScenarioError for a node with too little memory, other devices, or too few.
+    """Raise ScenarioError if a node has too little memory, too few devices, or devices of another
+    type.
 
-    `agents` start the ranks of the node, `number` is its index.
+    `agents` start the ranks of the node. `number` is the index of the node.
     """
     if lack := resources.lacks_memory(number, int(agents[0].description["memory_bytes"])):
         raise ScenarioError(f"node {agents[0].name} {lack}; leave the node out, or ask for less")
@@ -145,9 +146,9 @@ def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
 
 
 def refuse_devices(agents: Sequence[Agent], resources: Any, number: int = 0) -> None:
-    """Raise ScenarioError for a node with devices of another type, or too few.
+    """Raise ScenarioError if a node has too few devices, or devices of another type.
 
-    `agents` start the ranks of the node, `number` is its index.
+    `agents` start the ranks of the node. `number` is the index of the node.
     """
     node, devices = agents[0].name, resources.devices_of(number)
     names = list(gpus_of(agents).values())[:devices]

@@ -1,4 +1,4 @@
-"""Handles of ranks that agents run; relayed files are written to the run's folder."""
+"""Handles of ranks that agents run on other nodes, with files relayed to the run's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_bench import Job, Node, RankProcess, RankResult, Status
 from accel_bench_cluster.wire import Channel
 
 LOST_CODE = 255
-"""Exit code of a rank whose agent is lost, as of `ssh`."""
+"""Exit code of a rank whose agent is lost, the same as of `ssh`."""
 
 ANSWER_SECONDS = 30.0
 """Seconds within which an agent must answer and end a rank's child processes."""
@@ -21,11 +21,11 @@ ANSWER_SECONDS = 30.0
 
 @dataclass
 class Agent:
-    """A connected agent; the parent itself if `channel` is None."""
+    """Agent that is connected to the parent, or the parent itself if `channel` is None."""
 
     channel: Channel | None
     description: dict[str, Any]
-    """Description of its machine, as returned by `describe_node`."""
+    """Description of the agent's machine, as `describe_node` returns it."""
 
     key: str
     """Identity of the node that the agent runs on."""
@@ -37,18 +37,18 @@ class Agent:
     """Reason why the agent is lost; empty while it is connected."""
 
     processes: dict[int, RemoteProcess] = field(default_factory=dict)
-    """Handles of the ranks that it runs."""
+    """Handles of the ranks that the agent runs, by rank."""
 
     port: int | None = None
-    """Free port that it has reported last."""
+    """Free port that the agent has last reported."""
 
     @property
     def name(self) -> str:
-        """Name and address of its node, for messages."""
+        """Name and address of the agent's node, for messages."""
         return f"{self.description['name']} ({self.description['address']})"
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message; mark the agent as lost if the connection breaks."""
+        """Send a message to the agent. Mark the agent as lost if the connection breaks."""
         assert self.channel is not None
         try:
             self.channel.send(message, payload)
@@ -78,12 +78,13 @@ class Agent:
 
 
 class RemoteProcess:
-    """Handle of a rank that an agent runs; its files are written to the run's folder."""
+    """Handle of a rank that an agent runs; the rank's files are written to the run's folder."""
 
     pid: int | None = None
 
     def __init__(self, pump: Callable[[float], None], agent: Agent, job: Job, rank: int) -> None:
-        """`pump` handles messages of all agents, for at most the given seconds."""
+        """Register the handle; `pump` handles all agents' messages for at most the given
+        seconds."""
         self.rank = rank
         self.lost = ""
         self.node: Node | None = None
@@ -95,13 +96,13 @@ class RemoteProcess:
         agent.processes[rank] = self
 
     def start(self, message: dict[str, Any]) -> None:
-        """Start the rank by the agent."""
+        """Ask the agent to start the rank."""
         self._job.log_path(self.rank).touch()
         payload = self._job.model_dump_json().encode()
         self._agent.send({"kind": "start", "rank": self.rank, **message}, payload)
 
     def wait(self, seconds: float) -> None:
-        """Handle messages until the process has ended."""
+        """Handle messages for a number of seconds, also if the process ends earlier."""
         until = time.monotonic() + seconds
         while self._code is None and (left := until - time.monotonic()) > 0:
             self._pump(left)
@@ -109,21 +110,21 @@ class RemoteProcess:
             time.sleep(left)
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while it runs."""
+        """Return the exit code, or None while the process runs."""
         if self._code is None:
             self._pump(0)
         return self._code
 
     def dump_stack(self) -> None:
-        """Dump the stacks of the rank by the agent."""
+        """Ask the agent to dump the rank's stacks."""
         self._act("dump_stack")
 
     def signal(self, number: int) -> None:
-        """Send a signal by the agent."""
+        """Ask the agent to send a signal to the rank."""
         self._act("signal", number=number)
 
     def sweep(self) -> None:
-        """End the rank's remaining child processes by the agent, and wait for that."""
+        """Ask the agent to end the rank's remaining child processes, and wait until it has."""
         self._act("sweep")
         until = time.monotonic() + ANSWER_SECONDS
         while self._code is None and time.monotonic() < until:
@@ -133,7 +134,7 @@ class RemoteProcess:
         self._agent.processes.pop(self.rank, None)
 
     def handle(self, message: dict[str, Any], payload: bytes) -> None:
-        """Write relayed output. Raises OSError for a full disk and the like."""
+        """Write the output in a message about the rank. Raises OSError, such as for a full disk."""
         match message["kind"]:
             case "page":
                 self._job.heartbeat_path(self.rank).write_bytes(payload)
@@ -149,7 +150,7 @@ class RemoteProcess:
                 self._code = int(message["code"])
 
     def lose(self, reason: str) -> None:
-        """End the handle of a lost agent."""
+        """Mark the rank as ended because its agent is lost."""
         if self._code is None:
             self.lost = reason
             self._code = LOST_CODE
@@ -182,9 +183,9 @@ class RemoteProcess:
 
 
 class PreparedNodes:
-    """Handle of a preparation, which runs once on each node and fails if one node fails.
+    """Handle of a preparation job, which runs once on each node and fails if it fails on any node.
 
-    The other nodes' output is appended to the log at the end.
+    The other nodes' output is appended to the first node's log at the end.
     """
 
     def __init__(self, processes: Sequence[RankProcess], jobs: Sequence[Job]) -> None:
@@ -197,16 +198,16 @@ class PreparedNodes:
 
     @property
     def lost(self) -> str:
-        """Reason why a node is lost; empty if none is."""
+        """Reason why a node is lost, or an empty text if no node is."""
         return next(filter(None, (getattr(one, "lost", "") for one in self._processes)), "")
 
     def wait(self, seconds: float) -> None:
-        """Wait for the first node that still runs."""
+        """Wait for at most `seconds` for the first node on which the job still runs."""
         running = [one for one in self._processes if one.poll() is None]
         (running or list(self._processes))[0].wait(seconds)
 
     def poll(self) -> int | None:
-        """Return the first nonzero exit code once all nodes have ended."""
+        """Return the first nonzero exit code, or 0, once all nodes have ended; None before that."""
         codes = [one.poll() for one in self._processes]
         if any(code is None for code in codes):
             return None

@@ -1,4 +1,4 @@
-"""The launchers `skypilot` and `kubeflow`: print the command as a cluster's job."""
+"""The launchers `skypilot` and `kubeflow`, which print the command as a cluster's job."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from accel_bench_cluster.node_resources import (
 from accel_bench_cluster.wire import SECRET
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")
-"""File name endings of scenarios, which nodes must have."""
+"""File name suffixes of scenarios, which the nodes must be able to read."""
 
 
 class RenderOptions(Options):
-    """Options of both launchers: the installation of accel-bench on a node."""
+    """Options common to both launchers: the installation of accel-bench on a node."""
 
     setup: str = f"python3 -m pip install accel-bench=={metadata.version('accel-bench')}"
     """Shell command that installs accel-bench and the scenario's plugins on each node; empty if the
@@ -52,7 +52,7 @@ def to_yaml(document: Mapping[str, Any]) -> str:
 
 
 def without_empty(document: Any) -> Any:
-    """Return a document without empty values at any depth, except in the user's own parts."""
+    """Return a document without empty values of mappings, at any depth."""
     if isinstance(document, list):
         return [without_empty(one) for one in document]
     if not isinstance(document, dict):
@@ -62,14 +62,14 @@ def without_empty(document: Any) -> Any:
 
 
 def new_name() -> tuple[str, str]:
-    """Return a new name for a job, and the secret that its nodes share."""
+    """Return a new name for a job, and a new secret that its nodes share."""
     return f"accel-bench-{secrets.token_hex(3)}", secrets.token_hex(32)
 
 
 def command_on_nodes(command: Sequence[str], launcher: str) -> str:
-    """Return the command for each node, with the launcher `env`.
+    """Return the command line that each node runs, with the launcher `env`.
 
-    Raises ScenarioError for a file that the nodes lack, and for a secret.
+    Raises ScenarioError if the command contains a secret, or a file that the nodes lack.
     """
     words = [_portable(word, launcher) for word in _without_launcher(command[1:])]
     refuse_secrets(words, launcher)
@@ -77,9 +77,9 @@ def command_on_nodes(command: Sequence[str], launcher: str) -> str:
 
 
 def refuse_secrets(words: Sequence[str], launcher: str) -> None:
-    """Refuse a command with a secret, since the platform stores it.
+    """Raise ScenarioError if a command contains a secret, since the platform stores the command.
 
-    Raises ScenarioError with the redacted words.
+    The error shows the words with the secret redacted.
     """
     shown = Redactor.of_this_process().redact_arguments(words)
     changed = [safe for word, safe in zip(words, shown, strict=True) if safe != word]
@@ -92,7 +92,7 @@ def refuse_secrets(words: Sequence[str], launcher: str) -> None:
 
 
 def _without_launcher(words: Sequence[str]) -> Iterator[str]:
-    """Remove `--dry-run` and the options of this launcher from a command."""
+    """Yield the words of a command without `--dry-run` and the options of this launcher."""
     rest = iter(words)
     for word in rest:
         if word == "--set":
@@ -129,9 +129,9 @@ def _portable(word: str, launcher: str) -> str:
 
 
 def equal_nodes(scenarios: Sequence[Scenario], launcher: str) -> tuple[int, int, int | None]:
-    """Return the number of nodes, the devices and GiB of memory (or None) of each.
+    """Return the number of nodes, and the devices and GiB of memory of each node; None if not set.
 
-    Raises ScenarioError for a larger first node: the platform has equal nodes.
+    Raises ScenarioError if the first node needs more memory, since the platform's nodes are equal.
     """
     refuse_unequal(scenarios, launcher)
     nodes, devices = largest(scenarios)
@@ -147,11 +147,11 @@ def equal_nodes(scenarios: Sequence[Scenario], launcher: str) -> tuple[int, int,
 
 
 NAME_JOB = 'ACCEL_BENCH_JOB="skypilot-$SKYPILOT_TASK_ID"'
-"""Variable with the job's name, by which a restarted job resumes its sessions."""
+"""Shell assignment of the job's name, by which a restarted job resumes its sessions."""
 
 
 class SkyPilotOptions(RenderOptions):
-    """Options of `skypilot`: resources of the task beside those of the scenario."""
+    """Options of `skypilot`: resources of the task in addition to the scenario's."""
 
     extra: dict[str, Any] = Field(default_factory=dict)
     """Additional keys of the task, such as `{resources: {infra: aws, use_spot: true}}`."""
@@ -169,13 +169,13 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
     def allocate_ranks(
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
-        """Print the task."""
+        """Print the SkyPilot task."""
         task = without_empty(self.task(scenarios, command))
         text = to_yaml(merged(task, self.options.extra))
         return print_job(text, dry_run, "skypilot", "sky launch")
 
     def task(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> dict[str, Any]:
-        """Return the task without `extra`."""
+        """Return the SkyPilot task as a mapping, without the option `extra`."""
         nodes, devices, memory = equal_nodes(scenarios, "skypilot")
         device, kind = device_of_nodes(scenarios, "skypilot")
         resources: dict[str, Any] = {}
@@ -196,7 +196,7 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
 
 
 def accelerator(device_type: str | None) -> str:
-    """Return SkyPilot's name of a type of devices: `A100-80GB` for `a100 80gb`."""
+    """Return SkyPilot's name of a device type, such as `A100-80GB` for `a100 80gb`."""
     if device_type is None:
         raise ScenarioError(
             "launcher skypilot: SkyPilot asks for GPUs by name; set resources.device_type, such as "
@@ -206,7 +206,7 @@ def accelerator(device_type: str | None) -> str:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with another one merged into it, mapping by mapping."""
+    """Return a copy of `below` into which `above` is merged recursively."""
     both = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
@@ -220,14 +220,14 @@ FOLDER = "/accel-bench"
 """Mount path of the volume `claim` in containers."""
 
 CONTAINER = "node"
-"""Name of the job and its container in Kubeflow's torch runtimes."""
+"""Name of the replicated job and of its container in Kubeflow's torch runtimes."""
 
 MANAGER = "accel-bench/launcher"
-"""Field manager of the changes to the runtime; each manager has one entry."""
+"""Name of the field manager of the runtime's changes; each manager has one entry."""
 
 
 class KubeflowOptions(RenderOptions):
-    """Options of `kubeflow`: resources of the TrainJob beside those of the scenario."""
+    """Options of `kubeflow`: resources of the TrainJob in addition to the scenario's."""
 
     runtime: str = Field("torch-distributed", min_length=1)
     """Name of a ClusterTrainingRuntime for torch, which numbers the nodes."""
@@ -263,7 +263,7 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
     def job(
         self, scenarios: Sequence[Scenario], command: Sequence[str], name: str
     ) -> dict[str, Any]:
-        """Return the TrainJob."""
+        """Return the TrainJob as a mapping."""
         nodes, devices, memory = equal_nodes(scenarios, "kubeflow")
         secret = {"secretKeyRef": {"name": name, "key": SECRET}}
         trainer = {

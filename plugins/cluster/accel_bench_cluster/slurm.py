@@ -1,4 +1,4 @@
-"""The launcher `slurm`: submit the command as a SLURM job, and start its ranks by srun."""
+"""The launcher `slurm`, which submits the command as a SLURM job and starts its ranks by srun."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ POLL_SECONDS = 1.0
 """Interval in seconds at which a job's state is polled."""
 
 NAME_JOB = 'export ACCEL_BENCH_JOB="slurm-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
-"""Variable with the job's name, by which a requeued job resumes its sessions."""
+"""Shell assignment of the job's name, by which a requeued job resumes its sessions."""
 
 MOST_FAILURES = 300
-"""Maximum consecutive failed polls before a job is given up; a restarting controller is silent for
-minutes."""
+"""Maximum consecutive failed polls of a job, after which the launcher gives up. A restarting
+controller is silent for minutes."""
 
 PREEMPTED_POLLS = 30
-"""Number of polls after which a `PREEMPTED` job counts as cancelled, not requeued
+"""Number of polls after which a `PREEMPTED` job counts as cancelled, not as requeued
 (`PreemptMode=CANCEL`)."""
 
 NO_PART_OF_TYPE = re.compile(r"\d+gb|nvidia|amd")
-"""Words of a device's name that name no type of SLURM's."""
+"""Pattern of words of a device's name that are not part of SLURM's name of a GPU type."""
 
 ENDED = (
     "BOOT_FAIL",
@@ -61,7 +61,7 @@ ENDED = (
     "REVOKED",
     "TIMEOUT",
 )
-"""Final states of SLURM jobs, which are not requeued."""
+"""Final states of SLURM jobs; SLURM does not requeue a job in such a state."""
 
 
 class SlurmOptions(Options):
@@ -97,7 +97,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
     def allocate_ranks(
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
-        """Start agents by srun; outside of a job, submit the command and wait for it."""
+        """Start agents by srun; outside of a job, submit the command and wait for the job."""
         devices = devices_of_nodes(scenarios)
         if "SLURM_JOB_ID" not in os.environ:
             script = self.script(scenarios, command)
@@ -118,7 +118,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
     def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
         """Return the job script, which runs the command again on the first node.
 
-        Successive nodes with equal memory and devices are a component of a heterogeneous job.
+        Successive nodes with equal memory and devices form a component of a heterogeneous job.
         """
         first, others = memory_of_nodes(scenarios)
         sizes = enumerate(devices_of_nodes(scenarios))
@@ -138,7 +138,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
         )
 
     def asked(self, scenarios: Sequence[Scenario], devices: int) -> list[str]:
-        """Return the sbatch options for each node, from this launcher's options and the devices."""
+        """Return sbatch options for each node, by this launcher's options and the devices."""
         options = self.options
         named = {name: getattr(options, name) for name in ("partition", "time", "account", "gres")}
         asked = [f"--{name}={value}" for name, value in named.items() if value is not None]
@@ -153,8 +153,8 @@ class Slurm(AgentLauncher[SlurmOptions]):
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
     """Return the sbatch option for the scenarios' GPUs; empty without GPUs.
 
-    A type of SLURM's is one word that a cluster chose, mostly the product's, such as `a100`: the
-    size of memory and the manufacturer are no part of it.
+    SLURM's name of a GPU type is a word that a cluster has chosen, mostly the product's, such as
+    `a100`. The size of memory and the manufacturer are no part of it.
     """
     device, kind = device_of_nodes(scenarios, "slurm")
     if device == "cpu":
@@ -164,9 +164,9 @@ def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
 
 
 def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
-    """Return the nodes of each component of the job; most jobs have one component.
+    """Return the number of nodes of each component of the job; most jobs have one component.
 
-    Raises ScenarioError for a job of another size, and within an srun task.
+    Raises ScenarioError if the job has too few nodes, and within an srun task.
     """
     if int(variables.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ScenarioError(
@@ -187,10 +187,10 @@ def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
 
 
 def srun_command(components: Sequence[int], devices: Sequence[int]) -> list[str]:
-    """Return the srun command that starts the agents of all ranks, on the first nodes.
+    """Return the srun command that starts the agents of all ranks on the first nodes.
 
-    `components` are the nodes of each component of the job, `devices` those of each node. Raises
-    ScenarioError for a component whose nodes differ.
+    `components` has the number of nodes of each component of the job, `devices` the number of
+    devices of each node. Raises ScenarioError if the nodes of a component differ.
     """
     command, left = ["srun"], [*devices]
     for number, here in enumerate(components):
@@ -225,7 +225,7 @@ def run_job(script: str) -> int:
 
 
 def follow_job(job: str, output: Path) -> tuple[str, int]:
-    """Print a job's output until it has ended; return its last state and its exit code.
+    """Print a job's output until it has ended. Return its last state and its exit code.
 
     Raises AccelBenchError if SLURM stops answering; the job continues.
     """
@@ -250,7 +250,7 @@ def follow_job(job: str, output: Path) -> tuple[str, int]:
 
 
 def cancel(job: str) -> None:
-    """Cancel a job, and print whether that worked."""
+    """Cancel a job, and print whether it could be cancelled."""
     try:
         call_slurm("scancel", job)
         print(f"job {job} is cancelled", file=sys.stderr)
@@ -259,12 +259,12 @@ def cancel(job: str) -> None:
 
 
 def submit(script: str) -> str:
-    """Submit a script to sbatch, and return the number of the job."""
+    """Submit a job script to sbatch, and return the id of the job."""
     return call_slurm("sbatch", "--parsable", text=script).strip().partition(";")[0]
 
 
 def job_state(job: str) -> tuple[str, int]:
-    """Return the state and the exit code of a job, from the controller without a database."""
+    """Return the state and exit code of a job, from SLURM's controller without a database."""
     # Each component of a job has a line, the first one that of the script.
     words = call_slurm("scontrol", "--oneliner", "show", "job", job).partition("\n")[0].split()
     values = dict(word.split("=", 1) for word in words if "=" in word)
@@ -276,7 +276,7 @@ def job_state(job: str) -> tuple[str, int]:
 
 
 def show(output: Path, shown: int) -> int:
-    """Print a job's new output; return the total bytes printed."""
+    """Print the new part of a job's output. `shown` and the result are the total bytes printed."""
     try:
         with output.open("rb") as file:
             file.seek(shown)

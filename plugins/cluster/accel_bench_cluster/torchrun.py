@@ -34,11 +34,11 @@ class TorchrunOptions(Options):
     """Options of `torchrun`: the nodes' addresses and the connection timeout."""
 
     endpoint: str | None = None
-    """Rendezvous `HOST:PORT` of several nodes; the command is started on each, and the node named
-    HOST is the parent. Agents use the next port."""
+    """Rendezvous `HOST:PORT` of several nodes. The command is started on each node, and the node
+    named HOST runs the session. Agents use the next port."""
 
     local_address: str | None = None
-    """Address of this node, if torchrun cannot resolve the machine's name."""
+    """Address of this node, for machines whose name torchrun cannot resolve."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
     """Seconds within which all nodes must connect."""
@@ -47,13 +47,13 @@ class TorchrunOptions(Options):
 class Torchrun(AgentLauncher[TorchrunOptions]):
     """Starts the ranks by torchrun, on one node or on several.
 
-    torchrun starts one agent per rank and session; the agent starts its rank in a fresh process for
-    each run.
+    torchrun starts one agent per rank for the session. The agent starts its rank in a fresh process
+    for each run.
     """
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Start torchrun and wait for its agents; on other nodes, wait for the session's end."""
+        """Start torchrun and wait for its agents. On other nodes, wait for the session's end."""
         refuse_unequal(scenarios, "torchrun")
         nodes, devices = largest(scenarios)
         way_out = ", with a HOST among them; start the same command on each node"
@@ -66,7 +66,7 @@ class Torchrun(AgentLauncher[TorchrunOptions]):
         return start_agents(command, meeting, (nodes, devices), seconds, ("torchrun", ""))
 
     def command(self, nodes: int, devices: int, is_parent: bool) -> list[str]:
-        """Return the torchrun command of this node, without the agent's program."""
+        """Return the torchrun command of this node, up to the program that it starts."""
         command = python_command("-m", "torch.distributed.run", "--nproc-per-node", str(devices))
         if nodes == 1:
             command += ["--standalone"]
@@ -83,18 +83,18 @@ ONE_PROCESS = (
     "; with `use_cpu` accelerate starts one process, whatever num_processes says, unless MPI "
     "starts them: take use_cpu out of launcher.config_file, or use the launcher torchrun"
 )
-"""Hint for a wrong number of processes, which `use_cpu` usually causes."""
+"""Hint in an error on a wrong number of processes, which `use_cpu` usually causes."""
 
 
 class AccelerateOptions(Options):
     """Options of `accelerate`: its configuration, and the nodes' addresses."""
 
     config_file: str | None = None
-    """Configuration file of accelerate; null writes one for the scenario."""
+    """Configuration file of accelerate; if null, a file is written for the scenario."""
 
     endpoint: str | None = None
-    """Rendezvous `HOST:PORT` of several machines; the command is started on each, and the machine
-    named HOST is the parent. Agents use the next port."""
+    """Rendezvous `HOST:PORT` of several machines. The command is started on each machine, and the
+    machine named HOST runs the session. Agents use the next port."""
 
     machine_rank: int = Field(0, ge=0)
     """Index of this machine among several."""
@@ -108,7 +108,7 @@ class Accelerate(AgentLauncher[AccelerateOptions]):
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Start accelerate and wait for its agents; on other nodes, wait for the session's end."""
+        """Start accelerate and wait for its agents. On other nodes, wait for the session's end."""
         refuse_unequal(scenarios, "accelerate")
         nodes, devices = largest(scenarios)
         way_out = " and launcher.machine_rank; start the command on each node"
@@ -131,9 +131,9 @@ class Accelerate(AgentLauncher[AccelerateOptions]):
             return start_agents(command, meeting, (nodes, devices), seconds, names)
 
     def configuration(self, nodes: int, devices: int, main: tuple[str, int]) -> dict[str, Any]:
-        """Return accelerate's configuration for a scenario.
+        """Return accelerate's configuration for a number of nodes and devices.
 
-        `MULTI_GPU` starts several processes, on CPUs too: ranks take their device from the
+        `MULTI_GPU` starts several processes, on CPUs too, since ranks get their device from the
         scenario.
         """
         several = nodes * devices > 1

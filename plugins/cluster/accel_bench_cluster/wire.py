@@ -1,4 +1,5 @@
-"""Messages between parent and agents: JSON and bytes over TCP, mutually authenticated."""
+"""Messages between a session's parent process and agents: JSON and bytes over TCP,
+authenticated."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from accel_bench import cache_folder
 from accel_bench.errors import AccelBenchError
 
 SECRET = "ACCEL_BENCH_SECRET"
-"""Variable with the secret shared by the parent and its agents."""
+"""Environment variable with the secret shared by the parent and its agents."""
 
 SEND_SECONDS = 30.0
-"""Timeout in seconds of sending a message, and of receiving one of the authentication."""
+"""Timeout in seconds for sending a message, and for receiving a message of the authentication."""
 
 LOST_SECONDS = 10
 """Seconds of unacknowledged packets after which a peer counts as lost."""
@@ -37,7 +38,7 @@ _SIZES = struct.Struct(">II")
 
 
 class Channel:
-    """A connection that receives whole messages, and never executes received data."""
+    """Connection that receives whole messages, and never executes received data."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -59,7 +60,7 @@ class Channel:
         select.select([self], [], [], seconds)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the received messages. Raises OSError if the peer is gone."""
+        """Yield the messages received so far. Raises OSError if the peer is gone."""
         while select.select([self], [], [], 0)[0]:
             data = self.socket.recv(1 << 20)
             if not data:
@@ -69,10 +70,7 @@ class Channel:
                 yield message
 
     def receive_proof(self, seconds: float) -> dict[str, Any]:
-        """Return a message of the authentication, complete within `seconds`. Raises OSError.
-
-        Raises OSError.
-        """
+        """Return a message of the authentication that arrives within `seconds`. Raises OSError."""
         until = time.monotonic() + seconds
         while (message := self._next(PROOF_LIMITS)) is None:
             self.wait(max(0.0, until - time.monotonic()))
@@ -89,7 +87,7 @@ class Channel:
         self.socket.close()
 
     def _next(self, limits: tuple[int, int] = LIMITS) -> tuple[dict[str, Any], bytes] | None:
-        """Return a whole message from the buffer; None if it is incomplete."""
+        """Remove and return the first whole message of the buffer, or None if it is incomplete."""
         if len(self._buffer) < _SIZES.size:
             return None
         header, payload = _SIZES.unpack_from(self._buffer)
@@ -110,10 +108,7 @@ class Channel:
 
 
 def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECONDS) -> None:
-    """Authenticate an agent within `seconds`, then authenticate to it. Raises OSError.
-
-    Raises OSError.
-    """
+    """Authenticate an agent within `seconds`, then authenticate to it. Raises OSError."""
     ours = secrets.token_hex(16)
     channel.send({"nonce": ours})
     answer = channel.receive_proof(seconds)
@@ -124,10 +119,7 @@ def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECON
 
 
 def prove_as_agent(channel: Channel, secret: bytes) -> None:
-    """Authenticate to the parent, then authenticate the parent.
-
-    Raises ConnectionError.
-    """
+    """Authenticate to the parent, then authenticate the parent. Raises OSError."""
     theirs, ours = str(channel.receive_proof(SEND_SECONDS).get("nonce", "")), secrets.token_hex(16)
     channel.send({"nonce": ours, "proof": _proof(secret, "agent", theirs, ours)})
     try:
@@ -141,7 +133,7 @@ def prove_as_agent(channel: Channel, secret: bytes) -> None:
 
 
 def shared_secret() -> bytes:
-    """Return the secret of the variable, else of a file that only this user can read.
+    """Return the secret in the environment, else in a file that only this user can read.
 
     The file is created if missing; nodes with a common home folder share it.
     """

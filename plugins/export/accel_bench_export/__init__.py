@@ -1,1 +1,1 @@
-"""Export of a stack and its work as a configuration of another training program."""
+"""Export of a stack and a scenario's work as a configuration of another training program."""

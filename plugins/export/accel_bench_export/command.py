@@ -1,4 +1,4 @@
-"""`accel-bench export`: a stack as a configuration of another training program."""
+"""`accel-bench export`: write a stack as a configuration of another training program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Options of `export`."""
+    """Command-line options of `accel-bench export`."""
 
     stack: Annotated[
         str, typer.Argument(help="A stack: of the scenario, a named one, a plugin, or A+B.")
@@ -49,8 +49,8 @@ class ExportOptions:
 def export(options: ExportOptions) -> None:
     """Write a stack as a configuration of another training program.
 
-    With a scenario or a stored run, it holds the work too: model, adapter, data, batch, learning
-    rate, steps. What the program has no setting for stands in it as a comment.
+    With a scenario or a stored run, the configuration holds the work too: model, adapter, data,
+    batch, learning rate, steps. Settings that the program lacks are listed in comments.
     """
     from accel_bench.cli.output import print_text
     from accel_bench.documents.escaping import printable
@@ -73,7 +73,8 @@ def export(options: ExportOptions) -> None:
 
 
 def _chosen(options: ExportOptions) -> tuple[Stack, Scenario | None, list[str]]:
-    """Return the stack, the work if one is named, and sentences on it.
+    """Return the stack, the scenario whose work is exported or None, and remarks on it in
+    sentences.
 
     Raises ScenarioError, StoreError.
     """

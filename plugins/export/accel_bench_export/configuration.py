@@ -1,4 +1,5 @@
-"""Translation of a stack and a scenario's work into settings of another training program."""
+"""Translation of a stack, and of the work (model, data, task, training) of a scenario, into
+settings of another training program."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from accel_bench_export.rules import Translation, translate
 from accel_bench_export.trainers import Trainer, read_trainer
 
 SLOTS = ("adapter", "data", "optimizer", "parallel")
-"""Slots of the work whose plugins have declared counterparts in other programs."""
+"""Sections of a scenario that name a plugin with declared counterparts in other programs."""
 
 SECTIONS = ("task", "model", "train")
-"""Sections of a scenario whose changed keys each become a setting or a comment."""
+"""Sections of a scenario whose changed keys are each translated to a setting, or to a comment."""
 
 
 @dataclass
 class Part:
-    """Settings of one origin, such as a plugin, in a configuration."""
+    """Part of a configuration with the settings of one origin, such as a plugin."""
 
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -41,30 +42,30 @@ class Part:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of one program for a stack."""
+    """Configuration of a training program for a stack, in parts."""
 
     name: str
-    """Name of the program."""
+    """Name of the training program."""
 
     trainer: Trainer
     stack: str
     scenario: str
-    """Name of the scenario; empty for a stack alone."""
+    """Name of the scenario; empty if the stack is exported without a scenario."""
 
     parts: list[Part]
     command: str
-    """Command line for training, with `{file}` as its file; empty without a scenario."""
+    """Command line that trains with the configuration file `{file}`; empty without a scenario."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by dotted key; a later part replaces an earlier one's value."""
+        """Settings of all parts by dotted key; a later part replaces an earlier part's value."""
         return {key: value for part in self.parts for key, value in part.settings.items()}
 
 
 def configuration(
     name: str, stack: Stack, scenario: Scenario | None, remarks: Sequence[str] = ()
 ) -> Configuration:
-    """Return a program's configuration of a stack, and of the work of a scenario, if given.
+    """Return the configuration of a training program for a stack, and a scenario's work if given.
 
     Without a scenario, it has only the stack's changes. `remarks` are sentences on the work. Raises
     ScenarioError for an unknown program.
@@ -92,12 +93,13 @@ def configuration(
 
 
 def translated(trainer: str, use: Use, **own: Any) -> Translation:
-    """Return a plugin's use as settings of a program; `own` are keys that its slot owns."""
+    """Return a plugin's options as settings of a program; `own` are keys of its scenario
+    section."""
     return translate(rules_of(use.use, trainer), {**full_options(use), **own})
 
 
 def full_options(use: Use) -> dict[str, Any]:
-    """Return the options of a use with their defaults; as written if it is not installed."""
+    """Return a plugin's options with defaults; only the written options if it is not installed."""
     try:
         kind = load_class(use.use)
     except PluginError:
@@ -106,7 +108,7 @@ def full_options(use: Use) -> dict[str, Any]:
 
 
 def _parallelizes(stack: Stack) -> bool:
-    """Return whether a plugin of a stack divides the work, in place of the scenario's."""
+    """Return whether a plugin of a stack, in place of the scenario's, distributes the training."""
     kinds = []
     for use in stack.uses:
         with suppress(PluginError):
@@ -125,7 +127,7 @@ def _work_parts(
     slots: Sequence[str],
     remarks: Sequence[str],
 ) -> Iterator[Part]:
-    """Yield the work: settings that make the program comparable, sections, slots."""
+    """Yield the parts of a scenario's work: fixed settings, sections, and plugins."""
     values = dict(dotted(scenario.model_dump(mode="json")))
     notes = [trainer.always_note] if trainer.always_note else []
     yield Part("what makes it train as the scenario does", dict(trainer.always), notes)
@@ -155,7 +157,7 @@ def _work_parts(
 
 
 def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[str]:
-    """Yield what is said to the processes that train, and not to the program."""
+    """Yield comments on settings that concern the training processes and not the program."""
     resources = scenario.resources
     if scenario.world_size > 1 and "resources.devices" not in covered:
         places = f" on {resources.nodes} machines" if resources.nodes > 1 else ""
@@ -167,9 +169,9 @@ def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[
 
 
 def _slot_part(name: str, trainer: Trainer, slot: str, use: Use, covered: Collection[str]) -> Part:
-    """Return the settings of a slot's plugin, and of the keys that the slot owns.
+    """Return the part of a section's plugin, with the section's own keys.
 
-    `covered` are the dotted keys that stand elsewhere.
+    `covered` are the dotted keys that another part contains.
     """
     own = use.model_dump(mode="json", exclude={"use", "options"})
     own = {key: value for key, value in own.items() if key in type(use).owned_keys()}
@@ -184,7 +186,7 @@ def _slot_part(name: str, trainer: Trainer, slot: str, use: Use, covered: Collec
 
 
 def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
-    """Return the settings that a stack changes in any work."""
+    """Return the part of the settings that a stack changes in any scenario."""
     found = translate(trainer.work, stack.settings)
     part = Part("the stack's settings", found.settings, list(found.notes))
     for slot in SLOTS:
@@ -213,9 +215,9 @@ def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
 def _use_part(
     name: str, trainer: Trainer, use: Use, title: str = "", **own: Any
 ) -> tuple[Part, set[str]]:
-    """Return the settings for a plugin's use, and the options that stand in them or in notes.
+    """Return the part of a plugin, and the options that its settings or notes cover.
 
-    Options without a counterpart are comments.
+    Options without a counterpart are listed as comments.
     """
     found = translated(name, use, **own)
     part = Part(title or f"stack: {use.use}", found.settings, list(found.notes))

@@ -1,6 +1,6 @@
-"""Counterparts of plugins in other programs, declared in a file beside a plugin's presets.
+"""Counterparts of plugins in other programs, declared in a data file of a plugin's distribution.
 
-A distribution whose package the group `accel_bench.samples` names may have a file
+A distribution whose package is in the entry-point group `accel_bench.samples` may have a file
 `sample_configurations/equivalents.yaml`. It is read without importing the plugin.
 """
 
@@ -20,17 +20,17 @@ from accel_bench.errors import ScenarioError
 from accel_bench_export.rules import Rule
 
 FILE = "equivalents.yaml"
-"""Name of the file in a folder of presets."""
+"""Name of the file in a folder of sample configurations."""
 
 
 class Equivalent(Frozen):
     """Counterparts of a plugin under a condition on its options."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Required options with their values, defaults included; a list holds alternatives."""
+    """Required values of options, defaults included; a list holds alternatives."""
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with values that must not match."""
+    """Values of options that must not match."""
 
     to: dict[str, dict[str, JsonValue]]
     """Settings of other programs, by the program's name or by several with commas; `{option}` is an
@@ -40,13 +40,13 @@ class Equivalent(Frozen):
     """Remaining difference between the programs, in a sentence."""
 
     def settings(self, trainer: str) -> dict[str, JsonValue] | None:
-        """Return the settings of one program; None if it is not named."""
+        """Return the settings of one program, or None if `to` does not name the program."""
         named = [own for names, own in self.to.items() if trainer in programs(names)]
         return {key: value for own in named for key, value in own.items()} if named else None
 
 
 class Equivalents(Frozen):
-    """The content of one file."""
+    """Content of a file `equivalents.yaml`."""
 
     plugins: dict[str, tuple[Equivalent, ...]]
     """Equivalents by the plugin's name."""
@@ -68,20 +68,20 @@ def rules_of(plugin: str, trainer: str) -> tuple[Rule, ...]:
 
 
 def rules_among(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
-    """Yield the rules for one program among a plugin's equivalents."""
+    """Yield the rules for one program that a plugin's equivalents contain."""
     for one in equivalents:
         if (settings := one.settings(trainer)) is not None:
             yield Rule(when=one.when, unless=one.unless, set=settings, note=one.note)
 
 
 def programs(names: str) -> list[str]:
-    """Return the programs of a key such as `trl, trainer`."""
+    """Return the program names in a key such as `trl, trainer`."""
     return [name.strip() for name in names.split(",")]
 
 
 @cache
 def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
-    """Return the equivalents in some folders by plugin, from the first folder that has any."""
+    """Return the equivalents by plugin, each from the first of some folders that has any."""
     found: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():
@@ -91,7 +91,7 @@ def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
 
 
 def read_equivalents(path: Path) -> Equivalents:
-    """Return the content of a file. Raises ScenarioError for an unusable one."""
+    """Return the content of a file of equivalents. Raises ScenarioError for an unusable file."""
     document = load_file(path)
     plugins = {"plugins": document.data}
     return validate(Equivalents, plugins, lambda at: document.where(at[1:]), ScenarioError)

@@ -1,4 +1,4 @@
-"""The counterparts of one plugin, as `plugins show` lists them."""
+"""Table rows on a plugin's counterparts in other programs, as `plugins show` lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench_export.writing import plain_text, settings_text
 
 
 def equivalents(plugin: str) -> list[dict[str, Any]]:
-    """Return a row for each declared counterpart of a plugin. Raises ScenarioError."""
+    """Return a table row for each declared counterpart of a plugin. Raises ScenarioError."""
     return [
         {
             "program": names,
@@ -26,7 +26,7 @@ def equivalents(plugin: str) -> list[dict[str, Any]]:
 
 
 def _condition(one: Equivalent) -> str:
-    """Return a condition in words: `backend: inductor or eager, not mode: default`."""
+    """Return a condition in words, such as `backend: inductor or eager, not mode: default`."""
     held = [*_alternatives(one.when), *(f"not {text}" for text in _alternatives(one.unless))]
     return ", ".join(held)
 

@@ -1,4 +1,4 @@
-"""Reading of other programs' configurations as the settings and stacks of a scenario."""
+"""Import of other programs' configurations as the settings and stacks of a scenario."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_COUNTERPART = "no installed plugin is its counterpart"
 """Reason why a setting is left out."""
 
 MOST_STEPS = 1000
-"""Largest number of steps that is taken over: a benchmark needs a few."""
+"""Largest number of steps that is imported, since a benchmark needs only a few."""
 
 STEPS = "measure.steps"
 
@@ -33,28 +33,28 @@ FEW_STEPS = "a benchmark takes some steps"
 """Reason why the number of steps of a training is left out."""
 
 PICKLED = (".bin", ".pt", ".pkl", ".pickle")
-"""Suffixes of files that hold pickles."""
+"""Suffixes of files that contain pickles."""
 
 
 @dataclass
 class ReadConfiguration:
-    """Configuration of another program, as far as a scenario can say it."""
+    """Configuration of another program, translated as far as a scenario can express it."""
 
     program: str
     settings: dict[str, Any]
-    """Settings of the work by dotted key."""
+    """Settings of the scenario by dotted key."""
 
     uses: list[Any]
-    """Plugins of the stack, as in a scenario file."""
+    """Plugins of the stack, written as in a scenario file."""
 
     left_out: dict[str, str] = field(default_factory=dict)
-    """Settings of the file that are left out, each with the reason."""
+    """Reasons why settings of the file are left out, by setting."""
 
 
 def read_configuration(path: Path) -> ReadConfiguration | None:
-    """Return the content of a file; None for a file of no known program.
+    """Return the translated configuration in a file, or None for a file of no known program.
 
-    Raises ImportFileError for a pickle, which would run what it holds.
+    Raises ImportFileError for a pickle, since reading one can run code.
     """
     if path.suffix in PICKLED:
         raise ImportFileError(
@@ -67,7 +67,7 @@ def read_configuration(path: Path) -> ReadConfiguration | None:
 
 
 def _program_of(data: Mapping[str, Any]) -> str | None:
-    """Return the program with the most of its own settings in a file."""
+    """Return the name of the program whose settings a file has most of, or None."""
     known = {name: read_trainer(name).recognized for name in readable_names()}
     found = {name: sum(key in data for key in keys) for name, keys in known.items()}
     best = max(found, key=lambda name: found[name], default=None)
@@ -75,7 +75,7 @@ def _program_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfiguration:
-    """Return the work, the plugins of slots and of the stack, and what is left out."""
+    """Return the translation of a program's settings, including what is left out."""
     given = _given(trainer, data, _nullable(name))
     whole = _with_defaults(trainer, given)
     settings, used = recognize(trainer.work, _alike(trainer, whole))
@@ -110,9 +110,9 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
 
 
 def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str]) -> dict[str, Any]:
-    """Return what a file says, by the names that the rules have.
+    """Return the settings that a file states, by the names that the rules use.
 
-    Null turns a switch off. Elsewhere it says nothing, but for `nullable` settings.
+    Null turns a switch off. A null of other settings is ignored, except of `nullable` settings.
     """
     said = {}
     for key, value in data.items():
@@ -126,13 +126,13 @@ def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str])
 
 
 def _nullable(name: str) -> set[str]:
-    """Return the settings of a program for which null is a value of its own."""
+    """Return the settings of a program for which null is a meaningful value."""
     rules = (rule for plugin in declaring_plugins() for rule in rules_of(plugin, name))
     return {key for rule in rules for key, value in rule.set.items() if value is None}
 
 
 def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the program's defaults; nested keys are reached by both spellings."""
+    """Return settings with the program's defaults; nested keys also appear as dotted keys."""
     whole = {**trainer.defaults, **given, **dict(dotted(given))}
     for key, (other, factor) in trainer.multiples.items():
         if key not in given and isinstance(base := whole.get(other), int | float):
@@ -144,12 +144,12 @@ def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with values that mean the same here replaced by those of the rules."""
+    """Return settings with each value replaced by an equivalent value that the rules know."""
     return {key: trainer.alike.get(key, {}).get(str(one), one) for key, one in settings.items()}
 
 
 def _keys_of(trainer: Trainer, option: str) -> set[str]:
-    """Return the settings of a program in which an option of the work stands."""
+    """Return the names of a program's settings that hold an option of the scenario."""
     rules = [rule for rule in trainer.work if option in rule.options]
     return {key for rule in rules for key, one in rule.set.items() if one == f"{{{option}}}"}
 
@@ -157,7 +157,7 @@ def _keys_of(trainer: Trainer, option: str) -> set[str]:
 def _plugin_in(
     plugin: str, name: str, trainer: Trainer, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return the options of a plugin that settings state, and their keys; none without it.
+    """Return a plugin's options that settings state, and their keys; empty without the plugin.
 
     A plugin is there if one of its rules with fixed settings, not all null, is recognized.
     """
@@ -171,7 +171,7 @@ def _plugin_in(
 
 
 def _slot_of(plugin: str) -> str:
-    """Return the slot that a plugin fills; empty for a plugin of a stack."""
+    """Return the scenario section that a plugin fills, or "" for a plugin of a stack."""
     if known := shipped().get(plugin):
         return next(iter(known.fills), "")
     try:
@@ -183,8 +183,8 @@ def _slot_of(plugin: str) -> str:
 def _left_out(
     trainer: Trainer, given: Mapping[str, Any], used: set[str], rules: Sequence[Rule]
 ) -> Iterator[tuple[str, str]]:
-    """Yield settings that are left out, also within a section; those that say nothing are not
-    named."""
+    """Yield each setting that is left out, also within a section, with the reason. Settings without
+    effect are skipped."""
     for key, value in given.items():
         if key in used:
             yield from ((path, NO_COUNTERPART) for path in _unread(key, value, rules))
@@ -196,7 +196,7 @@ def _left_out(
 
 
 def _reason(trainer: Trainer, key: str) -> str:
-    """Return why a setting is left out."""
+    """Return the reason why a setting is left out."""
     if key in trainer.always:
         return f"here it is {trainer.always[key]}"
     return trainer.ignored.get(key, NO_COUNTERPART)
@@ -207,7 +207,7 @@ def _says_nothing(value: Any) -> bool:
 
 
 def _unread(key: str, value: Any, rules: Sequence[Rule]) -> list[str]:
-    """Return the paths of a setting's parts that none of the rules for it reads."""
+    """Return the paths of the parts of a setting that no rule reads."""
     shapes = [rule.set[key] for rule in rules if key in rule.set and fits(rule.set[key], value)]
     parts = [[*unread(shape, value, key)] for shape in shapes]
     return [path for path in parts[0] if all(path in one for one in parts)] if parts else []

@@ -1,4 +1,4 @@
-"""Rules that map options to settings of another program, and back."""
+"""Rules that translate options of a scenario or plugin to settings of another program, and back."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, JsonValue
 
 OPTION = re.compile(r"^\{([\w.]+)(?:\|(.+))?\}$")
-"""Pattern of a placeholder for an option: `{r}`, or `{target_modules|,}` for a joined list. A
-program's own braces are doubled: `{{instruction}}`."""
+"""Pattern of a placeholder for an option's value: `{r}`, or `{target_modules|,}` for a list joined
+by commas. A program's own braces are doubled: `{{instruction}}`."""
 
 PLACE = re.compile(r"\{([\w.]+)\}")
-"""Pattern of a placeholder for an option in a note."""
+"""Pattern of a placeholder for an option's value in a note."""
 
 ITEM = re.compile(r"\.\d+$")
 """Pattern of the suffix that names an item of a list option, as in `betas.0`."""
 
 
 class Expression(str):
-    """Python expression as a setting's value, written `=FullAC.Config()`; never made from an
-    option."""
+    """Python expression as the value of a setting, written `=FullAC.Config()` in a rule; never made
+    from an option."""
 
 
 class Rule(Frozen):
-    """Settings of another program under a condition on options."""
+    """Settings of another program that apply under a condition on options."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with their values; a list holds alternatives. All must match. `prompt.0` is the first
-    item of an option, null if it is no list."""
+    """Required values of options, all of which must match; a list holds alternatives. `prompt.0` is
+    the first item of an option, null if the option is no list."""
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options with values that must not match."""
+    """Values of options that must not match."""
 
     set: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of the program by dotted key; `{option}` is the value of an option."""
@@ -44,7 +44,7 @@ class Rule(Frozen):
     """Difference that remains between the two programs, in a sentence."""
 
     def holds(self, options: Mapping[str, Any]) -> bool:
-        """Return whether the rule applies to options; missing options match no condition."""
+        """Return whether the conditions hold for options; missing options match no condition."""
         return all(_matches(options, key, one) for key, one in self.when.items()) and not any(
             _matches(options, key, one) for key, one in self.unless.items()
         )
@@ -64,7 +64,7 @@ class Rule(Frozen):
 
 @dataclass
 class Translation:
-    """Options as settings of another program."""
+    """Settings of another program that a set of options is translated to."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings by dotted key."""
@@ -73,11 +73,11 @@ class Translation:
     """Sentences on remaining differences."""
 
     covered: set[str] = field(default_factory=set)
-    """Names of the options that settings or notes mention."""
+    """Names of the options that the settings or notes mention."""
 
 
 def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
-    """Return the settings of all rules that hold; a later rule replaces an earlier one's value."""
+    """Return the settings of all rules that hold; a later rule replaces earlier values."""
     found = Translation()
     for rule in rules:
         if not rule.holds(options):
@@ -94,10 +94,10 @@ def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
 def recognize(
     rules: Iterable[Rule], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return the options stated by settings (by dotted key), and the keys that state them.
+    """Return the options that settings (by dotted key) express, and the keys of these settings.
 
-    A rule is recognized by its fixed settings. A rule without any, or with options that another
-    rule has set otherwise, adds what options it can.
+    A rule is recognized by its fixed settings. Rules without fixed settings are read last. A rule
+    is skipped if it contradicts the options of an earlier rule.
     """
     options: dict[str, Any] = {}
     used: set[str] = set()
@@ -122,13 +122,13 @@ def recognize(
 
 
 def _matches(options: Mapping[str, Any], key: str, wanted: JsonValue) -> bool:
-    """Return whether an option, or an item of one, is there and has a wanted value."""
+    """Return whether an option, or an item of a list option, is present with a wanted value."""
     known = key in options or ITEM.sub("", key) in options
     return known and _is_one(_option(options, key), wanted)
 
 
 def _is_one(value: Any, wanted: JsonValue) -> bool:
-    """Return whether a value equals the wanted one, or one of a list of alternatives."""
+    """Return whether a value equals the wanted value, or is in a list of wanted alternatives."""
     return value in wanted if isinstance(wanted, list) else bool(value == wanted)
 
 
@@ -141,7 +141,7 @@ def _options_in(value: JsonValue) -> Iterator[str]:
 
 
 def _option(options: Mapping[str, Any], name: str) -> Any:
-    """Return an option, or an item of a list option such as `betas.0`; None if missing."""
+    """Return the value of an option, or of an item such as `betas.0`, or None if it is missing."""
     if name in options or not ITEM.search(name):
         return options.get(name)
     items = options.get(ITEM.sub("", name))
@@ -150,7 +150,7 @@ def _option(options: Mapping[str, Any], name: str) -> Any:
 
 
 def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with items such as `betas.0` joined to lists, if complete."""
+    """Return options with items such as `betas.0` joined to lists, if a list is complete."""
     lists: dict[str, dict[int, Any]] = {}
     for name, value in options.items():
         if ITEM.search(name):
@@ -163,7 +163,7 @@ def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
-    """Return a value with placeholders replaced by options; None if an option is missing."""
+    """Return a value with placeholders replaced by options, or None if an option is missing."""
     if isinstance(value, dict):
         filled = {key: _filled(one, options) for key, one in value.items()}
         return {key: one for key, one in filled.items() if one is not None}
@@ -180,12 +180,12 @@ def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Return a value with a program's own braces, which rules double."""
+    """Return a rule's value with doubled braces, which are the program's own, made single."""
     return value.replace("{{", "{").replace("}}", "}") if isinstance(value, str) else value
 
 
 def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
-    """Yield the paths of a setting's parts that a rule's value does not name."""
+    """Yield the paths of the parts of a setting that a rule's value does not contain."""
     if isinstance(value, dict) and isinstance(given, dict):
         for key, one in given.items():
             if key in value:
@@ -198,7 +198,7 @@ def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
 
 
 def fits(value: JsonValue, given: Any) -> bool:
-    """Return whether a setting is a rule's value, whatever stands in the places of options."""
+    """Return whether a setting matches a rule's value, in which placeholders match anything."""
     if isinstance(value, str) and OPTION.match(value):
         return True
     if isinstance(value, dict):
@@ -213,7 +213,7 @@ def fits(value: JsonValue, given: Any) -> bool:
 
 
 def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the options that a setting of another program states."""
+    """Yield the names and values of options that a setting of another program states."""
     if isinstance(value, str) and (found := OPTION.match(value)):
         yield found[1], given.split(found[2]) if found[2] and isinstance(given, str) else given
     elif isinstance(value, dict) and isinstance(given, dict):

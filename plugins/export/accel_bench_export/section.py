@@ -1,4 +1,4 @@
-"""The report section of the fastest stack's counterparts in other training programs."""
+"""Report section with the fastest stack's counterparts in other training programs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class StackEquivalents(StackRow):
     """Counterparts of the fastest stack in other training programs."""
 
     programs: dict[str, dict[str, JsonValue]] = Field(min_length=1)
-    """Settings by dotted key, by the program's name."""
+    """Settings by dotted key, for each program by name."""
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEquivalents] | None:
-    """Return the counterparts of the fastest stack; None without one, or without any."""
+    """Return the counterparts of the fastest stack, or None without such a stack or any."""
     pairs = zip(summary.experiments, rows, strict=True)
     better = [
         (shown.ratio.median, shown, row.planned.experiment.stack)
@@ -46,12 +46,12 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEqui
 
 
 def tables(summary: Summary, found: Sequence[StackEquivalents]) -> list[Table]:
-    """Return a table of settings in other programs, and of commands to export them."""
+    """Return a table of the settings in other programs, and of the command that exports them."""
     return [Table([Column(label(one), str)], _lines(one), TITLE) for one in found]
 
 
 def programs_of(stack: Stack) -> dict[str, dict[str, Any]]:
-    """Return a stack's settings in each program with any. Raises ScenarioError."""
+    """Return a stack's settings by program, where there are any. Raises ScenarioError."""
     found = {name: configuration(name, stack, None).settings for name in trainer_names()}
     return {name: settings for name, settings in found.items() if settings}
 

@@ -20,7 +20,7 @@ from accel_bench.scenario.uses import Use
 
 
 def stack_alone(text: str) -> Stack:
-    """Return the stack of a text: a named stack, a plugin, or several joined by `+`.
+    """Return the stack that a text names: a named stack, a plugin, or several joined by `+`.
 
     Raises ScenarioError, PluginError.
     """
@@ -39,10 +39,9 @@ def stack_alone(text: str) -> Stack:
 def stack_in_scenario(
     text: str, scenario: str, changes: Sequence[str]
 ) -> tuple[Stack, Scenario, list[str]]:
-    """Return a stack with the work of a scenario: one of its own, or another that is added to it.
+    """Return a stack of a scenario, or another stack added to it, with the scenario and remarks.
 
-    Of a sweep, the work of the first point is used; the third value are sentences that say so.
-    Raises ScenarioError.
+    In a sweep, the scenario is the first point's, and a remark says so. Raises ScenarioError.
     """
     draft = single_draft(scenario, "export")
     own = draft.get("stacks") or {"baseline": []}
@@ -68,9 +67,9 @@ def stack_in_scenario(
 
 
 def stored_stack(text: str, identifier: str, results: str) -> tuple[Stack, Scenario]:
-    """Return a stack on the work of stored runs: of a run, an experiment or a session.
+    """Return a stack and its scenario from a stored run, experiment or session with the given id.
 
-    Raises ScenarioError for another stack, StoreError.
+    Raises ScenarioError if it has no such stack, StoreError.
     """
     with open_results(results) as store:
         found = [one.experiment for one in store.find(identifier)]

@@ -1,6 +1,6 @@
-"""Training programs to export to, each a table of rules in a data file.
+"""Training programs to export to, each a data file with rules on its settings.
 
-A distribution adds one by a file `sample_configurations/trainers/NAME.yaml`.
+A distribution adds a program by a file `sample_configurations/trainers/NAME.yaml`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench_export.rules import Rule
 
 KIND = "trainers"
-"""Folder of the files in a folder of presets."""
+"""Name of the folder for these files in a folder of sample configurations."""
 
 
 class Usage(Frozen):
@@ -33,14 +33,14 @@ class Usage(Frozen):
 
 
 class Trainer(Frozen):
-    """A training program, and rules for its settings from those of a scenario."""
+    """Training program, with the rules that translate a scenario's settings to its own."""
 
     title: str = Field(min_length=1)
-    """Name for people, with the version that the table was written for."""
+    """Displayed name, with the program's version that the file was written for."""
 
     form: Literal["yaml", "python"] = "yaml"
-    """Form of its configuration: YAML, or a Python function that changes one of the program's. In
-    Python, a value that begins with `=` is an expression."""
+    """Form of its configuration: YAML, or a Python function that changes a configuration of the
+    program. In Python, a value that begins with `=` is an expression."""
 
     order: int = 100
     """Sort key of the program; the lowest comes first."""
@@ -49,13 +49,13 @@ class Trainer(Frozen):
     """Python import lines before the function."""
 
     usage: tuple[Usage, ...] = ()
-    """Commands for training; the first with matching conditions is shown."""
+    """Commands that start a training; the first command whose conditions match is shown."""
 
     always: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings that the program needs to train like a scenario."""
 
     always_note: str = ""
-    """Comment on these settings in an exported file."""
+    """Comment on the settings of `always` in an exported file; empty without one."""
 
     work: tuple[Rule, ...] = ()
     """Rules on the dotted keys of a scenario."""
@@ -64,45 +64,47 @@ class Trainer(Frozen):
     """Dotted keys of a scenario that need no setting of this program."""
 
     exports: bool = True
-    """False for a file that is read and not written."""
+    """False if the program's files can only be imported."""
 
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
-    """Values of settings that a file does not name."""
+    """Values of the settings that a file does not contain."""
 
     imported: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of a scenario, by dotted key, that each file of the program stands for."""
+    """Settings of a scenario, by dotted key, that each imported file of the program implies."""
 
     multiples: dict[str, tuple[str, float]] = Field(default_factory=dict)
-    """Settings whose default is a multiple of another one, with that and the factor."""
+    """Settings whose default is a multiple of another setting, each with that setting and the
+    factor."""
 
     opposites: dict[str, str] = Field(default_factory=dict)
-    """Switches whose default is the opposite of another switch."""
+    """Switches whose default is the opposite of another switch, each with that switch."""
 
     aliases: dict[str, str] = Field(default_factory=dict)
-    """Other names of settings, which the program prefers if a file has both."""
+    """Other names of settings, each with the usual name. The other name counts if a file has
+    both."""
 
     alike: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    """Other values of settings that mean the same here: `adapter: {qlora: lora}`."""
+    """Equivalent values by setting and by value in a file, such as `adapter: {qlora: lora}`."""
 
     ignored: dict[str, str] = Field(default_factory=dict)
-    """Settings that an import leaves out, each with the reason."""
+    """Reasons why an import leaves a setting out, by setting."""
 
     recognized: tuple[str, ...] = ()
     """Settings by which a file is recognized as this program's."""
 
 
 def trainer_names() -> list[str]:
-    """Return the names of trainers that files are written for, in the order of their tables."""
+    """Return the names of the programs that can be exported to, in their `order`."""
     return [name for name in readable_names() if read_trainer(name).exports]
 
 
 def readable_names() -> list[str]:
-    """Return the names of all trainers, in the order of their tables."""
+    """Return the names of all known programs, in their `order`."""
     return sorted(find_presets(KIND), key=lambda name: (read_trainer(name).order, name))
 
 
 def read_trainer(name: str) -> Trainer:
-    """Return a trainer. Raises ScenarioError with the nearest name, or for an unusable file."""
+    """Return a program by name. Raises ScenarioError for an unknown name or unusable file."""
     known = find_presets(KIND)
     if name not in known:
         raise ScenarioError(f"no trainer is called {name!r}{did_you_mean(name, known)}")

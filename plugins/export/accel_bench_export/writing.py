@@ -28,7 +28,7 @@ def text_of(found: Configuration, file: str) -> str:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Return settings in a line: `padding_free: true, packing: false`."""
+    """Return settings as text on one line: `padding_free: true, packing: false`."""
     return ", ".join(f"{key}: {plain_text(value)}" for key, value in settings.items())
 
 
@@ -41,14 +41,14 @@ def plain_text(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a comment on one line, without line ends from names."""
+    """Return a line of the file, in which a comment contains no line breaks from names."""
     if not text.lstrip().startswith("#"):
         return text
     return text[: -len(text.lstrip("# "))] + " ".join(text.lstrip("# ").split())
 
 
 def _yaml(found: Configuration) -> Iterator[str]:
-    """Yield the settings of each part, with nested keys under the first part that has them."""
+    """Yield the YAML of each part. A nested key stands under the first part that has it."""
     document = _nested(found.settings)
     for part in found.parts:
         yield from _heading(part)
@@ -59,7 +59,7 @@ def _yaml(found: Configuration) -> Iterator[str]:
 
 
 def _python(found: Configuration) -> Iterator[str]:
-    """Yield a function that changes a configuration of the program."""
+    """Yield the lines of a Python function that changes a configuration of the program."""
     yield from found.trainer.imports
     yield from ("", "", "def exported(config):")
     for part in found.parts:

@@ -1,4 +1,4 @@
-"""The plugins `fused-kernels`, with an option for each kernel, and `liger`."""
+"""Plugins `fused-kernels`, with an option for each kernel, and `liger`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Executors of micro-benchmarks: `liger`, and `fused-kernels` with that plugin's kernels.
+"""Executors of micro-benchmarks with fused kernels: `liger`, and `fused-kernels` by that plugin.
 
-Importing this module is light: the kernels import torch.
+Importing this module is fast: only the kernels' modules import torch.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ PARTS: Mapping[str, str] = {
     "cross_entropy": "cross_entropy",
     "fused_linear_cross_entropy": "linear_cross_entropy",
 }
-"""Parts of the plugin by a benchmark's operation."""
+"""Plugin option that enables a kernel, by the benchmark operation that the kernel computes."""
 
 ADAPTED = frozenset({"lora_linear", "lora_nf4_linear", "lora_int8_linear", "lora_gptq_linear"})
-"""Operations with a kernel in the part `lora`, on any device."""
+"""Operations that the kernels of the option `lora` compute, on any device."""
 
 MODEL = "causal_lm"
-"""Operation of a whole model, in which every available part is fused."""
+"""Benchmark operation of a whole model, in which all available kernels are installed."""
 
 
 class _Kernels(Executor):
     """Base class of executors whose kernels may need a GPU."""
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return why the kernel cannot run on the benchmark's device; empty if it can."""
+        """Return the reason why the benchmark's device has no kernel, or an empty text."""
         device = str(getattr(benchmark, "device", "")).partition(":")[0]
         why = self.problem(benchmark.operation, device) if device and self.takes(benchmark) else ""
         return super().supports(benchmark) or (f"executor {self.name}: {why}" if why else "")
 
     def problem(self, operation: str, device: str) -> str:
-        """Return why an operation has no kernel on a device type; empty if it has one."""
+        """Return the reason why an operation has no kernel on a device type, or an empty text."""
         raise NotImplementedError
 
 
 class Liger(_Kernels):
-    """Liger's kernels, called as its users call them."""
+    """Executor that calls Liger's kernels as its users call them."""
 
     name = "liger"
     operations = frozenset({*PARTS, "layer_norm", MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return that Triton needs a GPU; empty with a GPU or Triton's interpreter."""
+        """Return the reason that Triton needs a GPU; empty with a GPU or Triton's interpreter."""
         return library_of("rope", "liger", device, os.environ)[1]
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ class FusedKernels(_Kernels):
     operations = frozenset({*PARTS, *ADAPTED, MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return why no library has a kernel for the operation's part on the device."""
+        """Return the reason why no library has a kernel for an operation, or an empty text."""
         return (
             library_of(PARTS[operation], "auto", device, os.environ)[1]
             if (operation in PARTS)

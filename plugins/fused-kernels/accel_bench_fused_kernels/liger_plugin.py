@@ -32,7 +32,7 @@ class LigerOptions(Options):
 
     @model_validator(mode="after")
     def _one_loss(self) -> LigerOptions:
-        """Reject two fused losses, which Liger only asserts."""
+        """Raise ValueError for two fused losses, which Liger only asserts against."""
         if self.cross_entropy and self.fused_linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and fused_linear_cross_entropy both compute the loss; switch on one"
@@ -70,7 +70,7 @@ class Liger(Plugin[LigerOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield a reason on a machine without a GPU, which Triton's kernels need."""
+        """Yield reasons why Liger cannot be used, such as a machine without a GPU."""
         scenario = experiment.scenario
         device = scenario.resources.device
         environment = {**os.environ, **scenario.environment}

@@ -12,10 +12,11 @@ from accel_bench import Experiment, Machine, Options, Plugin, Run, Task, archite
 from accel_bench_fused_kernels.rules import RULES, missing
 
 PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross_entropy")
-"""All parts, in the order of installation; `lora` is first, since it covers gated MLPs."""
+"""Options that each enable a kind of kernel, called parts, in the order of installation. `lora` is
+first, since it covers gated MLPs."""
 
 LOSSES = ("linear_cross_entropy", "cross_entropy")
-"""Parts that compute the loss, of which one can be used; the first is the default."""
+"""Parts that compute the loss, of which only one can be used; the first is the default."""
 
 TORCH_HAS = frozenset({"rms_norm", "linear_cross_entropy"})
 """Parts with a fused kernel in torch itself."""
@@ -27,10 +28,10 @@ Library = Literal["liger", "torch"]
 
 
 class FusedKernelsOptions(Options):
-    """Options of `fused-kernels`: the parts to fuse.
+    """Options of `fused-kernels`, which enable the kinds of kernels, called parts.
 
-    Null means on, unless another part is enabled by name. So no option at all is everything,
-    `rms_norm: true` is that part alone, and `rope: false` is everything else.
+    Null means on, unless another part is enabled by name. Without any option, all parts are on.
+    `rms_norm: true` enables that part alone, and `rope: false` all parts except that one.
     """
 
     rms_norm: bool | None = None
@@ -43,7 +44,7 @@ class FusedKernelsOptions(Options):
     """Fuse activation and product of gated MLPs; the backward recomputes the activation."""
 
     cross_entropy: bool | None = None
-    """Fuse the loss and its gradient, from logits; off by default beside `linear_cross_entropy`,
+    """Fuse the loss and its gradient, from logits; off by default with `linear_cross_entropy`,
     which needs no logits."""
 
     linear_cross_entropy: bool | None = None
@@ -56,7 +57,7 @@ class FusedKernelsOptions(Options):
     Null is Liger's default, 1; torch's kernel has no such setting."""
 
     lora: bool | None = None
-    """Fuse LoRA's products with those of the base layer in one autograd function."""
+    """Fuse LoRA's products with the base layer's products in one autograd function."""
 
     kernels: Literal["auto", "liger", "torch"] = "auto"
     """Library of the kernels: `liger`, Liger's Triton kernels; `torch`, torch's own, for `rms_norm`
@@ -65,7 +66,7 @@ class FusedKernelsOptions(Options):
 
     @model_validator(mode="after")
     def _one_loss(self) -> FusedKernelsOptions:
-        """Reject two parts that compute the loss, and options that disable everything."""
+        """Raise ValueError if two parts compute the loss, or if the options disable all parts."""
         if self.cross_entropy and self.linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and linear_cross_entropy both compute the loss; switch on one"
@@ -77,11 +78,11 @@ class FusedKernelsOptions(Options):
         return self
 
     def named(self) -> frozenset[str]:
-        """Return the parts that are enabled by name."""
+        """Return the names of the parts that an option enables explicitly."""
         return frozenset(part for part in PARTS if getattr(self, part))
 
     def on(self) -> tuple[str, ...]:
-        """Return the enabled parts, in the order of `PARTS`."""
+        """Return the names of the enabled parts, in the order of `PARTS`."""
         if named := self.named():
             return tuple(part for part in PARTS if part in named)
         left = [part for part in PARTS if getattr(self, part) is not False]
@@ -92,7 +93,7 @@ class FusedKernelsOptions(Options):
 def library_of(
     part: str, wanted: str, device: str, environment: Mapping[str, str]
 ) -> tuple[Library | None, str]:
-    """Return the library of a part's kernel on a device type; None and the reason without one.
+    """Return the library of a part's kernel on a device type, or None and the reason.
 
     `environment` are the environment variables of the computing process.
     """
@@ -109,7 +110,7 @@ def library_of(
 
 
 def no_loss_of_model(task: Task[Any] | None) -> str:
-    """Return why a task does not use the model's own loss; empty if it does."""
+    """Return the reason why a task does not use the model's own loss, or an empty text."""
     if task is None or task.uses_loss_of_model():
         return ""
     return f"task {task.name} computes its loss outside of the model"
@@ -136,7 +137,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def libraries(
         self, device: str, environment: Mapping[str, str], task: Task[Any] | None = None
     ) -> dict[str, tuple[Library | None, str]]:
-        """Return the library of every enabled part but `lora`, or the reason for none."""
+        """Return the library of each enabled part except `lora`, or None and the reason."""
         wanted = self.options.kernels
         other_loss = no_loss_of_model(task)
         return {
@@ -151,7 +152,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield reasons for unavailable parts that are enabled by name, or for no part at all."""
+        """Yield reasons why parts enabled by name are unavailable, or why no part is available."""
         scenario = experiment.scenario
         device = scenario.resources.device
         named = self.options.named()

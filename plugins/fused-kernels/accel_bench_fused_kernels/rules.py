@@ -1,8 +1,8 @@
-"""Table of the parts of each architecture, to be extended for a new one.
+"""Table of the modules in each model architecture that fused kernels can replace.
 
-Rules are names and numbers only: classes of the modeling module by their computation, and how the
-model computes logits from the decoder's output. Everything else remains, such as Granite's
-multipliers of embeddings, attention and residuals.
+Rules are names and numbers only: names of classes of the modeling module by their computation, and
+settings by which the model computes logits from the decoder's output. A new architecture needs a
+new entry. All other code of a model stays, such as Granite's multipliers of embeddings.
 """
 
 from __future__ import annotations
@@ -12,66 +12,67 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class NormRule:
-    """Rule for an architecture's RMS norms."""
+    """Rule how to replace an architecture's RMS norms: their class names and their arithmetic."""
 
     classes: frozenset[str]
     """Names of the norm classes, with attributes `weight` and `variance_epsilon` or `eps`."""
 
     offset: float = 0.0
-    """Offset added to the weights: 1 if they are stored as differences from one."""
+    """Number added to the weights: 1 if they are stored as differences from one."""
 
     in_float32: bool = False
-    """True if weights multiply in float32, before rounding; else after it, in the inputs' dtype."""
+    """True to multiply by weights in float32 before rounding, False after it in the inputs'
+    dtype."""
 
     shared_gradient: frozenset[str] = frozenset()
-    """Name endings of norms whose output is added to the residual stream: they receive the stream's
+    """Name endings of norms whose output is added to the residual stream. They receive the stream's
     own gradient, which their backward must not overwrite."""
 
 
 @dataclass(frozen=True)
 class LossRule:
-    """Rule for an architecture's loss beyond plain cross-entropy of logits."""
+    """Rule how an architecture computes its loss, beyond plain cross-entropy of logits."""
 
     divisor: str | None = None
-    """Configuration key of the divisor of logits."""
+    """Configuration key of the number by which logits are divided."""
 
     softcap: str | None = None
-    """Configuration key of the tanh bound of logits; its value may be null."""
+    """Configuration key of the tanh bound of logits, whose value may be null."""
 
     router: str | None = None
-    """Function of the modeling module for a router's auxiliary loss."""
+    """Name of the modeling module's function for a router's auxiliary loss."""
 
     output: str = "CausalLMOutputWithPast"
-    """Class of the model's output in `transformers.modeling_outputs`."""
+    """Name of the model's output class in `transformers.modeling_outputs`."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Parts of an architecture that fused kernels can replace; an empty field is a missing part."""
+    """Rules how to replace the modules of a model architecture; an empty field means none."""
 
     norms: NormRule | None = None
-    """Rule for the architecture's RMS norms."""
+    """Rule how to replace the architecture's RMS norms."""
 
     rotary: str | None = None
-    """Function of the modeling module that rotates queries and keys:
-    `(q, k, cos, sin, unsqueeze_dim=1)`."""
+    """Name of the modeling module's function that rotates queries and keys: `(q, k, cos, sin,
+    unsqueeze_dim=1)`."""
 
     gated_mlps: frozenset[str] = frozenset()
-    """Classes of MLPs that compute `down_proj(act_fn(gate_proj(x)) * up_proj(x))`."""
+    """Names of MLP classes that compute `down_proj(act_fn(gate_proj(x)) * up_proj(x))`."""
 
     experts: frozenset[str] = frozenset()
-    """Classes of experts with a method `_apply_gate(gate_and_up)`."""
+    """Names of experts' classes with a method `_apply_gate(gate_and_up)`."""
 
     loss: LossRule = field(default_factory=LossRule)
-    """Rule for the architecture's loss."""
+    """Rule how the architecture computes its loss."""
 
 
 ROTARY = "apply_rotary_pos_emb"
-"""Usual name of the rotary embedding's function."""
+"""Usual name of the function that applies the rotary embedding."""
 
 
 def _plain(family: str, loss: LossRule | None = None) -> Rules:
-    """Return the rules of Llama and architectures like it."""
+    """Return the rules of an architecture like Llama, whose class names begin with `family`."""
     return Rules(
         norms=NormRule(frozenset({f"{family}RMSNorm"})),
         rotary=ROTARY,
@@ -81,7 +82,10 @@ def _plain(family: str, loss: LossRule | None = None) -> Rules:
 
 
 def _gemma(family: str, loss: LossRule | None = None, shared: tuple[str, ...] = ()) -> Rules:
-    """Return Gemma's rules: norm weights are differences from one, norms compute in float32."""
+    """Return the rules of an architecture like Gemma, whose class names begin with `family`.
+
+    Norm weights are differences from one, and norms compute in float32.
+    """
     norms = NormRule(
         frozenset({f"{family}RMSNorm"}),
         offset=1.0,
@@ -97,7 +101,7 @@ def _gemma(family: str, loss: LossRule | None = None, shared: tuple[str, ...] = 
 
 
 def _experts(family: str, divisor: str | None = None) -> Rules:
-    """Return the rules of Mixtral and architectures like it."""
+    """Return the rules of an architecture like Mixtral, whose class names begin with `family`."""
     loss = LossRule(
         divisor=divisor, router="load_balancing_loss_func", output="MoeCausalLMOutputWithPast"
     )
@@ -126,11 +130,11 @@ RULES: dict[str, Rules] = {
     "Qwen3ForCausalLM": _plain("Qwen3"),
     "T5ForConditionalGeneration": Rules(norms=NormRule(frozenset({"T5LayerNorm"}))),
 }
-"""Rules by class name of the language model."""
+"""Rules of each architecture by the class name of its language model."""
 
 
 def missing(rules: Rules, part: str) -> bool:
-    """Return whether an architecture has nothing to replace for a part."""
+    """Return whether an architecture has nothing to replace for a part, an option's kernels."""
     return {
         "rms_norm": rules.norms is None,
         "rope": rules.rotary is None,

@@ -1,1 +1,1 @@
-"""`judge`: training steps of others, each a Python file, against a reference step."""
+"""Command `judge`, which compares candidates' training steps with a reference step."""

@@ -1,4 +1,4 @@
-"""`accel-bench judge`: does a candidate's training step do the reference's work, and faster?"""
+"""`accel-bench judge`: check that candidates' training steps do a reference's work, and faster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench_judge.view import judged_report
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(MeasureOptions):
-    """Options of `judge`."""
+    """Command-line options of `accel-bench judge`."""
 
     reference: Annotated[
         Path, typer.Argument(help="A file with make_model, make_batch, make_optimizer and step.")
@@ -41,12 +41,12 @@ class JudgeOptions(MeasureOptions):
 def judge(options: JudgeOptions) -> int:
     """Judge training steps of others against a reference step.
 
-    Each run draws fresh weights and batches. The candidate computes in a confined process, which
-    stands still between the steps; all its losses and weights are compared with the reference's,
-    computed elsewhere.
+    Each run draws fresh weights and batches. The candidate computes in a confined process, which is
+    stopped between the steps. All its losses and weights are compared with the reference's, which
+    another process computes.
 
     Exits with 0 when every candidate does the same work and is faster, 1 when one is refused or a
-    run failed, 4 when one is not faster, 5 when that is open.
+    run failed, 4 when one is not faster, 5 when this is undecided.
     """
     invoked = Invocation(options)
     scenario = judge_scenario(

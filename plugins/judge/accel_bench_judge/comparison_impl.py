@@ -1,7 +1,7 @@
-"""Comparison of a step with the reference: losses and the change of each tensor, in every step.
+"""Comparison of a candidate's losses and weight updates with the reference's, in every step.
 
-The reference is computed twice in the judge's process, as it stands and in float64. How far it is
-from itself in float64 is what its own dtype costs; a step may be a few times as far away.
+The reference is computed twice in the judge's process, in its own dtype and in float64. Their
+distance is the rounding error of the dtype. A candidate may be a few times as far from float64.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from accel_bench_judge.shared_impl import copy_to, loss_value, state_of
 from accel_bench_judge.subject_impl import counting
 
 TIMES, COARSE_TIMES = 8.0, 2.0
-"""Distance that a step may have from float64, in distances of the reference: small ones differ by
-the kernel, large ones of honest steps by a fifth."""
+"""Factors on the reference's distance from float64 that bound a step's distance. Small distances
+differ by the kernel, large distances of honest steps only by a fifth."""
 
 COARSE = 0.05
-"""Largest distance that the first of the two allows."""
+"""Largest distance that the factor `TIMES` allows."""
 
 FLIPPING = 1e-3
-"""Distance of the reference beyond which rounding turns the sign of single weights' changes, as
-Adam's first step makes them: in a small tensor one is a large part of the whole."""
+"""Distance of the reference above which rounding flips signs of single weights' changes, as in
+Adam's first step: in a small tensor, one flipped sign is a large part of the whole."""
 
 WHOLE_FLOOR = 1e-5
 TENSOR_FLOOR = 1e-4
@@ -34,16 +34,16 @@ LOSS_FLOOR = 1e-6
 """Relative distances that are always allowed: of all weights, of one tensor, of a loss."""
 
 COARSEST = 0.25
-"""Distance of the reference from itself in float64 beyond which it shows nothing."""
+"""Relative distance of the reference from float64 above which no judgement is possible."""
 
 LEAST_FLOPS = 0.99
-"""Fraction of the reference's FLOPs that a step counts at least."""
+"""Smallest fraction of the reference's FLOPs that a step must count."""
 
 State = dict[str, torch.Tensor]
 
 
 class StepRecord(NamedTuple):
-    """One step as the judge saw it."""
+    """Record of one step: its batch, loss, FLOPs, and the weights after it."""
 
     batch: Mapping[str, torch.Tensor]
     loss: float
@@ -53,15 +53,15 @@ class StepRecord(NamedTuple):
 
 @dataclass
 class Judgement:
-    """The comparison of a step with the reference, over all steps of a trial."""
+    """Result of comparing a candidate with the reference over all steps of a trial."""
 
     steps: int
     training: str = "bitwise equal"
     distance: float = 0.0
-    """Largest distance of a step's update from that in float64, relative."""
+    """Largest relative distance of a step's weight update from the float64 reference's."""
 
     allowed: float = 0.0
-    """Distance that was allowed in that step."""
+    """Distance that is allowed in the step with the largest distance."""
 
     flops: float = 0.0
     reference_flops: float = 0.0
@@ -71,7 +71,7 @@ class Judgement:
 def compare(
     reference: ModuleType, initial: State, steps: Sequence[StepRecord], fewer_flops: bool = False
 ) -> Judgement:
-    """Compare each step with the reference's; the first update beyond its limit ends it.
+    """Compare each step with the reference's, up to the first update beyond its limit.
 
     Raises InvalidRunError if the reference cannot be computed in float64.
     """
@@ -111,7 +111,7 @@ def replay(
     batches: Sequence[Mapping[str, torch.Tensor]],
     dtype: torch.dtype | None,
 ) -> Iterator[StepRecord]:
-    """Yield the steps of the reference from the initial weights, floats in the dtype if given."""
+    """Yield the reference's steps from the initial weights, with floats in `dtype` if given."""
     model = reference.make_model()
     copy_to(initial, state_of(model))
     model = model if dtype is None else model.to(dtype)
@@ -143,10 +143,10 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _other_losses(losses: Sequence[tuple[float, float, float]]) -> list[str]:
-    """Return a reason for the first loss that is further from float64 than is allowed.
+    """Return a reason for the first loss that is further from float64 than allowed.
 
-    Each has a loss of the step, of the reference and of the reference in float64. One rounding
-    error may be small by chance: the largest of all steps counts.
+    Each item has the losses of the step, the reference, and the reference in float64. One rounding
+    error may be small by chance, so that the largest error of all steps counts.
     """
     rounding = max(abs(own - gold) for _, own, gold in losses)
     for number, (loss, _, gold) in enumerate(losses):
@@ -158,10 +158,10 @@ def _other_losses(losses: Sequence[tuple[float, float, float]]) -> list[str]:
 def _compare_update(
     found: Judgement, number: int, errors: dict[str, float], changes: Sequence[State]
 ) -> None:
-    """Compare one step's changes of all weights, and of each tensor.
+    """Compare one step's changes of all weights together, and of each tensor.
 
-    `changes` belong to the step, to the reference and to the reference in float64; `errors`
-    holds the largest rounding error of each tensor in the steps before.
+    `changes` belong to the step, to the reference and to the reference in float64. `errors` holds
+    the largest rounding error of each tensor in the steps before.
     """
     step, own, gold = changes
     size = _norm(gold.values())
@@ -202,10 +202,10 @@ def allowance(rounding: float, floor: float) -> float:
 
 
 def flips(rounding: float, elements: int) -> float:
-    """Return the relative distance of a tensor that turned signs explain, in all but 1e-6 of cases.
+    """Return the relative distance of a tensor that flipped signs explain, in 1 - 1e-6 of cases.
 
-    A fraction f of turned signs moves the whole by 2 sqrt(f); of few elements a Poisson number is
-    turned, whose upper bound is its mean, 5.5 deviations and 2.
+    A fraction f of flipped signs moves the tensor by 2 sqrt(f). The number of flips is Poisson
+    distributed, bounded by its mean plus 5.5 deviations plus 2.
     """
     if rounding <= FLIPPING or not elements:
         return 0.0

@@ -1,8 +1,8 @@
-"""Confinement of a candidate's process before any of the candidate's code runs; Linux alone.
+"""Confinement of a candidate's process before any of the candidate's code runs, on Linux alone.
 
-Landlock takes away writing outside of two folders, signals to other processes, and reading or
-changing their memory; a filter of system calls takes away sockets, and the scheduling of others.
-Neither can be undone, and all processes that are started later inherit both.
+Landlock forbids the process to write outside of two folders, to signal other processes, and to
+access their memory. A filter of system calls forbids sockets, and the scheduling of other
+processes. Neither can be undone, and child processes inherit both.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import NamedTuple
 from accel_bench_judge.system_calls import refuse_calls
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""System calls of Landlock, of all architectures that have it."""
+"""Numbers of Landlock's system calls, the same on all architectures that have them."""
 
 VERSION_FLAG, PATH_BENEATH = 1, 1
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 SIGKILL = 9
 
 WRITES = 0b01_1111_1111_0010
-"""Rights of files and folders: write, remove, make."""
+"""Landlock rights on files and folders: write, remove, make."""
 
 REFER, TRUNCATE = 1 << 13, 1 << 14
-"""Rights to link between folders (version 2) and to shorten a file (version 3)."""
+"""Landlock rights to link between folders (version 2) and to shorten a file (version 3)."""
 
 TCP, SCOPES = 0b11, 0b11
-"""Rights to bind and connect (version 4); scopes of abstract sockets and signals (version 6)."""
+"""Landlock rights to bind and connect (version 4); scopes of sockets and signals (version 6)."""
 
 CAPABILITY_VERSION = 0x20080522
 
 
 class Confinement(NamedTuple):
-    """Confinement of a process, as far as its kernel knows it."""
+    """Confinement of a process, as far as its kernel supports it."""
 
     landlock: int = 0
-    """Version of Landlock; 0 without it."""
+    """Version of Landlock, or 0 without Landlock."""
 
     filtered: bool = False
-    """True if the process gave up system calls too."""
+    """True if a filter of system calls is active."""
 
     @property
     def gaps(self) -> list[str]:
-        """Verbs and objects of what the process may still do, such as `use sockets`."""
+        """Actions that the process can still do, such as `use sockets`."""
         missing = {
             "write files and read the memory of other processes": self.landlock < 1,
             "shorten files": 1 <= self.landlock < 3,
@@ -60,7 +60,7 @@ class Confinement(NamedTuple):
 def confine(folders: Iterable[str]) -> Confinement:
     """Confine this process to computing, and to writing within the folders.
 
-    It has one thread yet, so that all later ones inherit the rules.
+    It must be called while the process has one thread, so that later threads inherit the rules.
     """
     if sys.platform != "linux":
         return Confinement()
@@ -74,7 +74,7 @@ def confine(folders: Iterable[str]) -> Confinement:
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """Give up the privileges of root, by which one process may change another."""
+    """Drop the capabilities of root, by which one process may change another."""
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     libc.capset(ctypes.create_string_buffer(header), ctypes.create_string_buffer(24))
 

@@ -1,4 +1,4 @@
-"""The document of `judge`: each candidate's verdict, with the rules that it broke."""
+"""JSON document of `accel-bench judge`, with each candidate's verdict and its reasons."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from accel_bench_judge.judgements import NAME as JUDGEMENTS
 from accel_bench_judge.scenario import REFERENCE_STACK
 
 FASTER, REFUSED, NOT_FASTER, OPEN = 0, 1, 4, 5
-"""Exit codes; the largest reason to look counts: refused before slower before open."""
+"""Exit codes. Of several candidates, the gravest counts: refused, then not faster, then
+undecided."""
 
 CODES: Mapping[str, int] = {"better": FASTER, "worse": NOT_FASTER, "same": NOT_FASTER}
-"""Exit code of each verdict on the speed; any other is open."""
+"""Exit code of each verdict on the speed; any other verdict is undecided."""
 
 
 class JudgedStep(Comparison):
-    """A file's step, and its speed beside the reference's."""
+    """Training step of a file, and its speed compared with the reference's."""
 
     step: str
     """Name of the stack: `reference`, or the candidate's file without its folder."""
@@ -40,7 +41,7 @@ class JudgedStep(Comparison):
     """Number of runs that failed, were refused or did not end."""
 
     is_reference: bool = False
-    """True for the reference itself."""
+    """True for the reference's own step."""
 
     steps_per_second: Interval | None = None
     """Steps per second, with a 95 % interval over runs."""
@@ -49,10 +50,10 @@ class JudgedStep(Comparison):
     """`bitwise equal` or `equivalent` to the reference; a step with another update is refused."""
 
     distance: float | None = None
-    """Largest relative distance of a step's update from the reference's in float64."""
+    """Largest relative distance of a step's weight update from the reference's in float64."""
 
     allowed: float | None = None
-    """Distance that was allowed there: what the reference's own dtype costs, a few times."""
+    """Distance allowed in that step: a few times the rounding error of the reference's dtype."""
 
     flops: float | None = None
     """FLOPs that torch counts in a step."""
@@ -61,40 +62,40 @@ class JudgedStep(Comparison):
     """FLOPs that torch counts in the reference's step."""
 
     confined: bool | None = None
-    """True if the kernel confined the process of the step in all that docs/judge.md lists."""
+    """True if the kernel confined the step's process in all respects that docs/judge.md lists."""
 
     unconfined: tuple[str, ...] = ()
-    """Abilities left to the process for want of a newer kernel, such as `use sockets`."""
+    """Actions that an older kernel could not forbid the process, such as `use sockets`."""
 
     @property
     def refused(self) -> bool:
-        """True if its runs are no measurement of the reference's work."""
+        """True if the step's runs failed, or did other work than the reference."""
         return bool(self.failed_runs) or not self.status.completed
 
     @property
     def exit_code(self) -> int:
-        """Exit code that this candidate asks for."""
+        """Exit code for this step alone."""
         return REFUSED if self.refused else CODES.get(self.verdict, OPEN)
 
 
 class JudgeReport(Document):
-    """The document of `accel-bench judge`."""
+    """The JSON document of `accel-bench judge`."""
 
     reference: str
-    """Path of the reference."""
+    """Path of the reference's file."""
 
     steps: tuple[JudgedStep, ...]
-    """The reference, and the candidates in their order."""
+    """Steps of the reference and of the candidates, in their order."""
 
     exit_code: int = Field(ge=0)
-    """0 all faster, 1 refused or failed, 4 not faster, 5 open."""
+    """Exit code: 0 all faster, 1 refused or failed, 4 not faster, 5 undecided."""
 
     notices: tuple[str, ...] = ()
-    """Notices of planning, and of load that disturbed runs."""
+    """Notices of planning, and of other load that disturbed runs."""
 
 
 def judge_report(summary: Summary, reference: str) -> JudgeReport:
-    """Return the report of a session."""
+    """Return the report on a session's judged steps."""
     known = {one["stack"]: one for one in summary.sections.get(JUDGEMENTS, ())}
     steps = tuple(_judged(summary, row, known.get(row.stack, {})) for row in summary.experiments)
     notices = tuple(dict.fromkeys((*summary.notices, *summary.noise)))
@@ -104,14 +105,14 @@ def judge_report(summary: Summary, reference: str) -> JudgeReport:
 
 
 def exit_code_of(steps: Sequence[JudgedStep]) -> int:
-    """Return the exit code: refused or failed counts before not faster, and that before open."""
+    """Return the gravest exit code: refused or failed, then not faster, then undecided."""
     codes = {one.exit_code
              for one in steps if one.refused or not one.is_reference}  # fmt: skip
     return next((one for one in (REFUSED, NOT_FASTER, OPEN) if one in codes), FASTER)
 
 
 def _judged(summary: Summary, row: ExperimentSummary, judgement: Mapping[str, Any]) -> JudgedStep:
-    """Return a row of the report; `judgement` is the step's in the section of judgements."""
+    """Return a step's row of the report; `judgement` is its entry in the section `judgements`."""
     update = judgement.get("update", "not tested")
     is_reference = row.stack == summary.baseline == REFERENCE_STACK
     return JudgedStep(

@@ -1,4 +1,4 @@
-"""The task and engine that judge one training step in a process of its own."""
+"""Task and engine plugins that judge one training step in a separate process."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class TrainingStep(Task[Options]):
     counts = "calls"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return nothing: steps are counted outside of tensors."""
+        """Return None, since steps are not counted by tensors of a batch."""
         return None
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return a loss function of constant 0, which nobody calls."""
+        """Return a loss function that is constant 0 and is never called."""
         return no_loss
 
 
 def no_loss(trial: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> float:
-    """Return a loss of 0."""
+    """Return 0.0 as the loss of any inputs."""
     return 0.0
 
 
 class StepOptions(Options):
-    """Options of `judged-step`: the file that is timed, and the reference it is compared with."""
+    """Options of `judged-step`: the file that is timed, and the reference to compare it with."""
 
     file: str = Field(min_length=1)
     """Path of the file whose `step` is timed."""
@@ -67,16 +67,16 @@ class Step(Plugin[StepOptions]):
     tasks = frozenset({"training-step"})
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks, including the unused model, data and optimizer."""
+        """Return the hooks that only this plugin answers, with unused data and model."""
         return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
 
     def fingerprint(self, experiment: Experiment) -> Any:
-        """Return the digests of both files."""
+        """Return the SHA-256 digests of the timed file and of the reference."""
         return [digest_of(self.options.file), digest_of(self.options.reference)]
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield why the step cannot be judged here."""
+        """Yield the reasons why the step cannot be judged on this machine."""
         if experiment.scenario.resources.device != "cpu":
             yield "a step is judged on the CPU alone: set resources.device to cpu"
         if not machine.system.startswith("Linux"):
@@ -90,41 +90,41 @@ class Step(Plugin[StepOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch, which core excludes from the memory of a run."""
+        """Import torch early, since core excludes this import from the memory of a run."""
         from accel_bench_judge import engine_impl  # noqa: F401
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
-        """Return an empty dataset: the reference draws the batches."""
+        """Return an empty dataset, since the reference draws the batches."""
         return ()
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the trial, which starts the process of the step."""
+        """Return a trial in place of a model. The trial starts the step's process."""
         from accel_bench_judge.engine_impl import start_trial
 
         return start_trial(run, self.options)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return a placeholder of the optimizer."""
+        """Return the trial as a placeholder of the optimizer."""
         return run.model
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield a placeholder of a batch, which counts one step."""
+        """Yield a placeholder of a batch, which counts as one step."""
         return itertools.repeat(Batch({}, 1, TokenCounts(1, 1, 1), 1))
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine that asks for steps."""
+        """Return the engine that requests steps from the step's process."""
         from accel_bench_judge.engine_impl import StepEngine
 
         return StepEngine(run)
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
-        """End the process, and return JSON evidence of the comparison with the reference."""
+        """End the step's process, and return JSON evidence of the comparison with the reference."""
         from accel_bench_judge.engine_impl import evidence
 
         return evidence(run)

@@ -1,4 +1,4 @@
-"""The engine that asks a confined process for steps, and reads all its answers."""
+"""Engine that requests steps from a confined process, and records its answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_bench_judge.trial_impl import Trial
 
 
 def start_trial(run: Run, options: StepOptions) -> Trial:
-    """Start the process of the step, which ends with the run."""
+    """Start the process of a judged step, which ends with the run, and return its trial."""
     cache = run.cache_folder / "judge" / digest_of(options.file)
     trial = Trial(options.reference, options.file, cache, fewer_flops=options.fewer_flops)
     run.on_close(trial.end)
@@ -21,7 +21,7 @@ def start_trial(run: Run, options: StepOptions) -> Trial:
 
 
 class StepEngine:
-    """Engine that asks for a step for each lap; between laps the process stands still."""
+    """Engine that requests each timed step from a process, which is stopped in between."""
 
     def __init__(self, run: Run) -> None:
         self._trial: Trial = run.model
@@ -29,7 +29,7 @@ class StepEngine:
         self._batch = [next(iter(run.batches))]
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Show a batch, let the clock run for one step, and keep what it has computed."""
+        """Share a batch, time one step, and record its answer, until the stopwatch ends."""
         trial, batch = self._trial, self._batch
         trial.count()
         for number in itertools.count():
@@ -45,7 +45,7 @@ class StepEngine:
 
 
 def evidence(run: Run) -> dict[str, Any]:
-    """Return the judgement as JSON evidence. Raises InvalidRunError for another training."""
+    """Return the judgement as JSON evidence. Raises InvalidRunError if the training differs."""
     trial: Trial = run.model
     trial.end()
     found = trial.judge()

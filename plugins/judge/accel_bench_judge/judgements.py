@@ -1,4 +1,4 @@
-"""The report section `judgements`: how each judged step trains, over all its completed runs."""
+"""Report section `judgements`: each judged step compared with the reference, over all runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NAME = "judgements"
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[dict[str, Any]] | None:
-    """Return a judgement for each stack; None if no run has judged a step."""
+    """Return a judgement for each stack, or None if no run has judged a step."""
     found = {row.name: [*filter(None, map(_judgement, row.completed.values()))] for row in rows}
     return [{"stack": name, **_of_all(runs)} for name, runs in found.items() if runs] or None
 
 
 def _judgement(run: Result) -> Mapping[str, Any]:
-    """Return the judgement of a run, as the engine has written it; an empty mapping without."""
+    """Return the judgement that the engine has stored with a run, or an empty mapping."""
     for rank in run.ranks:
         evidence = rank.evidence.get(ENGINE)
         if isinstance(evidence, Mapping) and isinstance(made := evidence.get("judgement"), Mapping):
@@ -30,7 +30,7 @@ def _judgement(run: Result) -> Mapping[str, Any]:
 
 
 def _of_all(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the judgement of several runs: the weakest update, and the largest distance."""
+    """Return the joint judgement of several runs: the weakest update, and the largest distance."""
     furthest = max(runs, key=lambda run: run["distance"])
     updates = {run["training"] for run in runs}
     return {

@@ -1,4 +1,4 @@
-"""The scenario of `judge`: the reference as the baseline, and a stack for each candidate."""
+"""Scenario of `accel-bench judge`, with the reference as baseline and a stack per candidate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TASK, ENGINE = "training-step", "judged-step"
 REFERENCE_STACK = "reference"
 
 WARMUP = 3
-"""Steps of each run before the measured ones; the one whose FLOPs are counted is before them."""
+"""Number of steps of each run before the measured steps, after the step whose FLOPs are counted."""
 
 
 def stack_names(candidates: Sequence[Path]) -> list[str]:
-    """Return the files' names, with as many of their folders as it takes to tell them apart.
+    """Return a stack name for each file: its name, with as many folders as make it unique.
 
-    Raises ScenarioError for a file that is given twice.
+    Raises ScenarioError if a file is given twice.
     """
     paths = [path.resolve() for path in candidates]
     for parts in range(1, max(len(path.parts) for path in paths) + 1):
@@ -31,7 +31,7 @@ def stack_names(candidates: Sequence[Path]) -> list[str]:
 
 
 def name_of(path: Path, parts: int) -> str:
-    """Return the last parts of a path as a stack may be called."""
+    """Return the last `parts` parts of a path as a valid name of a stack."""
     text = re.sub(r"[^A-Za-z0-9._+-]", "-", "-".join(path.with_suffix("").parts[-parts:]))
     return re.sub(r"^[^A-Za-z0-9]+", "", text[-64:]) or "step"
 
@@ -39,7 +39,7 @@ def name_of(path: Path, parts: int) -> str:
 def judge_scenario(
     reference: Path, candidates: Sequence[Path], steps: int, rounds: int, fewer_flops: bool
 ) -> dict[str, Any]:
-    """Return the scenario. Raises ScenarioError for a file without a function, or given twice."""
+    """Return the scenario. Raises ScenarioError if a file lacks a function, or is given twice."""
     check_file(reference, REFERENCE)
     for path in candidates:
         check_file(path, CANDIDATE)

@@ -1,4 +1,4 @@
-"""Tensors in memory that the judge and the process of a step share."""
+"""Tensors in memory that the judge's process and the step's process share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIGNMENT = 64
 
 
 class TensorLayout(NamedTuple):
-    """Name, dtype and shape of a tensor, and its place in the shared memory."""
+    """Name, dtype and shape of a tensor, and its offset in bytes in the shared memory."""
 
     name: str
     dtype: str
@@ -22,12 +22,12 @@ class TensorLayout(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
 
 def lay_out(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[list[Any], int]:
-    """Return the layouts of the tensors from `start` on, and the end of the last."""
+    """Return the layouts of tensors from the offset `start` on, and the offset after the last."""
     found = []
     for name, tensor in named:
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -38,7 +38,7 @@ def lay_out(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[list
 
 
 def attach(memory: mmap.mmap, layouts: Iterable[Sequence[Any]]) -> dict[str, torch.Tensor]:
-    """Return tensors by name that share their memory with `memory`."""
+    """Return tensors by name that use `memory` as their storage."""
     found = {}
     for layout in (TensorLayout(*one) for one in layouts):
         dtype = getattr(torch, layout.dtype)
@@ -58,11 +58,11 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def copy_to(state: Mapping[str, torch.Tensor], records: Mapping[str, torch.Tensor]) -> None:
-    """Copy tensors into those of the same name."""
+    """Copy the tensors of `state` into the tensors of `records` with the same name."""
     with torch.no_grad():
         torch._foreach_copy_([*records.values()], [state[name] for name in records])
 
 
 def loss_value(loss: Any) -> float:
-    """Return a loss, a tensor of shape () or a number, as a float."""
+    """Return a loss, which is a tensor of shape () or a number, as a float."""
     return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)

@@ -1,4 +1,4 @@
-"""The signature of a step's file, and how it is loaded."""
+"""Functions that a judged file must define, and the loading and checking of such files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.errors import ScenarioError
 
 REFERENCE = ("make_model", "make_batch", "make_optimizer", "step")
 CANDIDATE = ("step",)
-"""Functions that a file defines; a candidate may define `prepare` too."""
+"""Functions that a file must define; a candidate may define `prepare` too."""
 
 
 def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> ModuleType:
@@ -35,9 +35,9 @@ def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> M
 
 
 def check_file(path: Path, functions: tuple[str, ...]) -> None:
-    """Read a file without running it. Raises ScenarioError if a function is missing.
+    """Check a file without running it. Raises ScenarioError if a function is missing.
 
-    What `import *` brings is not known.
+    A file with `import *` is not checked, since the imported names are unknown.
     """
     if not path.is_file():
         raise ScenarioError(f"{path} is no file")

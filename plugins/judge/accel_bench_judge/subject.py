@@ -1,4 +1,4 @@
-"""The process of a step, as the judge sees it: started, asked, frozen between steps, ended."""
+"""Control of the process that computes a judged step: start, request, stop between steps, end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from accel_bench.errors import InvalidRunError
 from accel_bench_judge.subject_impl import ANSWER
 
 STEP_SECONDS, WARMUP_SECONDS = 120.0, 900.0
-"""Longest times of a measured step, and of what comes before: compilers run there."""
+"""Time limits in seconds of a measured step, and of an earlier step, in which compilers run."""
 
 FREEZE_SECONDS = 5.0
-"""Longest time in which a stopped process stands still."""
+"""Seconds within which a stopped process must stand still."""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Linux option of `prctl`: orphans among the descendants become children of this process."""
+"""Linux option of `prctl` by which orphaned descendants become children of this process."""
 
 FAULTS, CHILDREN_FAULTS = (7, 9), (8, 10)
 TICKS, CHILDREN_TICKS = (11, 12), (13, 14)
-"""Places in /proc/PID/stat, from the state on, of a process and of its children that have ended."""
+"""Indices in /proc/PID/stat, from the state on, for a process and for its ended children."""
 
 Starter = Callable[[dict[str, Any], tuple[int, ...], Mapping[str, str]], int]
-"""Function of settings, inherited descriptors and environment that starts a process."""
+"""Function that starts a process with settings, inherited descriptors and an environment."""
 
 
 def start_program(
@@ -56,20 +56,20 @@ def start_program(
 
 
 class Usage(NamedTuple):
-    """Resources used by processes since their start, ended processes included."""
+    """Resources that processes have used since their start, ended processes included."""
 
     faults: int
-    """Page faults; a process that runs makes some, one that stands still none."""
+    """Number of page faults: a running process causes some, a stopped process none."""
 
     seconds: float
-    """Seconds of the CPU."""
+    """Seconds of CPU time."""
 
 
 class Subject:
-    """A running process of a step; it computes between a request and its answer alone."""
+    """Running process of a judged step, which computes only between a request and its answer."""
 
     alone = False
-    """True once the processes that it has started stand still for good."""
+    """True once the processes that the step's process has started stay stopped for good."""
 
     def __init__(self, settings: dict[str, Any], memory: int, start: Starter) -> None:
         self._channel, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +81,7 @@ class Subject:
         self.adopter = int(_stat(self.pid)[1])
 
     def wait(self) -> bytes:
-        """Return the next answer. Raises InvalidRunError if none comes."""
+        """Return the process's next answer. Raises InvalidRunError if there is none."""
         limit = STEP_SECONDS if self.alone else WARMUP_SECONDS
         if not select.select([self._channel], [], [], limit)[0]:
             waits = "; processes that the step has started before stand still"
@@ -100,7 +100,7 @@ class Subject:
         return answer
 
     def ask(self, request: bytes) -> bytes:
-        """Let the process go on, and return its answer once it has been stopped again."""
+        """Continue the process with a request, and return its answer once it is stopped again."""
         for pid in (self.pid, *([] if self.alone else self._frozen)):
             self._signal(signal.SIGCONT, pid)
         try:
@@ -112,9 +112,9 @@ class Subject:
         return answer
 
     def freeze(self) -> None:
-        """Return once no thread of the process, nor any that it started, can compute.
+        """Stop the process and its descendants, and return once none of their threads can compute.
 
-        Raises InvalidRunError for a second answer, which nobody asked for.
+        Raises InvalidRunError if they cannot be stopped, or for an answer that was not requested.
         """
         deadline, seen = time.monotonic() + FREEZE_SECONDS, 0
         # Others may start a process, or let one go on, while they are looked at: so twice.
@@ -131,7 +131,7 @@ class Subject:
             raise InvalidRunError(["the process of the step answered what nobody had asked"])
 
     def others(self) -> list[int]:
-        """Return ids of all processes that it started, of their children, and of orphans."""
+        """Return the ids of all descendants of the process, and of orphans that it left."""
         parents = dict(_parents())
         kept = {self.adopter, self.pid}
         found, wanted = [], {self.adopter, self.pid}
@@ -142,7 +142,7 @@ class Subject:
         return found
 
     def others_usage(self) -> Usage:
-        """Return what all processes that it started have used, those that have ended too."""
+        """Return the resources used by all descendants of the process, ended ones included."""
         own, *others = (_stat(pid) for pid in (self.pid, *self.others()))
         faults, ticks = _sum(own, CHILDREN_FAULTS), _sum(own, CHILDREN_TICKS)
         for one in others:
@@ -151,7 +151,7 @@ class Subject:
         return Usage(faults, ticks / os.sysconf("SC_CLK_TCK"))
 
     def end(self) -> bool:
-        """Kill the process and all that it started; return whether all have ended."""
+        """Kill the process and its descendants, and return whether all have ended."""
         self._channel.close()
         deadline = time.monotonic() + FREEZE_SECONDS
         while (alive := self.alive()) and time.monotonic() < deadline:
@@ -164,7 +164,7 @@ class Subject:
         return not alive
 
     def alive(self) -> list[int]:
-        """Return ids of its processes that have not ended."""
+        """Return the ids of the process and its descendants that have not ended."""
         return [pid for pid in (self.pid, *self.others()) if not _has_ended(pid)]
 
     def _signal(self, number: int, pid: int | None = None) -> None:
@@ -173,10 +173,10 @@ class Subject:
 
 
 def environment_of(folders: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a step's process, which writes into these two folders.
+    """Return the environment variables of a step's process, with its scratch and cache folder.
 
-    Variables that look like secrets are left out, and no GPU is seen: it would compute between
-    steps, while the process stands still.
+    Variables that look like secrets are left out. GPUs are hidden, since they would compute between
+    steps while the process is stopped.
     """
     scratch, cache = folders
     return {
@@ -190,7 +190,7 @@ def environment_of(folders: Sequence[str]) -> dict[str, str]:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; empty for a process that is gone."""
+    """Return the fields of /proc/PID/stat from the state on; empty if the process is gone."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
     except OSError:
@@ -208,7 +208,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _stands_still(pid: int) -> bool:
-    """Return whether every thread is stopped or gone."""
+    """Return whether all threads of a process are stopped or gone."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

@@ -1,8 +1,9 @@
-"""The process of one step: it is confined, loads the file, and takes a step for each request.
+"""Program of a judged step's process: it confines itself, loads the file, and takes requested
+steps.
 
     python -m accel_bench_judge.subject_impl SETTINGS
 
-What it computes and says is believed by nobody: the judge holds it against its own figures.
+The judge trusts none of its results, and checks them by its own computation.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from accel_bench_judge.confinement import Confinement, confine
 
 STEP, COUNTED, ERROR = b"s", b"c", b"e"
 ANSWER = struct.Struct("=cdd")
-"""Kind, loss and counted FLOPs of a step."""
+"""Binary format of an answer: kind, loss and counted FLOPs of a step."""
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Confine the process, prepare the step, and take steps until the judge hangs up."""
+    """Confine the process, prepare the step, and take steps until the judge closes the channel."""
     channel = socket.socket(fileno=settings["channel"])
     try:
         confined = confine(settings["folders"]) if settings["confined"] else Confinement()
@@ -67,7 +68,7 @@ def _prepared(settings: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def counting(counted: bool) -> Iterator[Any]:
-    """Yield a function that returns the FLOPs within the block, compiled calls run eagerly."""
+    """Yield a function that returns the FLOPs of the block, in which compiled calls run eagerly."""
     if not counted:
         yield lambda: 0.0
         return

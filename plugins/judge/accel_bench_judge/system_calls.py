@@ -1,7 +1,7 @@
-"""System calls that a candidate's process gives up, by a seccomp filter; Linux on x86-64 and ARM64.
+"""Seccomp filter that forbids system calls to a candidate's process; Linux on x86-64 and ARM64.
 
-Sockets reach other machines and services, and whoever changes the scheduling of accel-bench slows
-down all later runs, the reference's too. Landlock knows neither.
+Sockets reach other machines and services. A process that changes the scheduling of accel-bench
+slows down all later runs, the reference's too. Landlock cannot forbid either.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import NamedTuple
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 ALLOW, REFUSE, ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-"""Return values of a filter: the call goes on, or fails with EPERM or ENOSYS."""
+"""Return values of a filter: the call is allowed, or fails with EPERM or ENOSYS."""
 
 LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-"""Codes of BPF: load a word of the call, compare it with a constant, return."""
+"""Codes of BPF instructions: load a word of the call, compare it with a constant, return."""
 
 NUMBER, ARCHITECTURE = 0, 4
 FOREIGN_ABI = 0x40000000
-"""Numbers of calls from here on belong to another interface (x32)."""
+"""Smallest number of a system call of another interface (x32)."""
 
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
 F_SETOWN, F_SETOWN_EX = 8, 15
 
 Instruction = tuple[int, int, int, int]
-"""Code, lines to skip if a comparison holds, and if it does not, and the constant."""
+"""BPF instruction: code, lines to skip if a comparison holds or does not hold, and constant."""
 
 
 class Machine(NamedTuple):
-    """Numbers of one architecture."""
+    """Numbers of system calls on one architecture."""
 
     audit: int
     refused: Sequence[int]
-    """Calls that are refused: socket, io_uring_setup, ptrace, pidfd_send_signal."""
+    """Calls that are always refused: socket, io_uring_setup, ptrace, pidfd_send_signal."""
 
     of_process: Sequence[int]
     """Calls whose first argument names a process: kill, tkill, tgkill, rt_sigqueueinfo,
@@ -47,11 +47,11 @@ class Machine(NamedTuple):
     sched_setattr, prlimit64."""
 
     priorities: Sequence[tuple[int, int]]
-    """Calls whose second argument does, each with the first one that names a user instead:
-    setpriority, ioprio_set."""
+    """Calls whose second argument names a process, each with the value of the first argument that
+    names a user instead: setpriority, ioprio_set."""
 
     fcntl: int
-    """The call that chooses the process of a file's signals."""
+    """Call `fcntl`, which can choose the process that gets a file's signals."""
 
 
 MACHINES = {
@@ -73,9 +73,9 @@ MACHINES = {
 
 
 def refuse_calls() -> bool:
-    """Refuse the calls to this thread and all that it starts; return whether the kernel does.
+    """Install the filter for this thread and all that it starts; return whether this succeeded.
 
-    `prctl(PR_SET_NO_NEW_PRIVS)` comes before.
+    `prctl(PR_SET_NO_NEW_PRIVS)` must be called before.
     """
     machine = MACHINES.get(platform.machine())
     if machine is None:
@@ -89,7 +89,7 @@ def refuse_calls() -> bool:
 
 
 def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
-    """Return the program of a filter, 8 bytes an instruction; it protects these processes."""
+    """Return the BPF program of a filter that protects some processes, 8 bytes an instruction."""
     processes = sorted({one & 0xFFFFFFFF for pid in protected for one in (pid, -pid)})
     lines: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, machine.audit), (RETURN, 0, 0, ABSENT),
@@ -107,7 +107,7 @@ def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
 
 
 def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Instruction]:
-    """Return lines that refuse a call if an argument has one of the values."""
+    """Return BPF instructions that refuse a call if an argument has one of some values."""
     lines: list[Instruction] = []
     for argument, values in refused:
         lines.append((LOAD, 0, 0, 16 + 8 * argument))
@@ -117,7 +117,7 @@ def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Ins
 
 
 def ancestors() -> set[int]:
-    """Return ids of all processes above this one that it can see, and of their groups."""
+    """Return the ids of all visible ancestors of this process, and of their process groups."""
     found, pid = {1}, os.getppid()
     with suppress(OSError):  # Those of others may be hidden, and one may end meanwhile.
         while pid > 0:

@@ -1,5 +1,5 @@
-"""One trial of a step: fresh weights and batches, a process that is asked, records of its answers,
-and the comparison with the reference once the process has ended."""
+"""Trial of a judged step: fresh weights and batches, a process that is asked for steps, a record of
+its answers, and the comparison with the reference once the process has ended."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from accel_bench_judge.subject import Starter, Subject, Usage, start_program
 from accel_bench_judge.subject_impl import ANSWER, COUNTED, STEP
 
 MOST_RECORDED_BYTES = 4 * 2**30
-"""Largest size of the weights after all steps of a trial."""
+"""Maximum bytes of the weights recorded after all steps of a trial."""
 
 BUSY_SECONDS = 0.02
-"""CPU time that other processes may use while steps are measured: the kernel counts in 0.01 s."""
+"""CPU seconds that other processes may use during measured steps; the kernel counts in 0.01 s."""
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Seals of the shared memory: a judge who reads beyond its end would be killed."""
+"""Seals that fix the size of the shared memory: reading beyond its end would kill the judge."""
 
 
 class Trial:
-    """A process that takes steps, and what it has answered."""
+    """Process that takes a judged step's steps, and the record of its answers."""
 
     def __init__(  # noqa: PLR0913 - two files, a cache, and how the process is started
         self,
@@ -92,21 +92,21 @@ class Trial:
             raise
 
     def count(self) -> None:
-        """Take the first step, whose FLOPs are counted, and which is not timed."""
+        """Take the first step, whose FLOPs are counted and which is not timed."""
         self.begin()
         self.keep(self.ask(COUNTED))
 
     def begin(self) -> None:
-        """Show the process the batch of the next step, while it stands still."""
+        """Write the next step's batch to the shared memory while the process is stopped."""
         self._asked, self._next = self._next, self._draw()
         copy_to(self._asked, self._inputs)
 
     def ask(self, request: bytes = STEP) -> bytes:
-        """Let the process take a step; return its answer once it is stopped. This is timed."""
+        """Let the process take one timed step, and return its answer once it is stopped."""
         return self._subject.ask(request)
 
     def keep(self, answer: bytes) -> float:
-        """Keep the answer, and the weights that stand in memory; return the loss."""
+        """Record an answer and the weights in shared memory, and return the loss."""
         self._subject.freeze()
         _, loss, flops = ANSWER.unpack(answer)
         weights = {name: record.clone() for name, record in self._records.items()}
@@ -118,12 +118,12 @@ class Trial:
         return loss
 
     def watch(self) -> None:
-        """Let all other processes stand still from here on, and watch for new ones."""
+        """Stop the step's other processes for good, and begin to watch their use of the CPU."""
         if self._before is None:
             self._before, self._subject.alone = self._subject.others_usage(), True
 
     def end(self) -> None:
-        """End the process, and free what it shared; once."""
+        """End the process and free the shared memory. Only the first call has an effect."""
         if self._ended:
             return
         self._ended = True
@@ -139,14 +139,14 @@ class Trial:
         return self._subject.alive()
 
     def judge(self) -> Judgement:
-        """Compare all steps with the reference. Raises InvalidRunError for another training."""
+        """Compare all steps with the reference. Raises InvalidRunError if the training differs."""
         found = compare(self.reference, self.initial, self.steps, self._fewer_flops)
         if reasons := [*self._reasons, *found.reasons]:
             raise InvalidRunError(reasons)
         return found
 
     def _unknown_batch(self) -> dict[str, Any]:
-        """Return the first batch. Raises InvalidRunError if it could be known beforehand."""
+        """Return the first batch. Raises InvalidRunError if a step could predict it."""
         seed, other = _secret(), _secret()
         first, again, another = (self._draw(one) for one in (seed, seed, other))
         if not _equal(first, again) or _equal(first, another):
@@ -156,9 +156,9 @@ class Trial:
         return self._draw()
 
     def _draw(self, seed: int | None = None) -> dict[str, Any]:
-        """Return the next batch: a mapping of names to tensors, whose shapes never change.
+        """Return the next batch, a mapping of names to tensors, whose shapes never change.
 
-        Each has a seed of its own: the generator's state follows from what it has drawn.
+        Each batch has its own seed, since a generator's state follows from its earlier output.
         """
         seed = _secret() if seed is None else seed
         self.generator.manual_seed(seed)
@@ -176,7 +176,7 @@ def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 
 def _computing(before: Usage, after: Usage) -> list[str]:
-    """Return a reason if processes beside the step's have computed meanwhile."""
+    """Return a list with a reason if other processes of the step have computed meanwhile."""
     faults, seconds = (new - old for old, new in zip(before, after, strict=True))
     if faults <= 0 and seconds <= BUSY_SECONDS:
         return []

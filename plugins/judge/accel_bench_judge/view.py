@@ -1,4 +1,4 @@
-"""The table of `judge`."""
+"""Printed table of `accel-bench judge`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench_judge.document import JudgedStep, JudgeReport
 
 
 def judged_report(report: JudgeReport) -> Report:
-    """Return a row for each file, and why files are refused."""
+    """Return a report with a row for each file, and the reasons why files are refused."""
     notes = [f"{one.step}: {reason}" for one in report.steps for reason in _reasons(one)]
     section = Section(
         title=f"Steps against {report.reference}",
@@ -58,4 +58,4 @@ COLUMNS = (
     Column("update", _update, unit="of what is allowed", kind="word"),
     Column("verdict", _verdict, kind="word"),
 )
-"""Columns of steps."""
+"""Columns of the printed table of judged steps."""

@@ -1,4 +1,7 @@
-"""Contract clauses that are proven by running a plugin beside its baseline on a tiny model."""
+"""Checks of the plugin contract by runs of a plugin and of its baseline on a tiny model.
+
+A clause is a requirement of the contract, with the outcome of its check.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,25 @@ from accel_bench_testing.tiny import model_of, models_of_task, shrunk
 from accel_bench_testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
 
 UNDONE = "undone at the end"
-"""Name of the clause on changes that outlive a run."""
+"""Name of the clause that a run leaves no changes in its process."""
 
 SAME_LOSSES = "same seed, same losses"
-"""Name of the clause about `deterministic`."""
+"""Name of the clause that a plugin declared `deterministic` repeats its losses."""
 
 ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
-"""Advice on a violation in only one dtype or architecture."""
+"""Advice for a violation that occurs only with one dtype or architecture."""
 
 USUAL_ARCHITECTURES = ("LlamaForCausalLM", "GPT2LMHeadModel")
-"""Architectures to try a plugin on that declares none."""
+"""Architectures on which a plugin is run if it declares none."""
 
 USUAL_DTYPES = ("float32", "bfloat16")
-"""Dtypes to try a plugin with that declares none."""
+"""Dtypes with which a plugin is run if it declares none."""
 
 
 def steps(trials: TrialRuns) -> Iterator[CheckStep]:
-    """Yield the steps that run the plugin: first with the usual model and dtype, then with others.
+    """Yield the check steps that run the plugin: with the usual model and dtype, then with others.
 
-    A step uses the runs of earlier steps, which a new process repeats.
+    A step uses the runs of earlier steps. A new process repeats these runs.
     """
     yield RUN, lambda: _runs(trials)
     if _obstacle(trials) is not None:
@@ -56,7 +59,7 @@ def steps(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _runs(trials: TrialRuns) -> Iterator[Clause]:
-    """Run the plugin with the usual model and dtype; if that fails, search for undeclared needs."""
+    """Run the plugin with the usual model and dtype. If it fails, search for undeclared needs."""
     if obstacle := _obstacle(trials):
         yield obstacle
         return
@@ -71,7 +74,7 @@ def _runs(trials: TrialRuns) -> Iterator[Clause]:
 
 @cache
 def _obstacle(trials: TrialRuns) -> Clause | None:
-    """Return a clause with the reason why the plugin is not run at all; None without one."""
+    """Return a clause with the reason why the plugin cannot be run at all, or None."""
     if reason := _cannot_be_tried(trials):
         return unproven(RUN, f"{reason}; only its declarations were checked")
     try:
@@ -87,7 +90,7 @@ def _obstacle(trials: TrialRuns) -> Clause | None:
 
 
 def _undone(trials: TrialRuns) -> list[Clause]:
-    """Return the clauses on process changes left by a run, and by a run that fails early."""
+    """Check the process for changes left by a complete run, and by a run that fails early."""
     execution = trials.execution
     left = [*_left(execution.left)]
     if execution.result.status.completed:
@@ -96,7 +99,7 @@ def _undone(trials: TrialRuns) -> list[Clause]:
 
 
 def _shown(trials: TrialRuns) -> Iterator[Clause]:
-    """Yield the clauses proven by the result with the usual model and dtype."""
+    """Yield the clauses that the result with the usual model and dtype can prove."""
     result = trials.execution.result
     replaced = [
         f"{text} while the window was measured; what measures must be left alone"
@@ -113,7 +116,7 @@ def _shown(trials: TrialRuns) -> Iterator[Clause]:
 
 
 def _cannot_be_tried(trials: TrialRuns) -> str:
-    """Return the reason why no run of this kit proves anything; empty without one."""
+    """Return the reason why no run of this kit proves anything, or an empty text."""
     devices = trials.kind.devices
     if devices is not None and trials.device not in devices:
         listed = ", ".join(sorted(devices))
@@ -134,14 +137,14 @@ def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
 
 
 def _left(texts: Collection[str], known: Collection[str] = (), where: str = "") -> Iterator[str]:
-    """Yield sentences on changes that a run left in the process, except `known` ones."""
+    """Yield sentences on changes that a run left in the process, except the `known` changes."""
     for text in texts:
         if text not in known:
             yield f"{where}{text}; undo it by run.on_close or close_run"
 
 
 def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
-    """Yield changes left by a run that fails before the plugin's other hooks are called."""
+    """Yield sentences on changes left by a run that fails before the plugin's other hooks."""
     failed = fail_in_process(trials.usual.plugin, trials.root)
     where = "after a run that failed once processes were prepared: "
     yield from _left(failed.left, trials.execution.left, where)
@@ -155,7 +158,7 @@ def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
 
 
 def _repeated(trials: TrialRuns) -> Clause:
-    """Return the clause on equal losses of a second run, for a plugin declared deterministic."""
+    """Check that a second run has equal losses, for a plugin declared deterministic."""
     name, result = SAME_LOSSES, trials.execution.result
     if not trials.kind.deterministic:
         return unproven(name, "`deterministic` is not claimed")
@@ -176,7 +179,7 @@ def _repeated(trials: TrialRuns) -> Clause:
 
 
 def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
-    """Yield steps with other dtypes on the usual model, and with other architectures."""
+    """Yield check steps with other dtypes on the usual model, and with other architectures."""
     model, kind = trials.usual.plugin.experiment.scenario.model, trials.kind
     usual = f"{model.dtype} on {model.id}"
     yield "dtypes", lambda: [proven("dtypes", usual)]
@@ -190,7 +193,7 @@ def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
-    """Return the architectures to try a plugin on that declares none."""
+    """Return the architectures on which a plugin is run if it declares none."""
     if "task" not in trials.slots:
         return USUAL_ARCHITECTURES
     cards = list_cards()
@@ -199,7 +202,7 @@ def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
 
 
 def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
-    """Yield the clauses of a run on the catalog's smallest model of an architecture."""
+    """Run the catalog's smallest model of an architecture, and return the clauses."""
     name = model_of(architecture)
     if name is None:
         return [unproven("architectures", f"no model of the catalog is a {architecture}")]
@@ -216,7 +219,7 @@ def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
 def _in_setting(
     trials: TrialRuns, clause: str, value: str, model: Mapping[str, Any]
 ) -> Iterator[Clause]:
-    """Yield the clauses of runs of plugin and baseline with other model settings."""
+    """Run plugin and baseline with other model settings, and yield the clauses."""
     trial = trials.plan(model=model)
     if trial.plugin.skipped:
         yield violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")

@@ -1,4 +1,4 @@
-"""The check of a plugin against the contract, clause by clause."""
+"""Check of a plugin against the plugin contract, requirement by requirement (clause by clause)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accel_bench_testing.tiny import MODEL
 from accel_bench_testing.trial_runs import TrialRuns
 
 FATAL = frozenset({"known hooks", "declarations", "requirements"})
-"""Names of clauses that must hold before any run."""
+"""Names of the clauses (requirements) that must hold before the plugin is run."""
 
 
 def check_plugin(  # noqa: PLR0913 - all but the name have defaults
@@ -35,11 +35,12 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
 ) -> CheckReport:
     """Check an installed plugin against the contract; return proven and unprovable clauses.
 
-    `options` are the plugin's, `scenario` holds keys of a scenario file that are merged over the
-    tiny one. `archs` are architectures such as `LlamaForCausalLM` to run it on, by default the
-    declared ones, or else a Llama and a GPT-2; `dtypes` are values of `model.dtype`, by default the
-    declared ones, or else float32 and bfloat16. `other_work=True` acknowledges that the plugin
-    trains something else than the baseline, so that its loss may differ by more than its tolerance.
+    `options` are the plugin's. `scenario` holds keys of a scenario file that are merged over the
+    tiny scenario. `archs` are architectures such as `LlamaForCausalLM` to run the plugin on, by
+    default the declared ones, or else a Llama and a GPT-2. `dtypes` are values of `model.dtype`, by
+    default the declared ones, or else float32 and bfloat16. `other_work=True` acknowledges that the
+    plugin trains something else than the baseline, so that its loss may differ beyond its
+    tolerance.
 
     The plugin runs on `device` several times, in a process of its own, half a second each without
     slow imports. A plugin that crashes, ends the process or takes more than `seconds` for one
@@ -55,7 +56,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
 
 
 def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Yield all clauses; for a class that cannot be imported, only those that need no class."""
+    """Yield all clauses, or for a class that cannot be imported the clauses that need no class."""
     try:
         plugin = find(trials.name)
     except AccelBenchError as error:
@@ -69,7 +70,7 @@ def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
 
 
 def _import_libraries(scenario: Mapping[str, Any]) -> None:
-    """Import the libraries of the tiny model, so that forked processes have them."""
+    """Import the libraries of the tiny model, so that forked processes share them."""
     importlib.import_module("torch")
     if scenario.get("model", {}) != {"use": "null"}:
         loading = importlib.import_module("accel_bench.modeling.loading")
@@ -77,7 +78,7 @@ def _import_libraries(scenario: Mapping[str, Any]) -> None:
 
 
 def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
-    """Yield the steps of the check: first the class, then the runs."""
+    """Yield the check steps: first checks of the class, then checks by runs."""
     trials.root = folder
     yield "entry point", lambda: _entry_point(trials)
     if not trials.importable:
@@ -89,7 +90,7 @@ def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
 
 
 def _entry_point(trials: TrialRuns) -> list[Clause]:
-    """Import the plugin's class; return the clause on its entry point."""
+    """Import the plugin's class, and return the outcome of the check of its entry point."""
     assert trials.kind
     return [proven("entry point", f"{find(trials.name).entry.value} is a Plugin")]
 

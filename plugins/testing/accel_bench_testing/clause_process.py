@@ -1,6 +1,6 @@
-"""Execution of clauses in a separate process, whose crash is reported as a clause.
+"""Execution of check steps in a separate process, whose crash is reported as a violated clause.
 
-One process executes successive steps. It is forked if that is safe, which saves imports, and
+One process executes successive steps. It is forked if that is safe, which saves imports. It is
 replaced only when the plugin has ended or blocked it, or filled its log.
 """
 
@@ -31,7 +31,7 @@ from accel_bench_testing.report import CheckStep, Clause, unproven, violated
 from accel_bench_testing.tiny import this_machine
 
 CLAUSE_SECONDS = 120.0
-"""Time limit in seconds of one clause with its runs."""
+"""Time limit in seconds for checking one clause (requirement), with its runs."""
 
 LOG_BYTES = 2**26
 """Maximum bytes of the process's output and of the logs of runs."""
@@ -39,20 +39,20 @@ LOG_BYTES = 2**26
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
 AUTOGRAD = "pt_autograd_"
-"""Prefix of the names of autograd's device threads."""
+"""Prefix of the names of the threads that autograd starts for devices."""
 
 AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-"""Pattern of a frame as `faulthandler` writes it."""
+"""Pattern of a stack frame as `faulthandler` writes it."""
 
 Steps: TypeAlias = Callable[[Path], Iterable[CheckStep]]
-"""Function that yields the steps in a folder: names, each with a function of clauses."""
+"""Function that yields, for a folder, the check steps: names with functions that return clauses."""
 
 
 def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> Iterator[Clause]:
-    """Run steps in separate processes; yield their clauses, and a violated one for each crash.
+    """Run check steps in separate processes, and yield their clauses. A crash is a violated clause.
 
-    If a process ends before the step `needed` is complete, nothing else is run. `steps` is pickled
-    if the process cannot be forked, or with `fork` false.
+    If a process ends before the step `needed` is complete, no more steps are run. `steps` is
+    pickled if the process cannot be forked, or with `fork` false.
     """
     method = "fork" if fork and _can_fork() else "spawn"
     first, ready = 0, False
@@ -74,8 +74,8 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
 def _can_fork() -> bool:
     """Return whether a process forked from this one can train.
 
-    False with GPUs, and once autograd has started device threads, which compiled code also does
-    with a CUDA build of torch on a machine without GPUs.
+    Returns False with GPUs, and once autograd has started device threads. Compiled code also starts
+    them with a CUDA build of torch on a machine without GPUs.
     """
     names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
     return not this_machine().gpus and not any(name.startswith(AUTOGRAD) for name in names)
@@ -83,12 +83,12 @@ def _can_fork() -> bool:
 
 @dataclass
 class Child:
-    """A process that executes steps, with its progress."""
+    """Separate process that executes check steps, and its progress."""
 
     steps: Steps
     folder: Path
     first: int
-    """Index of the process's first step."""
+    """Index of the first step that the process executes."""
 
     seconds: float
     method: str
@@ -103,10 +103,10 @@ class Child:
     """Names of the steps that the process completed."""
 
     ending: str = ""
-    """Description of a premature end; empty for a complete process."""
+    """Description of a premature end; empty if the process has completed."""
 
     def clauses(self) -> Iterator[Clause]:
-        """Start the process, and yield clauses until it has ended."""
+        """Start the process, and yield its clauses until it has ended."""
         context: Any = multiprocessing.get_context(self.method)
         receiver, sender = context.Pipe(duplex=False)
         arguments = (self.steps, self.folder, self.first, sender, os.getpid())
@@ -124,7 +124,7 @@ class Child:
             receiver.close()
 
     def _received(self, process: Any, receiver: Connection) -> Iterator[Clause]:
-        """Yield clauses as they arrive; set `ending` if the process ends prematurely."""
+        """Yield clauses as they arrive from the process. Set `ending` if it ends prematurely."""
         deadline = time.monotonic() + self.seconds
         while True:
             wait([receiver, process.sentinel], timeout=1)
@@ -145,7 +145,7 @@ class Child:
                 return
 
     def _ended(self, process: Any, deadline: float) -> str:
-        """Return how the process ended, or why it must be ended; empty while it works."""
+        """Return the reason why the process has ended or must be ended; empty while it works."""
         if not process.is_alive():
             how = describe_exit(process.exitcode)
             return f"the plugin ended the process ({how}); raise an error instead"
@@ -159,26 +159,26 @@ class Child:
         return ""
 
     def _where(self) -> str:
-        """Return the hook and the source line that the process was executing, if known."""
+        """Return text on the hook and source line that the process was executing, if known."""
         phase = last_phase(self.folder)
         frame = last_frame(self.folder / LOG)
         return f"{f' (in {phase})' if phase else ''}{f' at {frame}' if frame else ''}"
 
 
 def not_ended(what: str, seconds: float) -> str:
-    """Return a sentence on code that exceeded the time limit of a clause."""
+    """Return a sentence saying that code exceeded the time limit of a clause."""
     return f"{what} had not ended after {seconds:g} s; check_plugin(seconds=...) allows more"
 
 
 DONE = "done"
-"""Message of a process that has completed all steps."""
+"""Message that a process sends when it has completed all steps."""
 
 LOG = "clauses.log"
-"""Name of the file with a process's output, and its stack traces if it was ended."""
+"""Name of the file with a process's output, and with its stack traces if it was ended."""
 
 
 def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int) -> None:
-    """Execute all steps from index `first` on; the main function of the separate process.
+    """Execute all check steps from index `first` on, as the main function of the separate process.
 
     The process ends with its parent, since a plugin that never returns would keep it alive.
     """
@@ -205,7 +205,7 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int
 
 
 def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) -> Iterator[Clause]:
-    """Yield the clauses of a step; if it raises an error, a violated clause instead."""
+    """Yield the clauses of a check step, or a violated clause if the step raises an error."""
     try:
         yield from attempt()
     except AccelBenchError as error:
@@ -217,7 +217,7 @@ def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) 
 
 
 def last_phase(folder: Path) -> str:
-    """Return the phase of the last run in a folder; empty before its first hook."""
+    """Return the hook or phase that the last run in a folder has reached; empty before any hook."""
     pages = sorted(folder.rglob("rank0.heartbeat"), key=lambda path: path.stat().st_mtime_ns)
     if not pages:
         return ""
@@ -226,7 +226,7 @@ def last_phase(folder: Path) -> str:
 
 
 def last_frame(log: Path) -> str:
-    """Return the innermost frame of the last stack in a log; empty without any."""
+    """Return the innermost frame of the last stack trace in a log; empty without any."""
     found = AT.search(log_tail(log).rpartition("(most recent call first)")[2])
     return f"{found[1]}, line {found[2]}, {found[3]}" if found else ""
 

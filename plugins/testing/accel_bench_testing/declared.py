@@ -75,11 +75,11 @@ imported = effects(accel_bench.plugins.manager.load_class, sys.argv[1], allow_to
 this_machine()
 print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 """
-"""Python program of a fresh process that records the effects of an import, and then of a plan."""
+"""Python program of a fresh process that records the effects of an import, and then of planning."""
 
 
 def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Yield the clauses on heavy imports, changed variables and output of importing and planning.
+    """Check importing and planning for heavy imports, changed variables and output.
 
     A fresh process does both. Half of `seconds` are for the import on a busy machine.
     """
@@ -103,7 +103,7 @@ def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> 
 def _light(
     name: str, who: str, effects: Effects, heavy: Sequence[str], instead: str
 ) -> list[Clause]:
-    """Return the clauses on an import's effects: no heavy package, no variable set, no output."""
+    """Check the effects of an import: no heavy package, no changed variable, no output."""
     imported, changed, printed = effects
     problems = []
     if found := [package for package in heavy if package in imported]:
@@ -124,7 +124,7 @@ def _light(
 def of_the_class(
     plugin: InstalledPlugin, kind: type[Plugin[Any]], options: Mapping[str, Any]
 ) -> Iterator[Clause]:
-    """Yield the clauses on a plugin's class, its options and its distribution."""
+    """Check a plugin's class, its options and its distribution, and yield the clauses."""
     hooks, wrong = implemented(kind), validation_problems(kind)
     if not hooks and not wrong:
         wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
@@ -153,7 +153,7 @@ def of_the_class(
 
 
 def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield sentences on declarations that contradict each other in every stack."""
+    """Yield sentences on declarations of a class that contradict each other in every stack."""
     needed = slot_defaults().needed_adapter
     adapter = {needed} if kind.needs_adapter else set()
     for one, names, other, others in (
@@ -167,7 +167,7 @@ def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 
 def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterator[Clause]:
-    """Yield the clauses that options refuse unknown names and wrong types, and are frozen."""
+    """Check that options refuse unknown names and wrong types, and are frozen."""
     name = "strict options"
     if free := [field for field in model.model_fields if _reads_first(model, field)]:
         yield unproven(
@@ -179,7 +179,7 @@ def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterato
 
 
 def _declared_range(plugin: InstalledPlugin) -> Clause:
-    """Return the clause that the distribution declares its supported versions of accel-bench."""
+    """Check that a distribution declares the versions of accel-bench that it supports."""
     name, ours = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:
         return proven(name, "it comes with accel-bench")
@@ -203,7 +203,7 @@ def _declared_range(plugin: InstalledPlugin) -> Clause:
 def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
     """Return the effects of importing the plugin in a process, and then of planning with it.
 
-    Raises PluginError when it cannot be imported, and subprocess.TimeoutExpired.
+    Raises PluginError if the plugin cannot be imported, and subprocess.TimeoutExpired.
     """
     # The process imports what this one can, also what a test has put on its path.
     longer = {"ACCEL_BENCH_IMPORT_SECONDS": str(seconds / 2)}
@@ -277,7 +277,7 @@ def _reads_first(model: type[Options], name: str) -> bool:
 
 
 def _wrong_values(annotation: Any) -> list[Any]:
-    """Return values that a lax model would convert to the type; empty if any type is accepted."""
+    """Return values that a lax model would convert to the type; empty if none can be chosen."""
     kinds = set(_leaves(annotation))
     if not kinds <= {bool, int, float, str, type(None)}:
         return []
@@ -288,7 +288,7 @@ def _wrong_values(annotation: Any) -> list[Any]:
 
 
 def _leaves(annotation: Any) -> Iterable[Any]:
-    """Return the member types of a union or a literal."""
+    """Return the member types of a union or literal, or the type itself."""
     if get_origin(annotation) is Literal:
         return [type(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""Runs and machines for tests that call hooks themselves, and the hooks' callbacks."""
+"""Runs and machines for tests that call hooks themselves, and calls of registered callbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench_testing.tiny import merged
 
 
 def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:
-    """Return an experiment on a CPU, with the keys of a scenario file merged over that."""
+    """Return an experiment on a CPU, with the keys of a scenario file merged over its settings."""
     written = merged({"resources": {"device": "cpu"}}, scenario or {})
     return Experiment(
         id="0" * 12,
@@ -29,7 +29,7 @@ def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:
 def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attributes: Any) -> Run:
     """Return the run of one rank on a CPU, with its files in `folder`.
 
-    `attributes` are those of `Run`, such as `rank` or `model` (also the unwrapped model).
+    `attributes` are attributes of `Run`, such as `rank` or `model` (also the unwrapped model).
     """
     attributes.setdefault("unwrapped_model", attributes.get("model"))
     attributes.setdefault("device", Device("cpu"))
@@ -40,7 +40,7 @@ def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attribut
 
 
 def _task_of(scenario: Scenario) -> Any:
-    """Return the plugin in the slot `task` of a scenario."""
+    """Return the task plugin that a scenario names."""
     kind = load_class(scenario.task.use, allow_torch=True)
     return kind(kind.Options.model_validate(scenario.task.options), scenario.task.use)
 
@@ -59,11 +59,11 @@ def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
 
 
 def evidence_of(run: Run) -> dict[str, Any]:
-    """Return the evidence of the functions registered by `run.on_evidence`, in one mapping."""
+    """Return the evidence from all functions registered by `run.on_evidence`, in one mapping."""
     return {key: value for _, report in run.evidence_callbacks for key, value in report().items()}
 
 
 def close_run(run: Run) -> None:
-    """Call the functions registered by `run.on_close`, the last one first."""
+    """Call all functions registered by `run.on_close`, the last one first."""
     while run.undo_callbacks:
         run.undo_callbacks.pop()[1]()

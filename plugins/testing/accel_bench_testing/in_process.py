@@ -1,4 +1,4 @@
-"""Execution of a planned experiment in this process, with the product's own code."""
+"""Execution of a planned experiment in this process, by the same code as in `accel-bench run`."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from accel_bench_testing.tiny import this_machine
 from accel_bench_testing.traces import note_processes, watch
 
 SESSION = "testing"
-"""Session id of all results of the kit, so that any two can be compared."""
+"""Session id of all results of the test kit, so that any two can be compared."""
 
 
 @dataclass
 class Execution:
-    """Result of an experiment, as the product would store it, with its side effects."""
+    """Result of an experiment, as `accel-bench run` would store it, with its side effects."""
 
     result: Result
 
     left: list[str] = field(default_factory=list)
-    """Changes in the process that remain after `close_run`, in words; empty unless watched."""
+    """Sentences on changes in the process that remain after `close_run`; empty unless watched."""
 
     replaced: list[str] = field(default_factory=list)
-    """Sentences on measuring functions that were found replaced in the window."""
+    """Sentences on clocks and the like that were found replaced during the measured steps."""
 
     imported: list[str] = field(default_factory=list)
-    """Packages imported between `prepare_process` and the window."""
+    """Packages imported between `prepare_process` and the measured steps."""
 
     printed: dict[str, str] = field(default_factory=dict)
-    """First text that each module of a plugin has printed, by module."""
+    """First text that a plugin's module has printed, by module."""
 
 
 class InProcess(Plugin[Options]):
@@ -80,7 +80,7 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Run the rank in this process, and return a handle of an ended process."""
+        """Run the rank in this process, and return the handle of an ended process."""
         sent = Job.model_validate_json(job.path().read_bytes())
         with _logging_to(job.log_path(0)):
             result = self._work(sent)
@@ -90,20 +90,20 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """End a run that is meant to fail after this hook."""
+        """Raise WorkerError in a run that is meant to fail after this hook."""
         self.modules = frozenset(sys.modules)
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Check that no measuring function is replaced, after the last hook before the window."""
+        """Check that no measuring function is replaced before the measured steps begin."""
         self._compare_measuring()
         self.imported = sorted({one.partition(".")[0] for one in {*sys.modules} - self.modules})
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Check again that no measuring function is replaced, after the steps."""
+        """Check again that no measuring function is replaced, after the measured steps."""
         self._compare_measuring()
 
     def _compare_measuring(self) -> None:
@@ -111,7 +111,7 @@ class InProcess(Plugin[Options]):
             self.replaced += replaced_measuring(self.initial)
 
     def _work(self, job: Job) -> RankResult:
-        """Run the code of `python -m accel_bench.worker` in this process."""
+        """Run the code of `python -m accel_bench.worker` in this process, and return its result."""
         settings.set_environment(job.experiment.scenario.environment)
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
@@ -134,14 +134,14 @@ class EndedRank:
     pid: int | None = os.getpid()
 
     def wait(self, seconds: float) -> None:
-        """Return at once."""
+        """Return without waiting, as the rank has ended."""
 
     def poll(self) -> int | None:
-        """Return the exit code of a rank that has written its result."""
+        """Return exit code 0, as the rank has written its result."""
         return 0
 
     def dump_stack(self) -> None:
-        """Do nothing, as there is no stack."""
+        """Do nothing, as there is no stack to dump."""
 
     def signal(self, number: int) -> None:
         """Do nothing, as there is no process to signal."""
@@ -155,8 +155,8 @@ def run_in_process(
 ) -> Execution:
     """Prepare and measure one experiment in this process, and restore the process's state.
 
-    The result of a failed preparation is returned. Changes of the process are only recorded if
-    `watched`; `changes` compares the run's weight update with those of other runs. Ctrl-C is raised
+    If the preparation fails, its result is returned. Changes of the process are only recorded if
+    `watched`. `changes` compares the run's weight update with other runs' updates. Ctrl-C is raised
     again.
     """
     left: list[str] = []
@@ -171,7 +171,7 @@ def run_in_process(
 
 
 def fail_in_process(planned: Planned, root: Path) -> Execution:
-    """Run an experiment that ends after `prepare_process` of all its plugins."""
+    """Run an experiment that is made to fail after `prepare_process` of all its plugins."""
     return _attempt(planned, root, _here(fails=True, watched=True))
 
 
@@ -186,7 +186,7 @@ def _attempt(
     purpose: Literal["prepare", "measure"] = "measure",
     changes: PendingUpdates | None = None,
 ) -> Execution:
-    """Return the execution of an attempt in a new folder, with all checks of `accel-bench run`."""
+    """Run an attempt in a new folder, with all checks of `accel-bench run`."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     (caches := root / "cache").mkdir(exist_ok=True)
@@ -217,7 +217,7 @@ def _attempt(
 
 @contextlib.contextmanager
 def _as_in_a_worker(environment: Mapping[str, str]) -> Iterator[None]:
-    """Give this process the environment of a worker within the block."""
+    """Give this process a worker's environment variables, warnings and collector in the block."""
     with preserved(), warnings.catch_warnings():
         # The collector would spend time on what the tests hold: a worker has nothing of it.
         gc.freeze()
@@ -238,7 +238,7 @@ def _active(here: InProcess) -> ActivePlugin:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Write accel-bench's log to the rank's file within the block."""
+    """Write accel-bench's log to a rank's log file within the block."""
     logger: Any = logging.getLogger("accel_bench")
     handler, level = logging.FileHandler(path, encoding="utf8"), logger.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

@@ -1,4 +1,4 @@
-"""Clauses for plugins that load a model, by `accel_bench.modeling.contract`."""
+"""Checks of plugins that load a model, by `accel_bench.modeling.contract`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from accel_bench_testing.running import run_or_skip
 from accel_bench_testing.trial_runs import TrialRuns, ending_of
 
 LARGE_VOCABULARY = 300_000
-"""Vocabulary of data that exceeds the embeddings of all tried models."""
+"""Vocabulary size of data that exceeds the embeddings of all models in these checks."""
 
 
 def model_steps(trials: TrialRuns) -> Iterator[CheckStep]:
-    """Yield the steps for a plugin that fills the slot `model`."""
+    """Yield the check steps for a plugin that loads the scenario's model."""
     if trials.usual.plugin.experiment.scenario.engine.use == "null":
         return
     yield "accumulation", lambda: [accumulation(trials)]
@@ -32,7 +32,7 @@ def _run(trials: TrialRuns, **work: Any) -> Result:
 
 
 def accumulation(trials: TrialRuns) -> Clause:
-    """Return the clause that micro-batches of one give the losses of a whole batch."""
+    """Check that micro-batches of one sample give the losses of a whole batch."""
     if getattr(trials.kind, "batch_dependent", False):
         return unproven("accumulation", "the loss of a sample depends on its micro-batch")
     train = trials.usual.plugin.experiment.scenario.train
@@ -45,7 +45,7 @@ def accumulation(trials: TrialRuns) -> Clause:
 
 
 def _memory(trials: TrialRuns) -> Clause:
-    """Return the clause that heavy imports precede the model's memory reading."""
+    """Check that heavy imports happen before memory is counted as the model's."""
     own = trials.kind.__module__.partition(".")[0]
     late = [
         package
@@ -62,7 +62,7 @@ def _memory(trials: TrialRuns) -> Clause:
 
 
 def _vocabulary(trials: TrialRuns) -> Clause:
-    """Return the clause that data with more token ids than the model's embeddings are refused."""
+    """Check that data with more token ids than the model has embeddings are refused."""
     if trials.usual.plugin.experiment.scenario.data.use == "null":
         return unproven("vocabulary", "the data has no tokens")
     if "data" in trials.slots:
@@ -79,7 +79,7 @@ def _vocabulary(trials: TrialRuns) -> Clause:
 
 
 def _checkpointing(trials: TrialRuns) -> Clause:
-    """Return the clause that activation checkpointing gives equal losses."""
+    """Check that activation checkpointing gives equal losses."""
     result = _run(trials, train={"gradient_checkpointing": True})
     if result.status.completed:
         return _same_losses("checkpointing", trials, result, "under gradient_checkpointing")

@@ -1,4 +1,4 @@
-"""State of a process that a run can change: read before and after, compared, and restored."""
+"""State of a process that a run can change: it is read before and after, compared, and restored."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WATCHED = (
     "transformers",
     "peft",
 )
-"""Modules, with their submodules, whose functions and classes plugins patch; of `torch` itself only
-direct members."""
+"""Modules, with their submodules, whose functions and classes plugins may patch; of `torch` itself
+only direct members."""
 
 SEEN_THROUGH = (
     "the environment, the folder, signal handlers, the garbage collector, torch's global settings "
@@ -38,8 +38,8 @@ SEEN_THROUGH = (
 """Description of the process state that is compared before and after a run."""
 
 MEASURING = ("time.", "torch.cuda.")
-"""Prefixes of the modules that measure or synchronize, such as clocks and events: none of their
-functions may be replaced during the window."""
+"""Prefixes of the modules that measure or synchronize, such as clocks and events. None of their
+functions may be replaced during the measured steps."""
 
 FLAGS = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
@@ -50,7 +50,7 @@ FLAGS = (
     "cudnn.enabled",
     "opt_einsum.enabled",
 )
-"""Attributes of `torch.backends` that change what is computed, or how fast."""
+"""Attributes of `torch.backends` that change results or speed."""
 
 SETTERS = {
     "torch.set_num_threads": "get_num_threads",
@@ -63,7 +63,7 @@ SETTERS = {
     "torch.backends.cuda.enable_math_sdp": "backends.cuda.math_sdp_enabled",
     "torch.backends.cuda.enable_mem_efficient_sdp": "backends.cuda.mem_efficient_sdp_enabled",
 }
-"""Setters of torch's settings, with their getters."""
+"""Getters of torch's settings, by setter."""
 
 GLOBAL_HOOKS = {
     "torch.nn.modules.module": (
@@ -74,34 +74,34 @@ GLOBAL_HOOKS = {
     ),
     "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
 }
-"""Modules in which torch stores hooks of all modules and of all optimizers."""
+"""Names of torch's registries of global module and optimizer hooks, by Python module."""
 
 COMPILED = ("__compiled_fn_", "__resume_at_")
-"""Prefixes of names that torch's compiler adds to the module of a compiled function; they disappear
+"""Prefixes of names that torch's compiler adds to the module of a compiled function. They disappear
 with that function's code, at any time."""
 
 METHODS = (classmethod, staticmethod, property)
-"""Types of class members that hold methods and cannot be called themselves."""
+"""Types of class members that hold methods but cannot be called themselves."""
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """State of a process that a run can change and that outlives it."""
+    """State of a process that a run can change, and whose changes outlive the run."""
 
     settings: Mapping[str, Any]
     """Environment variables, settings of torch and of the process, by readable name."""
 
     functions: Mapping[tuple[str, str], Any]
-    """Callables by module or class and attribute; holding them keeps their identity unique."""
+    """Callables by module or class and attribute; holding them keeps their identities unique."""
 
 
 def read_process_state() -> ProcessState:
-    """Return the current state; import nothing but torch."""
+    """Return the current state of the process, without importing anything but torch."""
     return ProcessState(dict(_settings()), _functions())
 
 
 def changes(before: ProcessState, after: ProcessState, matmul_precision: str) -> list[str]:
-    """Return a sentence for each difference between two states.
+    """Return a sentence for each difference between two states of a process.
 
     `matmul_precision` is the scenario's, which core sets in every run.
     """
@@ -116,7 +116,7 @@ def changes(before: ProcessState, after: ProcessState, matmul_precision: str) ->
 
 
 def replaced_measuring(before: ProcessState) -> list[str]:
-    """Return a sentence for each function that measures and has been replaced."""
+    """Return a sentence for each measuring function that has been replaced since `before`."""
     was = {key: value for key, value in before.functions.items() if _measures(key[0])}
     return [*_changed_functions(was, _functions_of(_measures))]
 
@@ -147,7 +147,7 @@ def preserved() -> Iterator[None]:
 
 
 def _settable() -> dict[str, tuple[Callable[[Any], Any], Any]]:
-    """Return the setter of each setting with its current value, by the setter's name."""
+    """Return the setter function and current value of each setting, by the setter's name."""
     import torch
 
     found: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -172,7 +172,7 @@ def _flag(backends: Any, path: str) -> tuple[Callable[[Any], Any], Any]:
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
-    """Yield the settings of torch and of the process, by name."""
+    """Yield the name and value of each setting of torch and of the process."""
     import torch
 
     for name, value in os.environ.items():
@@ -227,7 +227,7 @@ def _is_standard(name: str) -> bool:
 def _add_module(
     found: dict[tuple[str, str], Any], name: str, module: ModuleType, seen: set[int]
 ) -> None:
-    """Add the callables of one module, tens of thousands in all."""
+    """Add the callables of one module to `found`. All modules have tens of thousands."""
     for key, value in list(vars(module).items()):
         if not callable(value) or key.startswith(COMPILED):
             continue
@@ -241,14 +241,14 @@ def _add_module(
 
 
 def _is_cache_of_torch(name: str, was: Any, now: Any) -> bool:
-    """Return whether torch itself has set its cache's folder, as at the first compilation."""
+    """Return whether torch itself has set its cache folder, as at the first compilation."""
     if was is not None or not name.endswith(" TORCHINDUCTOR_CACHE_DIR"):
         return False
     return Path(now).name.startswith("torchinductor_")
 
 
 def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield sentences on replaced or removed functions; a library's additions are harmless."""
+    """Yield sentences on replaced or removed functions, except replacements by libraries."""
     for (owner, name), was in before.items():
         now = after.get((owner, name))
         if now is was or _wraps_itself(owner, now):
@@ -264,7 +264,8 @@ def _shown(value: Any) -> str:
 def _wraps_itself(owner: str, now: Any) -> bool:
     """Return whether a library has wrapped its own function, as torch does at first use.
 
-    Torch compiles only functions named by others, except optimizers, which it excludes by wrapping.
+    Torch compiles its own functions only if other code names them, except optimizers, which it
+    wraps to exclude them from compilation.
     """
     module = _written_in(now)
     if _is_standard(owner) and is_library(module):
@@ -274,7 +275,7 @@ def _wraps_itself(owner: str, now: Any) -> bool:
 
 
 def _written_in(value: Any) -> str:
-    """Return the module whose source holds a function, whatever its name."""
+    """Return the name of the module whose source contains a function."""
     inner = _plain(value)
     module = getattr(inner, "__globals__", {}).get("__name__") or getattr(inner, "__module__", "")
     return str(module)

@@ -1,4 +1,4 @@
-"""Clauses of the contract, each proven, violated or not provable here, and the report of all."""
+"""Report of a plugin's check, by clauses of the contract: proven, violated or not provable here."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Literal, TypeAlias
 from accel_bench.documents.base import Frozen
 
 RUN = "runs"
-"""Name of the clause that all others depend on: the plugin trains here."""
+"""Name of the clause that the plugin trains at all, on which all other clauses depend."""
 
 
 class Clause(Frozen):
-    """One clause of the contract, with its outcome."""
+    """Requirement of the plugin contract, with the outcome of its check."""
 
     name: str
-    """Short name, such as `light import`."""
+    """Short name of the requirement, such as `light import`."""
 
     outcome: Literal["proven", "violated", "unproven"]
-    """Outcome; `unproven` is neither good nor bad: not testable here, or not declared."""
+    """Outcome of the check; `unproven` means not testable here, or not declared."""
 
     sentence: str
-    """Proven fact, or the fault with the way out, or the reason why it is unproven."""
+    """Proven fact, or fault with advice, or reason why the clause is unproven."""
 
     def __str__(self) -> str:
         return f"{self.outcome:9} {self.name}: {self.sentence}"
 
 
 CheckStep: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
-"""Step of a check: a name, and the function that tries the clause of that name and others."""
+"""Step of a check: a name, and a function that checks the clause of that name and others."""
 
 
 class CheckReport(Frozen):
-    """All clauses of one plugin, in the order of the check."""
+    """Outcomes of all clauses checked for one plugin, in the order of the check."""
 
     plugin: str
     """Name of the plugin."""
@@ -42,7 +42,7 @@ class CheckReport(Frozen):
 
     @property
     def proven(self) -> tuple[Clause, ...]:
-        """Clauses that hold here."""
+        """Clauses that were shown to hold here."""
         return tuple(clause for clause in self.clauses if clause.outcome == "proven")
 
     @property
@@ -52,12 +52,12 @@ class CheckReport(Frozen):
 
     @property
     def violated(self) -> tuple[Clause, ...]:
-        """Clauses that do not hold."""
+        """Clauses that were shown not to hold."""
         return tuple(clause for clause in self.clauses if clause.outcome == "violated")
 
     @property
     def ran(self) -> bool:
-        """True if the plugin trained at all; otherwise no clause that needs a run is proven."""
+        """True if the plugin has trained; otherwise no clause that needs a run is proven."""
         return any(clause.name == RUN for clause in self.proven)
 
     def __str__(self) -> str:
@@ -70,20 +70,20 @@ class CheckReport(Frozen):
 
 
 def proven(name: str, sentence: str) -> Clause:
-    """Return a clause that holds."""
+    """Return a clause that holds, with a sentence on the proven fact."""
     return Clause(name=name, outcome="proven", sentence=sentence)
 
 
 def violated(name: str, sentence: str) -> Clause:
-    """Return a clause that does not hold: the sentence names the culprit and the way out."""
+    """Return a clause that does not hold, with a sentence on the fault and how to mend it."""
     return Clause(name=name, outcome="violated", sentence=sentence)
 
 
 def unproven(name: str, sentence: str) -> Clause:
-    """Return a clause that could not be tested here, with the reason."""
+    """Return a clause that could not be tested here, with a sentence on the reason."""
     return Clause(name=name, outcome="unproven", sentence=sentence)
 
 
 def judged(name: str, problems: Iterable[str], otherwise: str) -> list[Clause]:
-    """Return a violated clause for each problem; without any, a proven one with `otherwise`."""
+    """Return a violated clause for each problem, or a proven clause with the text `otherwise`."""
     return [violated(name, text) for text in problems] or [proven(name, otherwise)]

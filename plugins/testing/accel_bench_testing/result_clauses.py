@@ -1,4 +1,4 @@
-"""Contract clauses that are judged by the result of one run."""
+"""Checks of the plugin contract by the result of a run. A clause is a checked requirement."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from accel_bench_testing.tiny import merged, plan_trial
 from accel_bench_testing.trial_runs import TrialRuns
 
 SAME_WORK = frozenset({"engine", "metrics"})
-"""Slots whose plugins must not change the training."""
+"""Kinds of plugins that must not change the training."""
 
 MOST_OUTPUT = 4 * TAIL_BYTES
-"""Largest output of a few runs in bytes, prints and logs: a result keeps `TAIL_BYTES` of a log."""
+"""Largest output and log of a few runs in bytes; a result keeps `TAIL_BYTES` of a log."""
 
 DESIGNED = "different by design"
-"""Verdict on a training that differs by its plugin's declaration."""
+"""Verdict on a training that differs because the plugin declares so."""
 
 MOST_EVIDENCE = 100_000
-"""Largest JSON of evidence in bytes: every run stores it."""
+"""Largest JSON of evidence in bytes, since every run stores it."""
 
 
 def adapter(trials: TrialRuns, result: Result) -> Clause:
-    """Return the clause on `needs_adapter`, judged by the run."""
+    """Check the declaration `needs_adapter` by a completed run."""
     used = result.experiment.scenario.adapter.use
     if trials.kind.needs_adapter or "adapter" in trials.slots:
         return proven("needs_adapter", f"it runs with the adapter {used!r}")
@@ -42,7 +42,7 @@ def adapter(trials: TrialRuns, result: Result) -> Clause:
 
 
 def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Run a failed plugin with an adapter, and yield a clause if that was an undeclared need."""
+    """Run a failed plugin with an adapter, and yield a violated clause if it then succeeds."""
     alone = result.experiment.scenario.adapter.use == "none"
     if trials.kind.needs_adapter or "adapter" in trials.slots or not alone:
         return
@@ -56,7 +56,7 @@ def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
 
 
 def gradients(result: Result) -> Clause:
-    """Return the clause on the number of trained tensors with a gradient in the first step."""
+    """Check how many trained tensors got a gradient in the first step."""
     flow = result.ranks[0].effective.gradient_flow
     if flow is None:
         return unproven("gradient flow", "nothing is trained by torch")
@@ -65,7 +65,7 @@ def gradients(result: Result) -> Clause:
 
 
 def cut_gradient(result: Result) -> Iterator[Clause]:
-    """Yield a violated clause if trained tensors without gradient ended the run."""
+    """Yield a violated clause if trained tensors without a gradient ended the run."""
     flow = result.ranks[0].effective.gradient_flow if result.ranks else None
     if flow is not None and flow.modules_without_gradient:
         cut = ", ".join(flow.modules_without_gradient[:3])
@@ -77,7 +77,7 @@ def cut_gradient(result: Result) -> Iterator[Clause]:
 
 
 def evidence(trials: TrialRuns, result: Result) -> Clause:
-    """Return the clause that the plugin reports evidence of its effect."""
+    """Check that the plugin reports evidence of its effect."""
     shown = result.ranks[0].evidence.get(trials.name)
     metrics = (*result.ranks[0].metrics, *result.metrics)
     # What fills a slot acts in every run; what stands in the stack may have nothing to do.
@@ -93,7 +93,7 @@ def evidence(trials: TrialRuns, result: Result) -> Clause:
 
 
 def output(trials: TrialRuns, result: Result) -> list[Clause]:
-    """Return the clauses on the size of a run's output, logs and evidence."""
+    """Check the size of a run's output, log and evidence."""
     log = trials.root / result.folder / "rank0.log"
     written = os.fstat(1).st_size + (log.stat().st_size if log.exists() else 0)
     shown = len(json.dumps(result.ranks[0].evidence.get(trials.name)))
@@ -113,7 +113,7 @@ def output(trials: TrialRuns, result: Result) -> list[Clause]:
 
 
 def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
-    """Return the clause on the loss compared with the baseline's."""
+    """Compare the loss with the baseline's, and return the clause."""
     name = "loss of the baseline"
     if not set(trials.slots) <= SAME_WORK:
         return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
@@ -132,7 +132,7 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Clause]:
-    """Yield the clauses on loss and weight update compared with the baseline's."""
+    """Compare loss and weight update with the baseline's, and yield the clauses."""
     by_loss = loss(trials, baseline, result)
     yield by_loss
     if by_loss.outcome != "violated" and set(trials.slots) <= SAME_WORK:
@@ -140,7 +140,7 @@ def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Cl
 
 
 def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
-    """Return the clause on the weight update compared with the baseline's."""
+    """Compare the weight update with the baseline's, and return the clause."""
     name = "update of the baseline"
     found = compare_training({("", 0): baseline}, {("", 0): result})
     rule = "its update_tolerance" if found.update_tolerance_by else "it declares none"
@@ -158,7 +158,7 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def _designed(verdict: str, excused: bool) -> str:
-    """Return the remark on a training that differs by design; empty for an equal training."""
+    """Return a remark if the training differs by design, or an empty text."""
     if verdict != DESIGNED:
         return ""
     return f", {DESIGNED}" if excused else f", {DESIGNED}: too far apart to be called faster"
@@ -173,7 +173,7 @@ def _ways_out(declaration: str) -> str:
 
 
 def own_steps(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Yield the clauses on a plugin's steps after the window, if it observes any."""
+    """Check a plugin's additional steps after the measured steps, if it observes any."""
     assert trials.kind
     if "observe_steps" not in implemented(trials.kind):
         return

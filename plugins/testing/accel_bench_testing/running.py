@@ -1,4 +1,4 @@
-"""Runs of one plugin on a tiny model, or of a scenario, in process; and of the whole program."""
+"""Functions that run a plugin on a tiny model or a scenario in process, or the whole program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from accel_bench_testing.process_state import preserved
 from accel_bench_testing.tiny import plan_trial, this_machine
 
 STARTS_PROCESSES = ("launcher", "parallel")
-"""Slots of plugins that start several processes."""
+"""Kinds of plugins that start several processes."""
 
 
 def run_plugin(
@@ -37,12 +37,12 @@ def run_plugin(
 ) -> Result:
     """Prepare and measure an installed plugin on a tiny model, in this process.
 
-    `options` are the plugin's; `scenario` holds keys of a scenario file, such as `{"model": {"id":
+    `options` are the plugin's. `scenario` holds keys of a scenario file, such as `{"model": {"id":
     "gpt2"}, "train": {"gradient_checkpointing": True}}`, which are merged over the tiny scenario
     (`accel_bench_testing.tiny`). An adapter or a dtype that the plugin needs is added. The result
     is the row that `accel-bench run` would store: `status`, `reasons`, and for the one rank
     `ranks[0].window.samples`, `.evidence[name]`, `.effective`, `.metrics`. A failed run has a
-    result with its status; a run excluded by a constraint is `skipped` with its reasons.
+    result with its status. A run excluded by a constraint is `skipped` with its reasons.
 
     Raises PluginError and ScenarioError for input that `accel-bench run` refuses before it starts:
     unknown names, wrong options, broken plugins; and for a plugin that starts processes.
@@ -63,12 +63,12 @@ def run_scenario(
     only: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Result]:
-    """Run each stack of a scenario once, in this process; return the results by stack.
+    """Run each stack of a scenario once, in this process, and return the results by stack.
 
-    `scenario` is a file or the name of a shipped scenario. `plugins`, `only` and `settings`, dotted
-    keys with their values, are `--plugin`, `--only` and `--set` of `accel-bench run`. The results
-    are those that the program would store, without a process for each run: use this function to
-    test a plugin's training, and `run_program` once to test the program's output.
+    `scenario` is a file or the name of a shipped scenario. `plugins`, `only` and `settings` (values
+    by dotted key) are as `--plugin`, `--only` and `--set` of `accel-bench run`. The program would
+    store equal results, but with a process for each run. Use this function to test a plugin's
+    training, and `run_program` once to test the program's output.
 
     Raises PluginError and ScenarioError for input that `accel-bench run` refuses, and ScenarioError
     for a scenario with several sweep points or ranks.
@@ -98,11 +98,11 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `accel-bench` with these arguments in a folder; return its exit code and output.
+    """Run `accel-bench` with these arguments in a folder, and return its exit code and output.
 
-    This interpreter runs it, with the variables of `environment` added to this process's, for at
-    most `seconds`. Git does not find the checkout, since saving a file during the run would change
-    the ids of its experiments.
+    It is run by this interpreter for at most `seconds`, with `environment` added to this process's
+    variables. Git does not find the checkout, since saving a file during the run would change the
+    ids of its experiments.
 
     Raises subprocess.TimeoutExpired.
     """
@@ -120,14 +120,14 @@ def run_program(
 def run_or_skip(
     planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
-    """Run a planned experiment unless a constraint excludes it; `changes` compares its update."""
+    """Run a planned experiment unless a constraint excludes it; `changes` compares updates."""
     if planned.skipped:
         return Execution(_skipped(planned))
     return run_in_process(planned, root, watched, changes)
 
 
 def needs_processes(name: str, slots: tuple[str, ...]) -> str:
-    """Return why a plugin cannot run in a single process; empty if it can."""
+    """Return the reason why a plugin cannot run in a single process, or an empty text."""
     for slot in slots:
         if slot in STARTS_PROCESSES:
             return (

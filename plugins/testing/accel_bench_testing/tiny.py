@@ -1,4 +1,4 @@
-"""The tiny scenario in which the kit runs a plugin: a model of two small layers, a few steps."""
+"""Tiny scenario in which the test kit runs a plugin: a model of two small layers, a few steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accel_bench.scenario.models import Work
 from accel_bench.scenario.uses import slot_defaults
 
 MODEL = "tiny-llama-cpu"
-"""Catalog model that is trained if the author names none."""
+"""Catalog model that is trained if the plugin's author names no model."""
 
 KINDS: tuple[tuple[float, str], ...] = (
     (
@@ -46,17 +46,17 @@ KINDS: tuple[tuple[float, str], ...] = (
     (256, "d_ff decoder_ffn_dim encoder_ffn_dim ffn_dim hidden_dim intermediate_size n_inner"),
     (2048, "vocab_size"),
 )
-"""Values that make an architecture of the catalog small, with the keys of its configuration.
+"""Values that make a model of the catalog small, each with keys of its configuration.
 
-Sizes are multiples of 128, as quantized kernels need them. Dropout is off, since two ways to
-compute the same draw their random numbers differently.
+Sizes are multiples of 128, as quantized kernels need them. Dropout is off, since two computations
+of the same function draw their random numbers differently.
 """
 
 SMALL: dict[str, Any] = {key: value for value, keys in KINDS for key in keys.split()}
-"""Values that make an architecture small, by configuration key."""
+"""Values that make a model small, by configuration key."""
 
 FEWER_TOKENS = 1024
-"""Vocabulary size of the data for trials of tasks."""
+"""Vocabulary size of the data for checks of task plugins."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Trial:
     """Plan of the stack with the plugin."""
 
     slots: tuple[str, ...]
-    """Slots that the plugin fills; empty for a plugin of the stack."""
+    """Scenario sections that the plugin fills, such as `model`; empty for a plugin of the stack."""
 
 
 def plan_trial(
@@ -81,7 +81,7 @@ def plan_trial(
 ) -> Trial:
     """Plan a plugin and its baseline on a tiny model.
 
-    `scenario` holds keys of a scenario file, merged over the tiny one. Raises PluginError and
+    `scenario` holds keys of a scenario file, merged over the tiny scenario. Raises PluginError and
     ScenarioError for input that `accel-bench run` refuses.
     """
     kind = load_class(name, allow_torch=True)
@@ -103,7 +103,7 @@ def plan_trial(
 def tiny_work(
     kind: type[Plugin[Any]], slots: tuple[str, ...], changes: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
-    """Return the work as in a scenario file, with the adapter and dtype that a plugin needs."""
+    """Return the tiny scenario without stacks, with the adapter and dtype that a plugin needs."""
     if given := {"stacks", "baseline", "sweep", "zip"} & set(changes):
         listed = ", ".join(sorted(given))
         raise ScenarioError(f"scenario: the kit decides itself on {listed}; leave that out")
@@ -123,18 +123,18 @@ def tiny_work(
 
 
 def usual_dtype(kind: type[Plugin[Any]]) -> str:
-    """Return float32 if the plugin supports it, else its first dtype."""
+    """Return float32 if the plugin supports it, or else the first dtype that it supports."""
     return "float32" if "float32" in (kind.dtypes or ("float32",)) else min(kind.dtypes or ())
 
 
 def shrunk(model: str) -> dict[str, Any]:
-    """Return overrides that make a catalog model small; empty for another model."""
+    """Return configuration overrides that make a catalog model small; empty for other models."""
     card = list_cards().get(model)
     return _smaller(card.config) if card else {}
 
 
 def _smaller(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that make a configuration small; changed sections are given whole."""
+    """Return values that make a configuration small. Changed sections are returned whole."""
     found = {key: value for key, value in SMALL.items() if key in config}
     for key, value in config.items():
         if isinstance(value, Mapping) and (inner := _smaller(value)):
@@ -145,19 +145,19 @@ def _smaller(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_of(architecture: str) -> str | None:
-    """Return the smallest model of the catalog with that architecture; None without any."""
+    """Return the catalog's smallest model of an architecture, or None if it has none."""
     cards = {name: card for name, card in list_cards().items() if card.architecture == architecture}
     return min(cards, key=lambda name: cards[name].parameters, default=None)
 
 
 def models_of_task(task: str) -> list[str]:
-    """Return the catalog's models of a task, the smallest first."""
+    """Return the names of the catalog's models for a task, the smallest first."""
     cards = {name: card for name, card in list_cards().items() if card.task == task}
     return sorted(cards, key=lambda name: cards[name].parameters)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key; anything else is replaced. A slot may be a bare name."""
+    """Merge mappings key by key, and replace other values. A plugin may be given by name alone."""
     names = {key for key in above if isinstance(above[key], str) and key in Work.SLOTS}
     uses = {key: {"use": above[key]} for key in names}
     result: dict[str, Any] = merge_keys(dict(below), {**above, **uses})
@@ -166,7 +166,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
-    """Return this machine's description, read once per process."""
+    """Return this machine's description, which is read once per process."""
     return read_machine()
 
 

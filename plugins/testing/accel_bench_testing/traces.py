@@ -43,10 +43,10 @@ PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 JOIN_SECONDS = 0.5
-"""Seconds within which a thread must end after it was asked to."""
+"""Seconds within which a thread must end when it is joined."""
 
 NO_FILES = ("/dev", "/proc", "/sys")
-"""Folders whose files do not count as files left behind."""
+"""Folders whose files never count as left behind."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Traces:
     threads: list[tuple[threading.Thread, str]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
     started_by: str = ""
-    """Module that last started a process."""
+    """Name of the module that last started a process."""
 
     printed: dict[str, str] = field(default_factory=dict)
     """First text that each module has printed, by module."""
@@ -69,7 +69,7 @@ class Traces:
     """Command lines of the processes recorded by `note_processes`."""
 
     def left(self) -> Iterator[str]:
-        """Stop watching, and yield a sentence for each thing left behind."""
+        """Stop watching, and yield a sentence for each thread, process or file left behind."""
         _Watching.traces = None
         threading.Thread.start = _START  # type: ignore[method-assign]
         if isinstance(sys.stdout, NotedOutput):
@@ -83,7 +83,7 @@ class Traces:
         yield from self._files()
 
     def _files(self) -> Iterator[str]:
-        """Yield the files left behind where a plugin may leave none."""
+        """Yield sentences on files left behind in places where a plugin may leave none."""
         folder, job = Path(self.job.folder).resolve(), self.job
         cores = {job.path(), job.result_path(0), job.log_path(0), job.heartbeat_path(0)}
         allowed = (folder, Path(job.cache_folder).resolve(), *NO_FILES)
@@ -94,7 +94,7 @@ class Traces:
                 yield f"{module} has written {Path(path).name} of run.folder, which is core's"
 
     def note_processes(self) -> None:
-        """Record the running processes, before the runner ends those that hooks have started."""
+        """Record running processes, before the runner ends the processes that hooks started."""
         left = sorted({*running_children()} - self.children) if self.started_by else ()
         self.processes = tuple(map(_command, left))
 
@@ -116,20 +116,20 @@ _START = threading.Thread.start
 
 
 class _Watching:
-    """Current `Traces` to notify, for the only audit hook of this process."""
+    """Current `Traces` to notify of events, for the only audit hook of this process."""
 
     traces: Traces | None = None
     hooked = False
 
 
 class NotedOutput(io.TextIOBase):
-    """Standard output that records the writes of plugins' code."""
+    """Standard output that records texts written by plugins' code."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
     def write(self, text: str) -> int:
-        """Write through, and record the module that prints."""
+        """Write a text to the inner stream, and record it by the plugin's module that prints."""
         if _Watching.traces is not None and text.strip() and (module := _author()):
             _Watching.traces.printed.setdefault(module, text.strip())
         return int(self.inner.write(text))
@@ -139,13 +139,13 @@ class NotedOutput(io.TextIOBase):
 
 
 def note_processes() -> None:
-    """Record the running processes, if the run is watched."""
+    """Record the running processes if a run is being watched."""
     if _Watching.traces is not None:
         _Watching.traces.note_processes()
 
 
 def watch(job: Job) -> Traces:
-    """Watch threads, processes, files and output of plugins' code from now on."""
+    """Start watching threads, processes, files and output of plugins' code; return their traces."""
     _Watching.traces = Traces(job)
     sys.stdout = NotedOutput(sys.stdout)
     if not _Watching.hooked:
@@ -176,7 +176,7 @@ def is_library(module: str) -> bool:
 
 
 def _author() -> str:
-    """Return the plugin module that calls the standard library; empty for other callers."""
+    """Return the name of the plugin module that calls the standard library; empty for others."""
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

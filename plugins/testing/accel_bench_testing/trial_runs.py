@@ -1,4 +1,4 @@
-"""Runs of one plugin and of its baseline, each made at its first use."""
+"""Runs of one plugin and of its baseline, each made when it is first needed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from accel_bench_testing.tiny import Trial, merged, plan_trial
 
 @dataclass(eq=False)
 class TrialRuns:
-    """A plugin with its options and settings, and the runs made with it."""
+    """Plugin with its options and settings, and the runs made with it so far."""
 
     name: str
     options: Mapping[str, Any]
 
     scenario: Mapping[str, Any]
-    """Keys of a scenario, merged over the tiny one."""
+    """Keys of a scenario file, merged over the tiny scenario."""
 
     archs: Sequence[str] | None
-    """Architectures given by the author; None for those that the class declares."""
+    """Architectures given by the author, or None for the architectures that the class declares."""
 
     dtypes: Sequence[str] | None
-    """Dtypes given by the author; None for those that the class declares."""
+    """Dtypes given by the author, or None for the dtypes that the class declares."""
 
     device: str
     """Device type of the runs, `cpu` or `cuda`."""
@@ -42,19 +42,19 @@ class TrialRuns:
     """True if the author declares that the plugin trains something else."""
 
     root: Path = Path()
-    """Folder of all runs, and of their cache."""
+    """Folder for the files of all runs, and for their cache."""
 
     _baselines: dict[str, Result] = field(default_factory=dict)
 
     @cached_property
     def kind(self) -> type[Plugin[Any]]:
-        """Class of the plugin, imported here. Raises PluginError."""
+        """Class of the plugin, imported at first use. Raises PluginError."""
         plugin = find(self.name)
         return import_plugin(plugin.entry, f"plugin {self.name!r} ({plugin.distribution})", True)
 
     @property
     def importable(self) -> bool:
-        """True if the class can be imported."""
+        """True if the plugin's class can be imported."""
         try:
             return self.kind is not None
         except BaseException:  # Whatever it was, it has been reported by who asked first.
@@ -62,7 +62,7 @@ class TrialRuns:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Slots that the plugin fills; empty for a plugin of a stack."""
+        """Scenario sections that the plugin fills, such as `model`; empty for a stack's plugin."""
         return slots_of(self.kind)
 
     @cached_property
@@ -76,26 +76,26 @@ class TrialRuns:
         return self.run(self.usual)
 
     def plan(self, **work: Mapping[str, Any]) -> Trial:
-        """Return plans of the plugin and its baseline, with the given keys of the work."""
+        """Return plans of the plugin and its baseline, with some keys of the scenario replaced."""
         scenario = merged(self.scenario, work)
         # Planning makes the plugin: what it does then must still be new to the run.
         with preserved():
             return plan_trial(self.name, self.options, scenario, self.device)
 
     def baseline(self, trial: Trial) -> Result:
-        """Return the run without the plugin, made once for each setting."""
+        """Return the result of a run without the plugin, made once for each setting."""
         key = trial.baseline.experiment.id
         if key not in self._baselines:
             self._baselines[key] = run_or_skip(trial.baseline, self.root).result
         return self._baselines[key]
 
     def run(self, trial: Trial) -> Execution:
-        """Run the plugin anew, and return the execution."""
+        """Run the plugin once more, and return the execution."""
         return run_or_skip(trial.plugin, self.root, watched=True)
 
 
 def own_reasons(result: Result) -> list[str]:
-    """Return reasons of a status other than `ok`, except instability of a busy machine."""
+    """Return the reasons of a status other than `ok`, except instability of a busy machine."""
     if not result.status.completed:
         return list(result.reasons)
     windows = [rank.window for rank in result.ranks if rank.window]
@@ -107,7 +107,7 @@ def own_reasons(result: Result) -> list[str]:
 
 
 def ending_of(result: Result) -> str:
-    """Return the status of a run as text, with its reasons."""
+    """Return the status of a run and its reasons as text."""
     reasons = own_reasons(result) or list(result.reasons)
     where = f" in {result.phase}" if result.phase else ""
     if any(rank.error and rank.error.type == "KeyboardInterrupt" for rank in result.ranks):
@@ -116,6 +116,6 @@ def ending_of(result: Result) -> str:
 
 
 def losses(result: Result) -> list[float | None]:
-    """Return the losses of all steps, warm-up included."""
+    """Return the losses of all steps of a run, warm-up included."""
     windows = [rank.window for rank in result.ranks if rank.window]
     return [sample.loss for window in windows for sample in window.all_steps]

@@ -1,1 +1,1 @@
-"""Tasks of text beside `causal-lm`, with data of instructions, preferences and pairs."""
+"""Tasks on text other than `causal-lm`, with data of instructions, preferences and pairs."""

@@ -1,4 +1,7 @@
-"""Installation of fused kernels in a model, and their removal."""
+"""Installation of fused kernels in a model, and their removal.
+
+A part is a kind of kernel that an option enables, such as `rms_norm` or `lora`.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,15 @@ ACTIVATIONS = {
     "FastGELUActivation": "gelu_tanh",
     "NewGELUActivation": "gelu_tanh",
 }
-"""Activation classes with a kernel for gated MLPs, by the kernel's name."""
+"""Kernel names of activations in gated MLPs, by the activation's class."""
 
 
 class LeftOut(Exception):
-    """Exception for a kind of kernel without anything to replace in this model, with the reason."""
+    """Exception raised with a reason if a part has nothing to replace in a model."""
 
 
 class FusedModel:
-    """A model with fused kernels, and a record of installed and skipped parts."""
+    """Model with fused kernels, and a record of its installed and skipped parts."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class FusedModel:
         options: FusedKernelsOptions,
         libraries: Mapping[str, tuple[Library | None, str]],
     ) -> None:
-        """Prepare a root model, adapted or not, for `install`; its code is unchanged before.
+        """Prepare a root model, adapted or not, for `install`, which alone changes its code.
 
         Raises PluginError for an architecture without rules.
         """
@@ -54,16 +57,16 @@ class FusedModel:
         self._options = options
         self._libraries = libraries
         self.replacements = Replacements()
-        """Replaced attributes, except of adapted layers."""
+        """Replaced attributes of modules, except of adapted layers."""
 
         self._fusion: Fusion | None = None
         self._parts: dict[str, dict[str, Any]] = {}
         self._left_out: dict[str, str] = {}
 
     def install(self) -> None:
-        """Install the enabled parts.
+        """Install the parts that the options enable.
 
-        Raises PluginError if a part enabled by name finds nothing to replace, or if no part does.
+        Raises PluginError if a part enabled by name has nothing to replace, or if no part has.
         """
         for part in self._options.on():
             try:
@@ -77,7 +80,7 @@ class FusedModel:
             raise PluginError(f"fused-kernels: nothing was replaced by {reasons}")
 
     def undo(self) -> None:
-        """Restore the model's code, in reverse order."""
+        """Restore the model's original code, in reverse order of the replacements."""
         self.replacements.undo()
         if self._fusion is not None:
             self._fusion.undo()
@@ -192,7 +195,7 @@ class FusedModel:
         }
 
     def _kernels(self, part: str) -> tuple[str, Any]:
-        """Return the library of a part and the module of its kernels; raises LeftOut."""
+        """Return the library of a part, and the module of its kernels. Raises LeftOut."""
         library, why = self._libraries[part]
         if library is None:
             raise LeftOut(why)
@@ -213,14 +216,14 @@ class FusedModel:
         self.replacements.put(module, name, MethodType(function, module))
 
     def _own_loss(self) -> Any:
-        """Return the model's loss function; raises LeftOut if it is not transformers' own."""
+        """Return the model's loss function. Raises LeftOut if it is not the one of transformers."""
         original = self._causal.loss_function
         if original.__name__ != "ForCausalLMLoss":
             raise LeftOut(f"the model computes its loss with {original.__name__}")
         return original
 
     def _head(self) -> nn.Linear:
-        """Return the output projection; raises LeftOut unless it is a plain linear layer."""
+        """Return the output projection. Raises LeftOut if it is not a plain linear layer."""
         head = self._causal.get_output_embeddings()
         saved = getattr(head, "modules_to_save", None)
         if isinstance(saved, nn.ModuleDict) and len(saved) == 1:
@@ -241,7 +244,7 @@ def causal_model(model: nn.Module) -> nn.Module:
 
 
 def _activation(module: Any) -> str:
-    """Return the kernel's name for a gated module's activation; raises LeftOut."""
+    """Return the kernel name of a gated module's activation. Raises LeftOut if there is none."""
     name = type(module.act_fn).__name__
     if name not in ACTIVATIONS:
         raise LeftOut(f"the activation {name} has no kernel")
@@ -249,12 +252,12 @@ def _activation(module: Any) -> str:
 
 
 def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return modules that still use their class's forward, by name."""
+    """Return the modules whose `forward` is still their class's, by name."""
     return {name: module for name, module in modules if "forward" not in vars(module)}
 
 
 def _counted(library: str, kernel: str | None, found: Collection[Any]) -> dict[str, Any]:
-    """Return JSON with counts of the replaced modules."""
+    """Return JSON evidence with a kernel's name and the number of replaced modules by class."""
     classes = Counter(type(module).__name__ for module in found)
     return {
         "library": library,

@@ -1,4 +1,4 @@
-"""Loss of causal language models by fused kernels, as transformers defines it."""
+"""Loss of causal language models, as transformers defines it, computed by fused kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """Loss of hidden states, by a kernel that fuses the output projection."""
+    """Loss of hidden states by a kernel that fuses the output projection with the loss."""
 
     head: nn.Linear
     """The output projection."""
@@ -44,15 +44,15 @@ class LinearLoss:
     """Rule of this architecture for computing logits and loss."""
 
     kernel: Callable[..., torch.Tensor]
-    """Function that returns the loss of rows of hidden states."""
+    """Function that returns the loss, given rows of hidden states and their targets."""
 
     def compute(
         self, hidden: torch.Tensor, target: torch.Tensor, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
         """Return the loss of hidden states of shape (samples, length, hidden size), in float32.
 
-        `target` has shape (samples x length,); `kwargs` are those of the model's forward. A divisor
-        of logits is applied to hidden states, since logits are linear in them.
+        `target` has shape (samples x length,). `kwargs` are the arguments of the model's forward. A
+        divisor of logits is applied to hidden states, since logits are linear in them.
         """
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.rule.divisor:
@@ -112,7 +112,7 @@ def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
 def loss_function(
     original: Callable[..., torch.Tensor], kernel: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """Return a `loss_function` for a causal language model; `original` without gradients."""
+    """Return a model's `loss_function` by a kernel; it calls `original` without gradients."""
 
     @wraps(original)
     def fused(logits: torch.Tensor, labels: Any, vocab_size: int, **kwargs: Any) -> torch.Tensor:
@@ -133,7 +133,7 @@ def loss_function(
 
 
 def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """Return the next token's label for each token, flat; the last label of a row is ignored."""
+    """Return each token's next label as a flat tensor; the last label of a row is ignored."""
     shifted = kwargs.get("shift_labels")
     if shifted is None:
         ignored = kwargs.get("ignore_index", IGNORED)

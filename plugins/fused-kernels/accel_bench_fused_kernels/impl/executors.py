@@ -1,4 +1,4 @@
-"""Fused equivalents of the modules and functions that micro-benchmarks return."""
+"""Fused equivalents of the modules and functions of micro-benchmarks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_liger(operation: str, fn: Any) -> Callable[..., Any]:
 
 
 def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
-    """Return a copy of a module with shared weights and fused adapted layers."""
+    """Return a copy of a module with shared weights, whose LoRA layers are fused."""
     from accel_bench_fused_kernels.impl.lora import fuse_lora
 
     twin = twin_of(fn)
@@ -60,7 +60,7 @@ def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
 
 
 def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
-    """Return a copy of a model with shared weights and all default parts fused."""
+    """Return a copy of a model with shared weights and all default kernels installed."""
     from accel_bench_fused_kernels.impl import FusedModel
     from accel_bench_fused_kernels.plugin import FusedKernels, FusedKernelsOptions
 
@@ -88,7 +88,7 @@ def twin_of(module: nn.Module) -> nn.Module:
 
 
 class Within(nn.Module):
-    """Copy of a model that replaces functions of Python modules during its calls only.
+    """Copy of a model that replaces functions of Python modules only during its calls.
 
     Permanent replacements would affect all models of the process, such as the float64 reference.
     """

@@ -1,4 +1,4 @@
-"""Counts of launched kernels, in one forward and backward pass after the window."""
+"""Counts of launched kernels, from a forward and backward pass after the measured steps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import torch
 
 FUSED = ("rms_norm", "rope", "swiglu", "geglu", "cross_entropy", "element_mul")
-"""Name patterns of fused kernels, Liger's and torch's."""
+"""Substrings of the names of fused kernels, Liger's and torch's."""
 
 ATTENTION = ("flash", "fmha", "sdpa", "cudnn")
-"""Name patterns of attention kernels of any backend, which compiled blocks call too."""
+"""Substrings of the names of attention kernels of any backend, which compiled blocks call too."""
 
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
-    """Return launches of fused and attention kernels in one micro-batch, or why they are unknown.
+    """Return the launches of fused and attention kernels in one micro-batch, by kernel name.
 
-    Metrics are read before this, and gradients are dropped after it. The unwrapped model is used,
-    which waits for no other rank.
+    Returns the reason instead if profiling fails. Metrics are read before this, and gradients are
+    dropped after it. The unwrapped model is used, which waits for no other rank.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -34,7 +34,7 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
 
 
 def is_counted(kernel: str) -> bool:
-    """Return whether launches of a kernel name are counted."""
+    """Return whether a kernel's launches are counted, judged by its name."""
     return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 

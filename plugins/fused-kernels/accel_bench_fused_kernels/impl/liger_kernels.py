@@ -1,4 +1,4 @@
-"""Liger's Triton kernels as replacements of a model's functions and forwards."""
+"""Liger's Triton kernels in the form of a model's functions and forward methods."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ NAMES = {
 """Names of Liger's kernels in evidence."""
 
 NO_MORE_OUTPUTS = (False, False, False, None, None)
-"""Positional arguments before `chunk_mem_const`, with Liger's defaults: no scaling by token, no
-accuracy or predictions, automatic implementation."""
+"""Positional arguments of Liger's function before `chunk_mem_const`, with Liger's defaults: no
+scaling by token, no accuracy or predictions, automatic implementation."""
 
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` of a norm; equal norms share one function, which compiles once.
+    """Return the `forward` of an RMS norm. Equal norms share one function, which compiles once.
 
-    The backward overwrites the incoming gradient unless that is shared.
+    The backward overwrites the incoming gradient unless `shared_gradient` is true.
     """
     casting = "gemma" if in_float32 else "llama"
 
@@ -56,7 +56,7 @@ def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Call
 
 
 def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rotation of queries and keys; unsupported inputs go to `original`."""
+    """Return a rotation of queries and keys, which calls `original` for unsupported inputs."""
 
     @wraps(original)
     def apply_rotary_pos_emb(
@@ -88,11 +88,11 @@ def gelu_tanh_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 MLPS = {"silu": silu_mlp, "gelu_tanh": gelu_tanh_mlp}
-"""Forwards of gated MLPs by activation."""
+"""Functions for the forward of gated MLPs, by the activation's name."""
 
 
 def silu_gate(self: Any, gate_up_out: torch.Tensor) -> torch.Tensor:
-    """Return the output of experts' `_apply_gate`: gate, up in one tensor (tokens, 2 x inner)."""
+    """Return the output of experts' `_apply_gate`, given gate and up as (tokens, 2 x inner)."""
     return LigerFusedGateUpSiLUMulFunction.apply(gate_up_out)
 
 

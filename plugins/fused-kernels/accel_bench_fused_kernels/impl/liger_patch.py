@@ -1,4 +1,4 @@
-"""Reversible patching of a model by Liger's own function."""
+"""Reversible patching of a model by Liger's own patching function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accel_bench_fused_kernels.impl.replacements import ABSENT, Replacements
 
 
 class LigerPatch:
-    """Liger's changes to a model: in its modules, its modeling module, and torch."""
+    """Record of Liger's changes to a model: to its modules, its modeling module, and torch."""
 
     def __init__(self, model: nn.Module) -> None:
         """Prepare a root model, adapted or not, for `apply`. Raises PluginError if unsupported."""
@@ -34,7 +34,7 @@ class LigerPatch:
         """Attributes replaced by Liger."""
 
     def apply(self, wanted: dict[str, bool]) -> None:
-        """Patch the model with Liger's defaults and the given options. Raises PluginError."""
+        """Patch the model with Liger's defaults, changed by `wanted`. Raises PluginError."""
         if "swiglu" in wanted:
             wanted = {**wanted, "geglu": wanted["swiglu"]}
         # Each of them is on by default for some architecture, and Liger asserts that one is off.
@@ -59,7 +59,7 @@ class LigerPatch:
         self._refuse_unread_attributes()
 
     def _refuse_unread_attributes(self) -> None:
-        """Raise PluginError for a name that Liger set but the modeling module does not use."""
+        """Raise PluginError if Liger set a name that the modeling module does not use."""
         for owner, name, before in self._changed:
             if before is ABSENT and not isinstance(owner, nn.Module):
                 raise PluginError(

@@ -1,7 +1,7 @@
-"""Fusion of LoRA by forwards bound to the instances that PEFT adapted.
+"""Fusion of LoRA layers, by forward methods bound to the module instances that PEFT adapted.
 
-Parameters and their names are unchanged. A single projection becomes one autograd function;
-projections of the same input share one, as does a gated MLP.
+Parameters and their names are unchanged. A single projection becomes one autograd function.
+Projections with the same input share one function, as do the projections of a gated MLP.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ GELUS = {
     )
     for how in ("none", "tanh")
 }
-"""Fused GELU activations by torch's name of the approximation."""
+"""Fused GELU activations, by torch's name of the approximation."""
 
 
 class Fusion:
-    """Fusions of a model by `fuse_lora`."""
+    """Fused LoRA layers of a model, made by `fuse_lora`."""
 
     def __init__(self) -> None:
         self._bound: list[nn.Module] = []
@@ -53,11 +53,11 @@ class Fusion:
 
     @property
     def fused_mlps(self) -> frozenset[str]:
-        """Names of the gated MLPs that are fused whole."""
+        """Names of the gated MLPs that are each fused into one function."""
         return frozenset(self._mlps)
 
     def undo(self) -> None:
-        """Remove every bound forward, which restores PEFT's model."""
+        """Remove all bound forward methods, which restores PEFT's model."""
         for module in self._bound:
             del module.forward
             vars(module).pop(RECOMPUTES_LAST_MATMUL, None)
@@ -81,7 +81,7 @@ class Fusion:
         }
 
     def _fuse(self, model: nn.Module) -> None:
-        """Find the adapted layers, and bind their fused forwards."""
+        """Find a model's adapted layers, and bind their fused forward methods."""
         adapted = self._read(model)
         for name, module in model.named_modules():
             children = {f"{name}.{own}" if name else own for own, _ in module.named_children()}
@@ -103,7 +103,7 @@ class Fusion:
         return found
 
     def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> None:
-        """Fuse a module's layers that share an input; remove fused ones from `adapted`."""
+        """Fuse a module's layers that have the same input, and remove them from `adapted`."""
         whole = self._gated_mlp(name, parent, adapted)
         for names in SAME_INPUT:
             members = _members(name, parent, names, adapted)
@@ -119,7 +119,7 @@ class Fusion:
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> bool:
-        """Fuse a module as a whole if it is a gated MLP; return whether it is one."""
+        """Fuse a module into one function if it is a gated MLP, and return whether it is."""
         members = _members(name, parent, GATED, adapted)
         if len(members) < len(GATED) or all(member.adapter is None for member in members):
             return False
@@ -142,7 +142,7 @@ class Fusion:
 
 
 def fuse_lora(model: nn.Module) -> Fusion:
-    """Fuse a model's LoRA layers in place, except layers beyond plain LoRA.
+    """Fuse a model's LoRA layers in place, except layers that do not compute plain LoRA.
 
     Frozen linear layers of torch, GPTQModel, bitsandbytes and torchao are supported.
     """
@@ -152,7 +152,7 @@ def fuse_lora(model: nn.Module) -> Fusion:
 
 
 def find_activation(module: Any) -> Activation | None:
-    """Return the function and derivative of an activation module; None if unsupported."""
+    """Return the function and derivative of an activation module, or None if unsupported."""
     if type(module).__name__ in ("SiLU", "SiLUActivation"):
         return SILU
     if isinstance(module, nn.GELU):
@@ -164,9 +164,9 @@ def find_activation(module: Any) -> Activation | None:
 
 
 def is_gated(kind: type[nn.Module]) -> bool:
-    """Return whether a class's forward is `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
+    """Return whether a class's forward computes `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
 
-    The forward is traced with symbolic terms, which checks what it computes.
+    The forward is traced with symbolic terms, so that its computation is checked.
     """
     given = _Term("x")
     gate, up = _Term("act_fn", _Term("gate_proj", given)), _Term("up_proj", given)

@@ -1,6 +1,6 @@
-"""Frozen base layers of every kind: their matrix products, and dequantized matrices.
+"""Frozen base layers under LoRA adapters: their matrix products, and dequantized matrices.
 
-A kind is recognized by its library's class, if that library is imported already.
+A layer's kind is recognized by its library's class, if the library is already imported.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from torch import nn
 from torch.nn import functional
 
 WORD_BITS = 32
-"""Bits of a packed word of GPTQ."""
+"""Number of bits in a packed word of GPTQ."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """Torch's linear layer, and base class of all kinds; attributes are read at each call."""
+    """Linear layer of torch, and base class of other base layers; attributes are read at each
+    call."""
 
     layer: Any
     """Module with the weights."""
 
     kind = "dense"
-    """Name of the kind of base layer, for evidence."""
+    """Name of the kind of base layer in evidence."""
 
     casts_under_autocast = True
     """True if PEFT casts the adapter's input to the adapter's dtype even under autocast."""
@@ -37,25 +38,25 @@ class Base:
 
     @property
     def readable(self) -> bool:
-        """True if the matrix can be dequantized in the current state."""
+        """True if the layer's weight matrix can be dequantized in its current state."""
         return True
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (tokens, in) times the matrix, plus the bias."""
+        """Return inputs of shape (tokens, in) times the weight matrix, plus the bias."""
         return functional.linear(inputs, self.layer.weight, self.layer.bias)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         weight: torch.Tensor = self.layer.weight
         return weight.to(dtype)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype | None:
-        """Return the dtype of products in the backward; None for the dtype of the outputs."""
+        """Return the dtype of products in the backward, or None for the dtype of the outputs."""
         return None
 
 
 class TransposedBase(Base):
-    """`Conv1D` of transformers, whose weight has shape (in, out)."""
+    """Base layer that is a `Conv1D` of transformers, whose weight has shape (in, out)."""
 
     kind = "transposed"
 
@@ -65,22 +66,22 @@ class TransposedBase(Base):
         return int(self.layer.nf)
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (tokens, in) times the matrix, plus the bias."""
+        """Return inputs of shape (tokens, in) times the weight matrix, plus the bias."""
         return torch.addmm(self.layer.bias, inputs, self.layer.weight)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         weight: torch.Tensor = self.layer.weight
         return weight.T.to(dtype)
 
 
 class TensorBase(Base):
-    """Linear layer whose weight is a tensor subclass, such as torchao's."""
+    """Base layer whose weight is a tensor subclass, such as torchao's."""
 
     kind = "tensor"
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         weight: Any = self.layer.weight
         # torchao's nf4 has a `dequantize` too, which does something else.
         whole = getattr(weight, "get_original_weight", None) or weight.dequantize
@@ -89,7 +90,7 @@ class TensorBase(Base):
 
 
 class FourBitBase(Base):
-    """`Linear4bit` of bitsandbytes."""
+    """Base layer that is a `Linear4bit` of bitsandbytes."""
 
     kind = "bnb-4bit"
     casts_under_autocast = False
@@ -104,7 +105,7 @@ class FourBitBase(Base):
         return answer.to(inputs.dtype)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         from bitsandbytes.functional import dequantize_4bit
 
         weight = self.layer.weight
@@ -113,28 +114,28 @@ class FourBitBase(Base):
 
     @property
     def readable(self) -> bool:
-        """True if the packing is known; evaluation on some CPUs reorders the weights."""
+        """True unless evaluation on a CPU has packed the weights in an unsupported order."""
         return not getattr(self.layer.weight.quant_state, "packing_format_for_cpu", False)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
-        """Return the layer's compute dtype; by default the dtype of its first inputs."""
+        """Return the layer's compute dtype, or the inputs' dtype if the layer has none yet."""
         found: torch.dtype | None = self.layer.compute_dtype
         return inputs if found is None else found
 
 
 class EightBitBase(Base):
-    """`Linear8bitLt` of bitsandbytes, which quantizes its inputs too."""
+    """Base layer that is a `Linear8bitLt` of bitsandbytes, which quantizes its inputs too."""
 
     kind = "bnb-int8"
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (tokens, in) times the matrix, plus the bias, by its kernel."""
+        """Return inputs of shape (tokens, in) times the matrix, plus the bias, by bitsandbytes."""
         answer: torch.Tensor = self.layer(inputs)
         return answer
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         state, weight = self.layer.state, self.layer.weight
         # They move from the weight to the state in the first forward.
         codes = weight.CB if state.CB is None else state.CB
@@ -143,31 +144,31 @@ class EightBitBase(Base):
         return matrix
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
-        """Return the dtype of the inputs."""
+        """Return the dtype of the inputs, in which the backward's products are computed."""
         return inputs
 
 
 class PackedBase(Base):
-    """Layer of GPTQModel in GPTQ's format 2, unpacked by torch."""
+    """Base layer of GPTQModel in GPTQ's format 2, unpacked by torch."""
 
     kind = "gptq"
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (tokens, in) times the matrix, plus the bias."""
+        """Return inputs of shape (tokens, in) times the weight matrix, plus the bias."""
         dtype, bias = compute_dtype(inputs), self.layer.bias
         bias = None if bias is None else bias.to(dtype)
         return functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         return _unpack(self.layer).to(dtype).T
 
 
 class TritonPackedBase(PackedBase):
-    """Layer of GPTQModel unpacked by its Triton kernel."""
+    """Base layer of GPTQModel that its Triton kernel unpacks."""
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the dense matrix of shape (out, in), in a dtype."""
+        """Return the dense weight matrix of shape (out, in), in the given dtype."""
         # The kernel's module needs a GPU to be imported.
         from gptqmodel.nn_modules.triton_utils.dequant import dequant
 
@@ -178,7 +179,7 @@ class TritonPackedBase(PackedBase):
 
 
 def find_base(layer: nn.Module) -> Base | str:
-    """Return a layer's base, or a short reason why it is unsupported."""
+    """Return the base layer of a module, or a short reason why it is unsupported."""
     bitsandbytes: Any = sys.modules.get("bitsandbytes")
     if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear4bit):
         return FourBitBase(layer)
@@ -196,7 +197,7 @@ def find_base(layer: nn.Module) -> Base | str:
 
 
 def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """Return the dtype of matrix products of inputs: autocast's, if enabled."""
+    """Return the dtype of matrix products with some inputs: autocast's if it is enabled."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -204,7 +205,7 @@ def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
 
 
 def _linear(layer: nn.Module, weight: Any) -> Base | str:
-    """Return the base of torch's linear layer by its weight's class, or a reason."""
+    """Return torch's linear layer as a base layer by its weight's class, or a reason why not."""
     if type(weight) in (torch.Tensor, nn.Parameter):
         return Base(layer) if weight.is_floating_point() else "the base's weight is of integers"
     if callable(getattr(weight, "dequantize", None)):
@@ -213,7 +214,7 @@ def _linear(layer: nn.Module, weight: Any) -> Base | str:
 
 
 def _packed(layer: Any) -> Base | str:
-    """Return the base of GPTQModel's layer by its packing and kernel, or a reason."""
+    """Return GPTQModel's layer as a base layer by its packing and kernel, or a reason why not."""
     if layer.bits not in (2, 4, 8) or layer.qzero_format() != 2 or layer.adapter:
         return "the base's packing is not known"
     if isinstance(layer, _class("tritonv2", "TritonV2Linear")):
@@ -222,13 +223,13 @@ def _packed(layer: Any) -> Base | str:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a layer class of GPTQModel; an empty tuple if that is not imported."""
+    """Return a layer class of GPTQModel, or an empty tuple if its module is not imported."""
     found = sys.modules.get(f"gptqmodel.nn_modules.qlinear.{module}")
     return getattr(found, name, ())
 
 
 def _unpack(layer: Any) -> torch.Tensor:
-    """Return the matrix of a packed layer, of shape (in, out), in the dtype of its scales."""
+    """Return a packed layer's weight matrix, of shape (in, out), in the dtype of its scales."""
     words, most = layer.qweight, 2**layer.bits - 1
     shifts = torch.arange(0, WORD_BITS, layer.bits, dtype=torch.int32, device=words.device)
     codes = (words[:, None] >> shifts[:, None]).bitwise_and_(most).flatten(0, 1)

@@ -1,7 +1,7 @@
-"""Dropout without a stored mask: the backward redraws it from the generator's state.
+"""Dropout without a stored mask: the backward redraws the mask from the generator's state.
 
-Torch's dropout stores a mask of the input's size for the backward, beside the dropped copy that the
-next product stores. A generator's state is 16 bytes on a GPU and 5 kB on a CPU.
+Torch's dropout stores a mask of the input's size for the backward, in addition to the dropped copy
+that the next product stores. A generator's state is 16 bytes on a GPU and 5 kB on a CPU.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import torch
 
 @dataclass(frozen=True)
 class Draw:
-    """A dropout mask, or the generator's state to redraw it; the other is None."""
+    """Dropout mask, or the generator's state from which it can be redrawn; one of both is None."""
 
     state: torch.Tensor | None
-    """State of the device's generator before the draw."""
+    """State of the device's generator before the draw; None if the mask is stored instead."""
 
     mask: torch.Tensor | None
     """Mask of the input's shape, true for kept elements; None if a state is stored instead."""
 
 
 def prepare(like: torch.Tensor, probability: float) -> Draw:
-    """Prepare dropout of a tensor with the shape, dtype and device of `like`.
+    """Prepare the dropout of a tensor with the shape, dtype and device of `like`.
 
-    `drop` draws; no other random numbers may be drawn in between.
+    `drop` then draws the mask; no other random numbers may be drawn in between.
     """
     if _keeps_masks(like):
         return Draw(None, torch.native_dropout(like, probability, True)[1])
@@ -33,9 +33,9 @@ def prepare(like: torch.Tensor, probability: float) -> Draw:
 
 
 def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
-    """Return the inputs with dropped elements zero and the others scaled up.
+    """Return the inputs with dropped elements set to zero and kept elements scaled up.
 
-    The random numbers are those that `torch.nn.functional.dropout` would draw here.
+    The random numbers are the same that `torch.nn.functional.dropout` would draw.
     """
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability)
@@ -46,7 +46,7 @@ def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
 def drop_again(
     inputs: torch.Tensor, probability: float, draw: Draw
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of `drop` for the same inputs, and the mask, without a new draw."""
+    """Return the result of `drop` for the same inputs, and the mask, without a new random draw."""
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability), draw.mask
     assert draw.state is not None
@@ -61,12 +61,12 @@ def drop_again(
 
 
 def scale(probability: float) -> float:
-    """Return the scaling factor of kept elements."""
+    """Return the factor by which dropout scales kept elements."""
     return 0.0 if probability >= 1 else 1 / (1 - probability)
 
 
 def _keeps_masks(like: torch.Tensor) -> bool:
-    """Return whether the generator's state is inaccessible: in compiled code and CUDA graphs."""
+    """Return whether masks must be stored, since code is compiled or a CUDA graph is captured."""
     if torch.compiler.is_compiling():
         return True
     return like.is_cuda and bool(torch.cuda.is_current_stream_capturing())

@@ -1,4 +1,4 @@
-"""Fused forwards of layers and gated MLPs."""
+"""Fused forward methods of LoRA layers, and of gated MLPs with LoRA."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from accel_bench_fused_kernels.impl.lora_layers import FusedLayer, is_hooked
 
 
 class Single:
-    """Projection that is fused alone."""
+    """Fused forward of a single projection, computed without other projections."""
 
     def __init__(self, member: FusedLayer) -> None:
         self.member = member
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Return the layer's output, in place of its forward."""
+        """Return the layer's output. The method replaces the layer's forward."""
         alone = self.member.adapter is None or others or keywords
         if alone or not self.member.ready():
             answer: torch.Tensor = self.member.original(inputs, *others, **keywords)
@@ -28,11 +28,11 @@ class Single:
 
 
 class InputGroup:
-    """Projections that are called with the same tensor in succession.
+    """Projections that a model calls with the same tensor in succession.
 
-    The first call computes all outputs, which the others return when called before the input or a
-    weight changes. Once this fails, each layer computes alone from then on, since unused outputs
-    would make a group slower.
+    The first call computes all outputs. The later calls return theirs if the input and weights are
+    unchanged. Otherwise each layer computes alone from then on, since unused outputs would make a
+    group slower.
     """
 
     def __init__(self, members: Sequence[FusedLayer]) -> None:
@@ -40,17 +40,17 @@ class InputGroup:
         """Layers in the order of their calls."""
 
         self.apart = False
-        """True once the layers were called with different tensors."""
+        """True once the layers were called with different tensors, so that each computes alone."""
 
         self._waiting: tuple[torch.Tensor, list[int], dict[int, torch.Tensor]] | None = None
-        """The last input, versions of input and weights, and outputs not returned yet."""
+        """Last input, versions of input and weights, and outputs not returned yet by index."""
 
     def forget(self) -> None:
-        """Drop outputs that were not returned."""
+        """Drop the outputs that no call has fetched."""
         self._waiting = None
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Compute the outputs of all layers; return the first layer's."""
+        """Compute the outputs of all layers, and return the first layer's output."""
         if self._waiting is not None:
             self._waiting, self.apart = None, True
         alone = self.apart or others or keywords
@@ -63,7 +63,7 @@ class InputGroup:
     def forward_other(
         self, place: int, inputs: torch.Tensor, *others: Any, **keywords: Any
     ) -> torch.Tensor:
-        """Return a later layer's output, computed by the first call."""
+        """Return the output of the layer at index `place`, computed by the first layer's call."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             seen, versions, answers = waiting
@@ -81,7 +81,7 @@ class InputGroup:
     def _versions(self, inputs: torch.Tensor) -> list[int]:
         """Return version counters of the input and the weights, which in-place changes increase.
 
-        Compiled code cannot branch on them, and changes nothing between the calls.
+        The list is empty in compiled code, which cannot branch on them.
         """
         if torch.compiler.is_compiling():
             return []
@@ -90,9 +90,9 @@ class InputGroup:
 
 
 class LaterLayer:
-    """A later projection of an input group; its bound method compiles once for all blocks.
+    """Forward of a later projection of an input group.
 
-    A bound method compiles once, a partial function once per block.
+    A bound method compiles once for all blocks, a partial function once per block.
     """
 
     def __init__(self, group: InputGroup, place: int) -> None:
@@ -100,12 +100,12 @@ class LaterLayer:
         self.place = place
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Return the layer's output, in place of its forward."""
+        """Return the layer's output. The method replaces the layer's forward."""
         return self.group.forward_other(self.place, inputs, *others, **keywords)
 
 
 class Mlp:
-    """Gated MLP computed by one function, which stores its input and its two halves."""
+    """Fused forward of a gated MLP, which stores its input and the outputs of gate and up."""
 
     def __init__(
         self, module: nn.Module, members: Sequence[FusedLayer], activation: Activation
@@ -116,7 +116,7 @@ class Mlp:
         self.inner = (*[member.layer for member in members], module.act_fn)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the MLP's output, in place of its forward."""
+        """Return the MLP's output. The method replaces the MLP's forward."""
         unseen = not any([is_hooked(layer) for layer in self.inner])
         if not unseen or not all([member.ready() for member in self.members]):
             answer: torch.Tensor = type(self.module).forward(self.module, inputs)
@@ -127,7 +127,7 @@ class Mlp:
 
 
 def _project(members: Sequence[FusedLayer], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return projections of one input with their current weights."""
+    """Return the outputs of several layers for the same input, with their current weights."""
     projections = [member.projection(inputs) for member in members]
     return project(projections, inputs, _matrices(members))
 

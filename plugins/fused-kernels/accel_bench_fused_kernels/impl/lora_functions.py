@@ -1,6 +1,6 @@
 """Autograd functions of frozen projections with LoRA, which store their input once.
 
-Stored are the input, the adapters' matrices and the low-rank products. The backward dequantizes a
+They store the input, the adapters' matrices and the low-rank products. The backward dequantizes a
 quantized base again, and redraws dropout.
 """
 
@@ -28,7 +28,7 @@ from accel_bench_fused_kernels.impl.lora_products import (
 
 @dataclass(frozen=True)
 class Activation:
-    """Activation of a gated MLP."""
+    """Activation function of a gated MLP, and its derivative."""
 
     forward: Callable[[torch.Tensor], torch.Tensor]
     """Function that returns the activation in a new tensor."""
@@ -39,7 +39,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """Three projections `down(activation(gate(x)) * up(x))` of one call."""
+    """Three projections of a gated MLP `down(activation(gate(x)) * up(x))`, for one call."""
 
     gate: BaseProduct
     up: BaseProduct
@@ -48,14 +48,14 @@ class GatedMlp:
 
     @property
     def all(self) -> tuple[BaseProduct, ...]:
-        """Projections in the order of computation."""
+        """Projections in the order of computation: gate, up, down."""
         return self.gate, self.up, self.down
 
 
 def project(
     projections: Sequence[BaseProduct], inputs: torch.Tensor, matrices: Sequence[Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Return several projections of one input of shape (..., in): each of shape (..., out).
+    """Return outputs of shape (..., out) of several projections of one input of shape (..., in).
 
     `matrices` are A, of shape (rank, in), and B, of shape (out, rank), of each projection in turn,
     None without an adapter.
@@ -66,7 +66,7 @@ def project(
 
 
 def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> torch.Tensor:
-    """Return a gated MLP's output for inputs of shape (..., in), storing only its two halves.
+    """Return a gated MLP's output for inputs of shape (..., in); only gate and up are stored.
 
     `matrices` are A and B of gate, up and down in turn. All tensors are stored before the last
     product begins, which checkpointing then omits from the recomputation.
@@ -84,11 +84,11 @@ def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> t
 
 
 class _Projections(torch.autograd.Function):
-    """Several projections of one input, which is stored once and gets one gradient."""
+    """Autograd function of several projections of one input, which is stored once."""
 
     @staticmethod
     def forward(ctx: Any, projections: Sequence[BaseProduct], inputs: Any, *matrices: Any) -> Any:
-        """Return a tuple of (tokens, out) for inputs of shape (tokens, in)."""
+        """Return outputs of shape (tokens, out), for inputs of shape (tokens, in)."""
         parts = multiply_narrow(_parts(projections, matrices), inputs)
         ctx.projections, ctx.dtype = projections, inputs.dtype
         _save(ctx, [smallest(inputs, parts)], parts)
@@ -98,7 +98,7 @@ class _Projections(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        """Return gradients of the inputs and of each adapter's matrices."""
+        """Return the gradients of the inputs and of each adapter's matrices."""
         _, needed, *needs = ctx.needs_input_grad
         (inputs,), parts = _saved(ctx, 1, _parts(ctx.projections, needs))
         with torch.autocast(inputs.device.type, enabled=False):
@@ -108,11 +108,11 @@ class _Projections(torch.autograd.Function):
 
 
 class _MlpBackward(torch.autograd.Function):
-    """Backward of a gated MLP; its forward only stores tensors."""
+    """Autograd function with the backward of a gated MLP; its forward only stores tensors."""
 
     @staticmethod
     def forward(ctx: Any, mlp: GatedMlp, found: Sequence[Any], *tensors: Any) -> Any:
-        """Return a tensor of one element in place of the MLP's output."""
+        """Return a placeholder of the MLP's output, which takes the memory of one element."""
         inputs, gate, up, *matrices = tensors
         ctx.mlp, ctx.dtype = mlp, inputs.dtype
         parts = [
@@ -126,7 +126,7 @@ class _MlpBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Return gradients of the inputs and of each adapter's matrices from that of the output."""
+        """Return the gradients of the inputs and of each adapter's matrices."""
         _, _, needed, _, _, *needs = ctx.needs_input_grad
         (inputs, gate, up), (*first, last) = _saved(ctx, 3, _parts(ctx.mlp.all, needs))
         activation: Activation = ctx.mlp.activation
@@ -142,7 +142,7 @@ class _MlpBackward(torch.autograd.Function):
 
 
 class _MlpForward(torch.autograd.Function):
-    """Forward of a gated MLP; the gradient passes to `_MlpBackward`."""
+    """Autograd function with the forward of a gated MLP; its gradient passes to `_MlpBackward`."""
 
     @staticmethod
     def forward(ctx: Any, standing_in: Any, mlp: GatedMlp, draw: Draw | None, *tensors: Any) -> Any:
@@ -158,7 +158,7 @@ class _MlpForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Return the gradient unchanged."""
+        """Return the output's gradient unchanged, as the gradient of the placeholder."""
         return gradient, *[None] * 6
 
 
@@ -169,7 +169,7 @@ def _differentiate_product(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return gradients of gate and up from the gradient of `activated * up`; overwrites both."""
+    """Return the gradients of gate and up, given the gradient of `activated * up`, in place."""
     if gradient is None:
         return None, None
     gradient = gradient.to(gate.dtype)
@@ -178,7 +178,7 @@ def _differentiate_product(
 
 
 def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[LoraPart]:
-    """Return projections paired with their matrices."""
+    """Return the projections, each with its adapter's matrices A and B."""
     return [
         LoraPart(projection, matrices[2 * place], matrices[2 * place + 1])
         for place, projection in enumerate(projections)
@@ -186,7 +186,7 @@ def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[
 
 
 def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) -> None:
-    """Save for the backward: tensors visible to hooks and checkpointing, and generator states."""
+    """Save tensors, visible to hooks and checkpointing, and generator states for the backward."""
     ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
     masks = [part.draw.mask if part.draw is not None else None for part in parts]
     narrow = [part.narrow for part in parts]
@@ -197,9 +197,9 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) 
 def _saved(
     ctx: Any, count: int, needs: Sequence[LoraPart]
 ) -> tuple[list[torch.Tensor], list[LoraPart]]:
-    """Return `count` saved tensors, and the parts with saved matrices and draws.
+    """Return `count` saved tensors, and the projections with their saved matrices and draws.
 
-    `needs` are the parts with required gradients in place of the matrices.
+    `needs` are the projections with flags for required gradients in place of the matrices.
     """
     every, size = list(ctx.saved_tensors), len(needs)
     rest = every[count:]

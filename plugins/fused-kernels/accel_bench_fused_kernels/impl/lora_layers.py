@@ -1,4 +1,4 @@
-"""Layers adapted by PEFT, and frozen ones beside them, read as projections to fuse."""
+"""Layers adapted by PEFT, and frozen layers next to them, read as projections to fuse."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from accel_bench_fused_kernels.impl.lora_bases import Base, compute_dtype, find_
 from accel_bench_fused_kernels.impl.lora_products import BaseProduct
 
 PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt", "GPTQLoraLinear", "TorchaoLoraLinear"})
-"""PEFT's classes of layers that compute plain LoRA."""
+"""Names of PEFT's classes of layers that compute plain LoRA."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes of a module that hold its hooks."""
 
 
 class FusedLayer:
-    """Layer of a model: a base with at most one adapter of PEFT."""
+    """Layer of a model that can be fused: a frozen base layer with at most one adapter of PEFT."""
 
     def __init__(self, name: str, layer: nn.Module, base: Base, adapter: str | None) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class FusedLayer:
         """Base layer, which multiplies with frozen weights."""
 
         self.adapter = adapter
-        """Name of the adapter; None without one."""
+        """Name of the adapter, or None without an adapter."""
 
         self.inner: tuple[nn.Module, ...] = ()
         """Submodules of PEFT's layer that a fused forward does not call."""
@@ -42,7 +42,7 @@ class FusedLayer:
             self.inner = (self.layer.base_layer, *[part[adapter] for part in parts])
 
     def ready(self) -> bool:
-        """Return whether the layer can be fused now: in training mode, and unmodified."""
+        """Return whether the layer can be fused now: in training, and with an unmodified state."""
         if not torch.is_grad_enabled() or not self.base.readable:
             return False
         layer = self.layer
@@ -54,18 +54,18 @@ class FusedLayer:
         return not any(map(is_hooked, self.inner))
 
     def original(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the layer's own forward."""
+        """Call the layer's original forward, and return its output."""
         return type(self.layer).forward(self.layer, *inputs, **keywords)
 
     def matrices(self) -> tuple[Any, Any]:
-        """Return the adapter's A and B; both None without an adapter."""
+        """Return the adapter's matrices A and B, or None for both without an adapter."""
         if self.adapter is None:
             return None, None
         layer = self.layer
         return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
 
     def projection(self, inputs: torch.Tensor) -> BaseProduct:
-        """Return the projection of one call, in the layer's current state."""
+        """Return the layer's projection for one call, in the layer's current state."""
         base = self.base
         backward_dtype = base.backward_dtype(inputs.dtype)
         if self.adapter is None:
@@ -97,7 +97,7 @@ def read_layer(name: str, layer: Any) -> FusedLayer | str:
 
 
 def read_frozen(name: str, layer: nn.Module) -> FusedLayer | None:
-    """Return a layer without an adapter as a layer to fuse; None if it cannot be fused."""
+    """Return a layer without an adapter as a layer to fuse, or None if it cannot be fused."""
     found = _member(name, layer, layer, None)
     return found if isinstance(found, FusedLayer) else None
 
@@ -109,7 +109,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> FusedLayer | str:
-    """Return a layer to fuse if its base is known, frozen and unpatched, else a reason."""
+    """Return a layer to fuse if its base is known, frozen and unpatched, or else a reason."""
     if any("forward" in vars(module) for module in layer.modules()):
         return "its forward is replaced already"
     if any(parameter.requires_grad for parameter in base.parameters()):
@@ -119,7 +119,7 @@ def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -
 
 
 def _why_not_plain(layer: LoraLayer) -> str | None:
-    """Return why PEFT's layer does not compute plain LoRA; None if it does."""
+    """Return the reason why PEFT's layer does not compute plain LoRA, or None."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     if layer.disable_adapters or layer.merged:
         return "its adapter is merged" if layer.merged else "its adapters are disabled"

@@ -1,4 +1,4 @@
-"""Products of frozen projections with LoRA, forward and backward, without autograd.
+"""Matrix products of frozen projections with LoRA, forward and backward, without autograd.
 
 A projection is `x W^T + b + s dropout(x) A^T B^T`. Tensors have two dimensions: (tokens, features).
 Low-rank products are added in place to the large ones, and adapters of the same input are
@@ -19,7 +19,7 @@ from accel_bench_fused_kernels.impl.lora_dropout import Draw
 
 @dataclass(frozen=True)
 class BaseProduct:
-    """Frozen projection for one call, without its adapter's matrices."""
+    """Frozen projection for one call, with its adapter's settings but not its matrices."""
 
     dequantize: Callable[[torch.dtype], torch.Tensor]
     """Function that returns the dense matrix of shape (out, in) in a dtype."""
@@ -31,7 +31,7 @@ class BaseProduct:
     """Number of output features."""
 
     backward_dtype: torch.dtype | None = None
-    """Dtype of the backward's products with the matrix; None for that of the outputs."""
+    """Dtype of the backward's products with the matrix; None for the dtype of the outputs."""
 
     scaling: float = 1.0
     """Scaling factor of the adapter's product."""
@@ -47,16 +47,16 @@ class BaseProduct:
 
 
 class LoraPart(NamedTuple):
-    """Projection with its adapter, and tensors stored for its backward."""
+    """Projection with its adapter's matrices, and the tensors stored for its backward."""
 
     projection: BaseProduct
-    """The frozen projection, and the adapter's settings."""
+    """Frozen projection, and the adapter's settings."""
 
     down: torch.Tensor | None
-    """A, of shape (rank, in); None without an adapter."""
+    """Matrix A, of shape (rank, in); None without an adapter."""
 
     up: torch.Tensor | None
-    """B, of shape (out, rank); None without an adapter."""
+    """Matrix B, of shape (out, rank); None without an adapter."""
 
     narrow: torch.Tensor | None = None
     """Dropped input times A^T, of shape (tokens, rank); None before it is computed."""
@@ -65,11 +65,11 @@ class LoraPart(NamedTuple):
     """Random draw of dropout; None without dropout."""
 
     needs: tuple[bool, bool] = (True, True)
-    """Flags of A and B whose gradients are required."""
+    """Flags that tell if the gradients of A and of B are required."""
 
 
 class Gradients(NamedTuple):
-    """Gradients of projections of one input; None for those not required."""
+    """Gradients of projections of one input; None for gradients that are not required."""
 
     inputs: torch.Tensor | None
     """Gradient of the input, of shape (tokens, in)."""
@@ -79,7 +79,7 @@ class Gradients(NamedTuple):
 
 
 def multiply_narrow(parts: Sequence[LoraPart], inputs: torch.Tensor) -> list[LoraPart]:
-    """Compute the input's product with each adapter's matrix A, drawing dropout in order."""
+    """Return the parts with their inputs' products with A, for which dropout is drawn in order."""
     found = list(parts)
     for dtype, places in _undropped(parts).items():
         chosen = [parts[place] for place in places]
@@ -107,7 +107,7 @@ def multiply_dropped(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def output(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the projection of the inputs, the adapter's part included: shape (tokens, out)."""
+    """Return a projection's output of shape (tokens, out), with the adapter's product added."""
     answer, scaling = part.projection.multiply(inputs), part.projection.scaling
     if part.narrow is None:
         return answer
@@ -136,9 +136,9 @@ def differentiate(
     gradients: Sequence[torch.Tensor | None],
     needed: bool,
 ) -> Gradients:
-    """Return gradients from those of the outputs, None for unused outputs.
+    """Return the gradients of projections of one input, given their outputs' gradients.
 
-    `needed` tells if the gradient of the inputs is required.
+    An unused output's gradient is None. `needed` tells if the inputs' gradient is required.
     """
     total: torch.Tensor | None = None
     of_narrow: dict[int, torch.Tensor] = {}
@@ -187,7 +187,7 @@ def _differentiate_undropped(
     gradients: Sequence[torch.Tensor],
     total: torch.Tensor | None,
 ) -> list[torch.Tensor | None]:
-    """Return gradients of A of adapters without dropout; add the inputs' gradient to `total`."""
+    """Return gradients of A for adapters without dropout; add the inputs' gradient to `total`."""
     asked = any([part.needs[0] for part in parts])
     if not parts or (total is None and not asked):
         return [None] * len(parts)
@@ -203,7 +203,7 @@ def _differentiate_undropped(
 def _differentiate_dropped(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """Return the gradient of A of an adapter with dropout; add the inputs' to `total`."""
+    """Return the gradient of A for an adapter with dropout; add the inputs' gradient to `total`."""
     left, mask = _drop_again(part, inputs)
     found = gradient.T @ left.to(gradient.dtype) if part.needs[0] else None
     del left
@@ -214,14 +214,14 @@ def _differentiate_dropped(
 
 
 def _multiply_again(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the dropped inputs times A, recomputed as in the forward."""
+    """Return the product of the dropped inputs with A, recomputed as in the forward."""
     dtype = part.projection.adapter_dtype
     left = inputs if part.draw is None else _drop_again(part, inputs)[0]
     return left.to(dtype) @ _given(part.down).to(dtype).T
 
 
 def _drop_again(part: LoraPart, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the dropped inputs and the mask, redrawn."""
+    """Return the dropped inputs and the mask, which is redrawn as in the forward."""
     projection = part.projection
     assert part.draw is not None
     before = inputs.to(projection.dropout_dtype)
@@ -229,7 +229,7 @@ def _drop_again(part: LoraPart, inputs: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _undropped(parts: Sequence[LoraPart]) -> dict[torch.dtype, list[int]]:
-    """Return indices of the adapters without dropout, by the dtype of their products."""
+    """Return the indices of adapters without dropout, by the dtype of their products."""
     found: dict[torch.dtype, list[int]] = {}
     for place, part in enumerate(parts):
         if part.down is not None and not part.projection.dropout:
@@ -238,7 +238,7 @@ def _undropped(parts: Sequence[LoraPart]) -> dict[torch.dtype, list[int]]:
 
 
 def _stacked(parts: Sequence[LoraPart], dtype: torch.dtype) -> torch.Tensor:
-    """Return A of several adapters, concatenated: shape (sum of ranks, in)."""
+    """Return the matrices A of several adapters, concatenated to shape (sum of ranks, in)."""
     several = [_given(part.down).to(dtype) for part in parts]
     return torch.cat(several) if len(several) > 1 else several[0]
 
@@ -250,7 +250,7 @@ def _ranks(parts: Sequence[LoraPart]) -> list[int]:
 def _add_dense(
     total: torch.Tensor | None, gradient: torch.Tensor, projection: BaseProduct
 ) -> torch.Tensor:
-    """Add the gradient through the frozen matrix to a gradient of the inputs."""
+    """Return the inputs' gradient, with the gradient through the frozen matrix added to `total`."""
     dtype = projection.backward_dtype or gradient.dtype
     matrix, gradient = projection.dequantize(dtype), gradient.to(dtype)
     return gradient @ matrix if total is None else _add(total, gradient, matrix)
@@ -266,14 +266,14 @@ def _add(
 
 
 def _own(narrow: torch.Tensor) -> torch.Tensor:
-    """Return a clone in compiled code, which stores no views of other tensors."""
+    """Return a tensor, cloned in compiled code, which cannot store views of other tensors."""
     return narrow.clone() if torch.compiler.is_compiling() else narrow
 
 
 def _is_kept_elsewhere() -> bool:
     """Return whether a dispatch mode is active, as in selective checkpointing.
 
-    It keeps outputs of products, which must not change afterwards.
+    Such a mode keeps outputs of products, which must not change afterwards.
     """
     return torch._C._len_torch_dispatch_stack() > 0
 
@@ -283,6 +283,6 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _given(matrix: torch.Tensor | None) -> torch.Tensor:
-    """Return the matrix, which is not None in a projection with an adapter."""
+    """Return a matrix, which is never None in a projection with an adapter."""
     assert matrix is not None
     return matrix

@@ -1,15 +1,15 @@
-"""Replacement of attributes that can be undone exactly."""
+"""Replacement of attributes of modules and classes that can be undone exactly."""
 
 from __future__ import annotations
 
 from typing import Any
 
 ABSENT = object()
-"""Sentinel for the original value of a missing attribute."""
+"""Sentinel for the original value of an attribute that did not exist."""
 
 
 class Replacements:
-    """Original values of replaced attributes, in the order of replacement."""
+    """Record of the original values of replaced attributes, in the order of replacement."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -20,7 +20,7 @@ class Replacements:
         return tuple(self._before)
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute in an instance's, class's or module's own dictionary."""
+        """Set an attribute of an instance, class or module, and record its original value."""
         self.note(owner, name, vars(owner).get(name, ABSENT))
         setattr(owner, name, value)
 

@@ -1,4 +1,4 @@
-"""Torch's own fused kernels: RMS norm, and the loss without stored logits."""
+"""Torch's own fused kernels: the RMS norm, and the loss without stored logits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` of a norm; equal norms share one function, which compiles once."""
+    """Return the `forward` of an RMS norm. Equal norms share one function, which compiles once."""
 
     def rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
         given = hidden_states.dtype
@@ -50,9 +50,9 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
     """Return cross-entropy of `head(hidden)`, computed chunk by chunk, in float32.
 
     Shapes: hidden (tokens, hidden size), target (tokens,). Torch returns the loss in the dtype of
-    its inputs. 16-bit losses are therefore summed token by token in float32: rounding each token's
-    loss to 8 bits keeps 5 digits of the sum over thousands of tokens, rounding the sum only 2. The
-    cost is that the backward recomputes the logits.
+    its inputs. 16-bit losses of single tokens are therefore summed in float32: rounding each
+    token's loss to 8 bits keeps 5 digits of the sum over thousands of tokens, and rounding the sum
+    only 2. The cost is that the backward recomputes the logits.
     """
     if softcap is not None:
         raise ValueError("torch's kernel does not bound logits")

@@ -1,4 +1,4 @@
-"""Gettext catalogues installed on this machine, and their translations."""
+"""Gettext catalogues (translated messages) installed on this machine, and their content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from accel_bench.modeling.data.text_sources import home_path
 
 ENGLISH = "en"
-"""Language of catalogues' messages, which needs no catalogue."""
+"""Language of catalogues' original messages, which needs no catalogue."""
 
 TWO_LETTERS = dict(
     pair.split("=")
@@ -26,14 +26,14 @@ TWO_LETTERS = dict(
 """Two-letter folder names of languages by three-letter codes."""
 
 MAGIC = 0x950412DE
-"""Magic number of a catalogue by byte order."""
+"""Magic number at the start of a catalogue, which shows its byte order."""
 
 PLURAL, CONTEXT = "\0", "\4"
-"""Separators of plural forms, and between context and text."""
+"""Separator of plural forms, and separator between context and text."""
 
 
 def language(code: str) -> str:
-    """Return the folder name of a language; `fra`, `fra_Latn` and `fr` are equal."""
+    """Return the folder name of a language, the same for `fra`, `fra_Latn` and `fr`."""
     whole = code.replace("-", "_")
     first, _, rest = whole.partition("_")
     short = TWO_LETTERS.get(first.lower())
@@ -43,12 +43,12 @@ def language(code: str) -> str:
 
 
 def is_english(code: str) -> bool:
-    """Return whether a language is that of the original messages."""
+    """Return whether a language code is English, the language of the original messages."""
     return language(code).partition("_")[0] == ENGLISH
 
 
 def files(code: str, path: str | None) -> list[Path]:
-    """Return the catalogues of a language below `path`, or of this machine, by domain."""
+    """Return the catalogues of a language below `path`, or of this machine, sorted by domain."""
     name = language(code)
     roots = _roots() if path is None else [home_path(path)]
     found = [one for root in roots for one in root.glob(f"{name}/LC_MESSAGES/*.mo")]
@@ -56,7 +56,7 @@ def files(code: str, path: str | None) -> list[Path]:
 
 
 def digest(catalogues: list[Path]) -> str:
-    """Return the SHA-256 of names and content, in hexadecimal."""
+    """Return the SHA-256 of the catalogues' names and content, in hexadecimal."""
     found = hashlib.sha256()
     for one in catalogues:
         content = one.read_bytes()
@@ -65,9 +65,9 @@ def digest(catalogues: list[Path]) -> str:
 
 
 def messages(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each message of a catalogue with its translation; of plurals the first form.
+    """Yield each message of a catalogue with its translation, or its first plural form.
 
-    Undecodable messages are skipped.
+    Reading stops at a message that cannot be decoded.
     """
     content = path.read_bytes()
     order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"

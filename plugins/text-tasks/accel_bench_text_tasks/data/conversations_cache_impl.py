@@ -30,7 +30,7 @@ from accel_bench_text_tasks.data.instructions import ConversationOptions
 from accel_bench_text_tasks.data.row_sources import Message
 
 CACHE_FORM = 3
-"""Version of the cached files, part of the cache key."""
+"""Version of the cached files' format, which is part of the cache key."""
 
 NOT_TOKENS = {
     *("packing", "padding", "path"),
@@ -42,7 +42,7 @@ OptionsT = TypeVar("OptionsT", bound=ConversationOptions)
 
 
 class PromptSample(NamedTuple):
-    """A prompt with one answer, or with several to compare; each as text or as messages."""
+    """Prompt with one answer, or with several answers to compare, each as text or as messages."""
 
     where: str
     prompt: str | list[Message]
@@ -50,13 +50,13 @@ class PromptSample(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Total bytes of its texts."""
+        """Total bytes of the sample's texts."""
         return sum(map(bytes_of, (self.prompt, *self.answers)))
 
 
 @dataclass(frozen=True)
 class CacheFacts:
-    """Facts about a cached folder, in its `facts.json`."""
+    """Facts about a cache folder, stored in its `facts.json`."""
 
     samples: int
     characters: int
@@ -73,27 +73,27 @@ class CacheFacts:
     pad_token_id: int
 
     empty: int
-    """Number of rows left out for a missing answer."""
+    """Number of rows left out because an answer is missing."""
 
     limited: bool
     """True if `data.limit_bytes` ended the reading before the end of the data."""
 
 
 class TokenizedSamples(NamedTuple):
-    """Sequences of all samples, with counts of truncation."""
+    """Token sequences of all samples, with counts of truncated and omitted samples."""
 
     sequences: TokenDataset
-    """Sequences of all samples, adjacent for each sample."""
+    """Sequences of all samples; the sequences of a sample are adjacent."""
 
     facts: CacheFacts
     cut: int
     """Number of samples with a truncated sequence."""
 
     without_answer: int
-    """Number of samples, or packed pieces, left out for having no supervised token."""
+    """Number of samples, or packed pieces, left out because no token is supervised."""
 
     def evidence(self, options: ConversationOptions, per_sample: int = 1) -> dict[str, Any]:
-        """Return JSON evidence of the samples."""
+        """Return JSON evidence with counts of the samples and their tokens."""
         real = int(self.sequences.lengths.sum())
         share = int(self.sequences.supervised_lengths.sum()) / max(1, real)
         samples = len(self.sequences) // per_sample
@@ -121,9 +121,9 @@ def cached(
 ) -> Path:
     """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
 
-    A new folder is filled with samples `read` by the options and the seed. Later steps (sequence
-    length, packing and padding) are no part of the key. Raises ScenarioError for unusable rows,
-    tokenizer or template.
+    A new folder is filled with samples that `read` yields for the options and the seed. Later steps
+    (sequence length, packing and padding) are no part of the key. Raises ScenarioError for unusable
+    rows, tokenizer or template.
     """
     seed = run.scenario.data.seed
     key: dict[str, Any] = {
@@ -170,7 +170,7 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[PromptSa
 def _within_limit(
     samples: Iterator[PromptSample], options: ConversationOptions
 ) -> tuple[list[PromptSample], bool]:
-    """Return the samples within the limit of bytes, and whether there are more."""
+    """Return the samples within the limit of bytes, and whether the source has more."""
     left, read = options.limit_bytes, list[PromptSample]()
     for sample in islice(samples, options.maximum_samples):
         left -= sample.size
@@ -191,7 +191,7 @@ def _rendered(
 
 
 def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: CacheFacts) -> None:
-    """Write the tokenizer, all tokens with the ends of texts, and facts."""
+    """Write the tokenizer, all tokens with the ends of texts, and the facts to a folder."""
     codec.tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
     np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
@@ -204,8 +204,8 @@ def load(
 ) -> TokenizedSamples:
     """Memory-map cached tokens as sequences truncated to `sequence_length` tokens.
 
-    Samples with a sequence without supervised tokens are left out. Raises ScenarioError if none
-    remains.
+    Samples with a sequence without supervised tokens are left out. Raises ScenarioError if no
+    sample remains.
     """
     facts = CacheFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
     answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)

@@ -23,7 +23,7 @@ ASSISTANT = "assistant"
 """Role whose messages are answers."""
 
 MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""Jinja block in which a template marks answers, as in transformers."""
+"""Pattern of the Jinja block in which a template marks answers, as in transformers."""
 
 PLAIN = (
     "{% for message in messages %}"
@@ -35,8 +35,8 @@ PLAIN = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:\\n' }}{% endif %}"
 )
-"""Template `plain`: each role on a separate line, so that no token spans role and content, with the
-end-of-text token after each answer."""
+"""Built-in chat template `plain`: each role on a separate line, so that no token spans role and
+content, with the end-of-text token after each answer."""
 
 TODAY = datetime(2026, 1, 1)
 """Fixed current date for templates, so that tokens do not depend on the day."""
@@ -52,7 +52,7 @@ MOST_BYTES_OF_A_ROW = 1 << 30
 
 
 class Rendered(NamedTuple):
-    """A text with the character spans of its answers."""
+    """Text with the character spans of its answers."""
 
     text: str
     answers: tuple[tuple[int, int], ...]
@@ -67,13 +67,13 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template with its variables."""
+    """Chat template with the special tokens that it uses."""
 
     source: str
     """Jinja source, as transformers renders it."""
 
     special_tokens: dict[str, str]
-    """Texts of special tokens by the templates' names, such as `eos_token`."""
+    """Texts of special tokens, by their names in templates, such as `eos_token`."""
 
     def render(
         self, messages: Sequence[Message], where: str, find_answers: bool = True
@@ -91,7 +91,7 @@ class Template:
     def _span(
         self, messages: Sequence[Message], number: int, text: str, where: str
     ) -> tuple[int, int]:
-        """Return the span of an answer between the preceding and the following text."""
+        """Return the character span of an answer, between the preceding and following text."""
         before, _ = self._rendered(messages[:number], where, prompts=True)
         through, _ = self._rendered(messages[: number + 1], where)
         if not text.startswith(through) or not through.startswith(before):
@@ -139,7 +139,7 @@ class Template:
 def _limited_memory(more: int) -> Iterator[None]:
     """Limit this process to `more` additional bytes within the block, if the system supports it.
 
-    A template is a program with otherwise unlimited loops and products.
+    A template is a program, whose loops and products would otherwise be unlimited.
     """
     try:
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -163,9 +163,9 @@ def render(
     where: str,
     find_answers: bool = True,
 ) -> Rendered:
-    """Return the text of a prompt and an answer, joined unchanged without a template.
+    """Return the text of a prompt and an answer, which are joined unchanged without a template.
 
-    Raises ScenarioError for a failing template, and for messages without one.
+    Raises ScenarioError for a failing template, and for messages without a template.
     """
     if template is not None:
         messages = [*_turns(prompt, "user"), *_turns(answer, ASSISTANT)]
@@ -176,7 +176,7 @@ def render(
 
 
 def with_fixed_date(source: str) -> str:
-    """Return a template whose `strftime_now` returns `TODAY`."""
+    """Return a template's source in which `strftime_now` returns the date `TODAY`."""
     if "strftime_now" not in source:
         return source
     replaced = "".join(
@@ -186,7 +186,7 @@ def with_fixed_date(source: str) -> str:
 
 
 def make_template(options: ConversationOptions, has_messages: bool) -> Template | None:
-    """Return the chat template of the options; None to join texts without one.
+    """Return the chat template of the options, or None to join texts without a template.
 
     Raises ScenarioError for a missing template.
     """
@@ -198,7 +198,7 @@ def make_template(options: ConversationOptions, has_messages: bool) -> Template 
 
 
 class Codec:
-    """A tokenizer that marks the tokens of answers."""
+    """Tokenizer that also marks the tokens of answers."""
 
     def __init__(self, options: ConversationOptions, template: Template | None, texts: list[str]):
         """Load the tokenizer, or train it on the texts. Raises ScenarioError on failure."""
@@ -215,18 +215,18 @@ class Codec:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Number of token ids of the tokenizer."""
         return max(self.tokenizer.get_vocab().values()) + 1
 
     @property
     def pad_token_id(self) -> int:
-        """Token id of the padding."""
+        """Token id used for padding."""
         return tokenizing.pad_token(self.tokenizer, self.end)
 
     def encode(self, rendered: Sequence[Rendered]) -> list[Encoded]:
-        """Return the tokens of texts; a token that overlaps an answer belongs to it.
+        """Return the tokens of texts. A token that overlaps an answer belongs to the answer.
 
-        Without a template, an end token that belongs to the answer ends each text.
+        Without a template, each text is followed by an end token, which belongs to the answer.
         """
         found: list[Encoded] = []
         for first in range(0, len(rendered), TEXTS_AT_ONCE):
@@ -251,7 +251,7 @@ class Codec:
 def _template_source(
     options: ConversationOptions, own: str | None, has_messages: bool
 ) -> str | None:
-    """Return the template's source; None to join prompts and answers unchanged."""
+    """Return the template's Jinja source, or None to join prompts and answers unchanged."""
     if path := options.template_path():
         try:
             return path.read_text(encoding="utf8")
@@ -268,7 +268,7 @@ def _template_source(
 
 
 def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    """Return the special tokens and the chat template of a folder, read by transformers."""
+    """Return the special tokens and chat template of a tokenizer folder, read by transformers."""
     from transformers import AutoTokenizer
 
     try:
@@ -286,7 +286,7 @@ def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, st
 
 
 def bytes_of(said: str | list[Message]) -> int:
-    """Return the bytes of a text or of messages' contents in UTF-8."""
+    """Return the number of UTF-8 bytes of a text, or of messages' contents."""
     texts = [said] if isinstance(said, str) else [str(one.get("content")) for one in said]
     return sum(len(text.encode(errors="ignore")) for text in texts)
 

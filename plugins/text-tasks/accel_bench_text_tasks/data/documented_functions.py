@@ -12,7 +12,7 @@ from accel_bench.modeling.data.text_sources import TextFile, decode, functions_o
 
 
 class DocumentedFunction(NamedTuple):
-    """A function with a docstring, divided into prompt and answer."""
+    """Function with a docstring, divided into a prompt and an answer."""
 
     where: str
     """File and line of the function."""
@@ -27,7 +27,7 @@ class DocumentedFunction(NamedTuple):
 def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFunction]:
     """Yield the documented functions and methods of Python files, in order.
 
-    Inner functions belong to outer ones; files that are not UTF-8 or valid Python are skipped.
+    Inner functions belong to outer ones. Files that are not UTF-8 or valid Python are skipped.
     """
     for file in files:
         try:
@@ -44,7 +44,7 @@ def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFuncti
 def _divided(
     node: ast.FunctionDef | ast.AsyncFunctionDef, lines: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return a function's signature with docstring and its body; None without either."""
+    """Return a function's signature with docstring, and its body, or None if either is missing."""
     if not (ast.get_docstring(node) or "").strip() or len(node.body) < 2:
         return None
     end = node.body[0].end_lineno or node.lineno

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from accel_bench.modeling.data.token_batches import TokenDataset
 
 WITHOUT_LIMIT = 1 << 62
-"""Number of bytes that exceeds every source."""
+"""Number of bytes larger than any source of data."""
 
 TEMPLATES = ("plain", "tokenizer")
-"""Values of `chat_template` other than a file."""
+"""Values of `chat_template` that do not name a file."""
 
 FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
-"""A list of names in a file."""
+"""List of field names in a scenario file."""
 
 
 class ConversationOptions(TokenizerOptions):
     """Options of `instructions` and `preferences`: rows with prompts, and their tokenization."""
 
     sample_name: ClassVar[str] = "prompt with an answer"
-    """Name of a sample in messages."""
+    """Description of a sample in error messages."""
 
     way_to_answers: ClassVar[str] = "raise it"
-    """Advice on keeping truncated answers, a clause for messages."""
+    """Advice on keeping truncated answers, a clause for error messages."""
 
     source: Literal["stdlib", "path", "synthetic"] = "stdlib"
     """Source of rows. `stdlib`: documented functions of Python's standard library; `path`: files of
@@ -50,7 +50,7 @@ class ConversationOptions(TokenizerOptions):
     """Name of the split in a folder saved by `datasets` with several."""
 
     prompt: str | FieldNames = Field("prompt", min_length=1)
-    """Name of the prompt's field; the nonempty ones of several fields are joined by blank lines."""
+    """Name of the prompt's field; nonempty texts of several fields are joined by blank lines."""
 
     chat_template: str | None = Field(None, min_length=1)
     """Chat template. `plain`: built in; `tokenizer`: the one in the tokenizer's folder; or a Jinja
@@ -88,11 +88,11 @@ class ConversationOptions(TokenizerOptions):
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Names of the prompt's fields."""
+        """Names of the fields that make up the prompt."""
         return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
 
     def files(self) -> list[TextFile]:
-        """Return the selected files, by name; empty if there are none."""
+        """Return the selected files, ordered by name; empty if there are none."""
         if self.source == "synthetic":
             return []
         if self.path is None:  # Of a source little is prompts and answers, which alone count.
@@ -109,18 +109,18 @@ class ConversationOptions(TokenizerOptions):
 
     @property
     def source_name(self) -> str:
-        """Name of the source in messages."""
+        """Name of the source of rows, for error messages."""
         named = {"stdlib": "the standard library", "synthetic": "the synthetic rows"}
         return self.path or named[self.source]
 
     @property
     def more_samples(self) -> str:
-        """Advice on getting more samples, a clause for messages."""
+        """Advice on getting more samples, a clause for error messages."""
         more = "raise data.maximum_samples" if self.source == "synthetic" else "bring more rows"
         return f"raise data.limit_bytes or data.sequence_length, or {more}"
 
     def template_path(self) -> Path | None:
-        """Return the file of the chat template; None without one."""
+        """Return the path of the chat template's file, or None if there is no file."""
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
         return home_path(self.chat_template or "") if named else None
 
@@ -137,7 +137,7 @@ class ConversationOptions(TokenizerOptions):
         return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
     def check_files(self) -> Iterable[str]:
-        """Return why there are no rows, or empty. Raises ScenarioError for a user's error."""
+        """Return the reasons why there are no rows. Raises ScenarioError for a user's error."""
         if self.path is not None:
             problem = row_sources.unusable_rows(home_path(self.path), self.split)
             if problem:
@@ -174,14 +174,14 @@ class InstructionsOptions(ConversationOptions):
 
     train_on: Literal["answers", "all"] = "answers"
     """Supervised tokens: answers with their end tokens, or all. Samples are truncated to
-    `data.sequence_length`; those without a supervised token are left out."""
+    `data.sequence_length`; samples without a supervised token are left out."""
 
     packing: bool = False
     """True to concatenate samples and cut them into full sequences."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields to read."""
+        """Names of a row's fields to read."""
         return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
 
     @property
@@ -197,31 +197,31 @@ ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions
 
 
 class Conversations(Plugin[ConversationOptionsT]):
-    """Base class of data plugins with prompts and answers."""
+    """Base class of data plugins whose samples have prompts and answers."""
 
     _kind: str
-    """Name of the folder in the cache."""
+    """Name of the plugin's folder in the cache."""
 
     _per_sample = 1
     """Number of sequences per sample."""
 
     def _impl(self) -> Any:
-        """Return the module with `read`, which yields samples."""
+        """Return the implementation module, whose function `read` yields samples."""
         raise NotImplementedError
 
     def _dataset(self, sequences: TokenDataset) -> Any:
-        """Return the dataset of these sequences."""
+        """Return the dataset that is made of token sequences, by default the sequences."""
         return sequences
 
     def _tokenized(self, run: Run) -> tuple[ConversationOptionsT, Path]:
-        """Return the options for the run's model, and the cache folder, filled if new."""
+        """Return the options for the run's model, and the cache folder, which is filled if new."""
         from accel_bench_text_tasks.data.conversations_cache_impl import cached
 
         options = self.options.of_model(run)
         return options, cached(run, self._kind, options, self._impl().read)
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of rows, tokenizer and template; None if they are unreadable."""
+        """Return a digest of rows, tokenizer and template, or None if they are unreadable."""
         if list(self.check_scenario(experiment)):
             return None
         options = self.options.of_model(experiment)
@@ -229,17 +229,17 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Yield a problem if there are no rows. Raises ScenarioError for a user's error."""
+        """Yield the reasons why there are no rows. Raises ScenarioError for a user's error."""
         return self.options.of_model(experiment).check_files()
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Render and tokenize before the measurement, in a separate process."""
+        """Render and tokenize the samples before the measurement, in a separate process."""
         self._tokenized(run)
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
-        """Memory-map the tokens, tokenizing first if necessary."""
+        """Memory-map the tokens, after tokenizing the samples if necessary."""
         from accel_bench_text_tasks.data.conversations_cache_impl import load
 
         options, folder = self._tokenized(run)
@@ -268,5 +268,5 @@ class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOpt
         return token_batches.kept_lengths(self._tokenized(run)[1])
 
     def padding(self) -> Padding:
-        """Return `none` for packed samples."""
+        """Return `none` for packed samples, or else the padding of the options."""
         return "none" if self.options.packing else self.options.padding

@@ -12,7 +12,7 @@ from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
 
 
 def read(options: InstructionsOptions, seed: int) -> Iterator[PromptSample]:
-    """Yield prompts with their answers, from files or synthetic."""
+    """Yield prompts with their answers, read from files or generated."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
             yield PromptSample(made.where, made.prompt, (made.answer,))

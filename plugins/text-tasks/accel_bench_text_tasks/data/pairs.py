@@ -1,4 +1,4 @@
-"""The data plugins of text pairs: `docstrings`, `translations`, `synthetic-pairs`."""
+"""Data plugins of text or token pairs: `docstrings`, `translations`, `synthetic-pairs`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class PairOptions(Options):
-    """Options common to all data plugins of pairs."""
+    """Options common to all data plugins of text pairs."""
 
     padding: Literal["max_length", "longest"] = "max_length"
     """Length to pad to: `data.sequence_length`, or the longest of the micro-batch."""
 
     vocab_size: int = Field(2048, ge=262, le=10_000_000)
-    """Maximum size of the vocabulary; at most that of the model."""
+    """Maximum size of the vocabulary; at most the model's."""
 
     samples: int = Field(4096, ge=1, le=10_000_000)
     """Maximum number of pairs in an epoch."""
@@ -35,11 +35,11 @@ OptionsT = TypeVar("OptionsT", bound=PairOptions)
 
 
 class Pairs(SampleData[OptionsT]):
-    """Base class of data plugins of pairs, made by `_dataset`."""
+    """Base class of data plugins of pairs, whose dataset `_dataset` makes."""
 
     @hookimpl
     def load_data(self, run: Run) -> PairDataset:
-        """Generate or memory-map the pairs."""
+        """Generate or memory-map the dataset of pairs."""
         from accel_bench_text_tasks.data import pairs_impl
 
         dataset = self._dataset(run)
@@ -47,18 +47,18 @@ class Pairs(SampleData[OptionsT]):
         return dataset
 
     def padding(self) -> Padding:
-        """Return the padding of the options."""
+        """Return the padding that the options set."""
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the collator of pairs for the run's task."""
+        """Return the function that makes batches of pairs in the form of the run's task."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-        """Return a micro-batch of the longest possible pairs."""
+        """Return a micro-batch of the longest possible pairs, for a simulation."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.simulated_batch(run, micro_batch_size, sequence_length)
@@ -72,7 +72,7 @@ class TextPairs(Pairs[OptionsT]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Tokenize before the measurement, in a separate process."""
+        """Tokenize the texts before the measurement, in a separate process."""
         self._dataset(run)
 
 
@@ -83,7 +83,7 @@ class DocstringsOptions(PairOptions):
     """Maximum bytes of source files."""
 
     query_prefix: str = "query: "
-    """Prefix of each docstring, as in E5."""
+    """Prefix of each docstring, as in the E5 models."""
 
     passage_prefix: str = "passage: "
     """Prefix of each function."""
@@ -95,7 +95,7 @@ class Docstrings(TextPairs[DocstringsOptions]):
     Options = DocstringsOptions
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return a digest of the sources."""
+        """Return a digest of the source files."""
         return text_sources.content_digest(text_sources.stdlib_files(self.options.limit_bytes))
 
     @hookimpl
@@ -120,8 +120,8 @@ class TranslationsOptions(PairOptions):
     """Target language as an ISO 639 code."""
 
     path: str | None = None
-    """Folder of gettext catalogues, `LANG/LC_MESSAGES/*.mo`; null: those of this system and of the
-    installed Python packages."""
+    """Folder of gettext catalogues, `LANG/LC_MESSAGES/*.mo`; null: the catalogues of this system
+    and of the installed Python packages."""
 
 
 class Translations(TextPairs[TranslationsOptions]):
@@ -130,7 +130,7 @@ class Translations(TextPairs[TranslationsOptions]):
     Options = TranslationsOptions
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return a digest of the catalogues of both languages."""
+        """Return a digest of the translation catalogues of both languages."""
         return catalogues.digest(self._files())
 
     @hookimpl
@@ -164,7 +164,7 @@ SUCCESSORS = 4
 """Number of tokens that can follow each token."""
 
 RENAMING_STREAM = 3
-"""Offset of the seed for the permutation."""
+"""Offset of the seed for the random permutation of tokens."""
 
 
 class SyntheticPairs(Pairs[PairOptions]):
@@ -175,7 +175,7 @@ class SyntheticPairs(Pairs[PairOptions]):
     def _dataset(self, run: Run) -> PairDataset:
         """Return random first-order Markov chains, paired with a permutation of their tokens.
 
-        Options, length and seed determine them; each sequence has the maximum length.
+        Options, length and seed determine them. Each sequence has the maximum length.
         """
         import numpy as np
 

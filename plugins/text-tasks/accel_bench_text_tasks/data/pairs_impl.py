@@ -1,4 +1,4 @@
-"""Datasets of token pairs, such as texts and translations, and their batches."""
+"""Datasets of pairs of token sequences, such as texts and translations, and their batches."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from accel_bench.modeling.data.sample_batches import Collate, Step
 
 PAD, END = "<|pad|>", "<|endoftext|>"
-"""Tokens of padding and of the end of a text."""
+"""Tokens for padding and for the end of a text."""
 
 PAD_ID, END_ID = 0, 1
-"""Default ids of padding and end."""
+"""Default token ids of padding and of the end of a text."""
 
 UNUSED = "<|unused {}|>"
-"""Placeholder token for ids that the model's padding and end leave free."""
+"""Placeholder token for ids that lie below the model's padding and end ids but are not used."""
 
 MOST_SPECIAL = 64
 """Largest token id, exclusive, that may be a model's padding or end."""
 
 TRAINING_TEXTS = 2000
-"""Number of texts that a tokenizer is trained on, evenly spaced."""
+"""Number of text pairs, evenly spaced, on which a tokenizer is trained."""
 
 FORMS = ("labels", "stacked")
-"""Batch layouts of tasks (`Task.pairs`): second texts as labels, or stacked as inputs."""
+"""Batch layouts of tasks (`Task.pairs`): second texts as labels, or stacked below the first."""
 
 CACHE_FORM = 2
-"""Version of the cached files, part of the cache key."""
+"""Version of the cached files' format, which is part of the cache key."""
 
 Texts: TypeAlias = Sequence[tuple[str, str]]
 """Pairs of texts."""
@@ -53,13 +53,13 @@ Texts: TypeAlias = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class PairDataset:
-    """Pairs as slices of one flat array, possibly memory-mapped."""
+    """Dataset of pairs, stored as slices of one flat array that may be memory-mapped."""
 
     tokens: Tokens
     """Token ids of all texts, shape (tokens,)."""
 
     bounds: Integers
-    """Start and end in `tokens` of both sequences of each pair: (pairs, 4)."""
+    """Start and end in `tokens` of both sequences of each pair, shape (pairs, 4)."""
 
     sequence_length: int
     """Maximum number of tokens of a sequence."""
@@ -87,7 +87,7 @@ class PairDataset:
         return self._cut(self.bounds[:, 3] - self.bounds[:, 2])
 
     def pair(self, index: int) -> tuple[Tokens, Tokens]:
-        """Return both sequences of a pair, truncated ones with their end token."""
+        """Return both sequences of a pair. A truncated sequence keeps its end token."""
         first, end, second, last = self.bounds[index]
         return self._sequence(first, end), self._sequence(second, last)
 
@@ -103,7 +103,7 @@ class PairDataset:
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return the collator of `run.dataset` in the form of the run's task.
+    """Return the function that makes batches of `run.dataset` in the form of the run's task.
 
     Raises ScenarioError for a task without pairs, or a model with too few token ids.
     """
@@ -122,7 +122,7 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
-    """Return a micro-batch of the longest pairs, of zeros, in the form of the run's task."""
+    """Return a micro-batch of zeros, of the longest pairs, in the form of the run's task."""
     import torch
 
     form = _form_of(run)
@@ -135,7 +135,7 @@ def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
 
 
 def _form_of(run: Run) -> str:
-    """Return the form of a task's pairs. Raises ScenarioError for a task without pairs."""
+    """Return the batch layout of a task on pairs. Raises ScenarioError for another task."""
     form = getattr(run.task, "pairs", None)
     if form not in FORMS:
         raise ScenarioError(
@@ -146,7 +146,7 @@ def _form_of(run: Run) -> str:
 
 
 def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
-    """Raise ScenarioError for a model whose padding or end ids are those of text tokens.
+    """Raise ScenarioError if a model's padding or end ids are ids of text tokens.
 
     A decoder begins with its configured token, and embeddings of padding get no gradient.
     """
@@ -168,7 +168,7 @@ def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
 def _with_labels(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return first sequences as inputs, shape (pairs, length), and second ones as labels."""
+    """Return a batch of first texts as inputs, shape (pairs, length), and second ones as labels."""
     firsts, seconds = zip(*pairs, strict=True)
     ids, mask = _padded(firsts, dataset, plan, dataset.pad_token_id)
     labels, _ = _padded(seconds, dataset, plan, IGNORED_LABEL)
@@ -183,7 +183,7 @@ def _with_labels(
 def _stacked(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return first sequences above second ones as inputs, shape (2 x pairs, length)."""
+    """Return a batch of first above second sequences as inputs, shape (2 x pairs, length)."""
     firsts, seconds = zip(*pairs, strict=True)
     ids, mask = _padded([*firsts, *seconds], dataset, plan, dataset.pad_token_id)
     counts = TokenCounts(processed=ids.size, real=int(mask.sum()), supervised=len(pairs))
@@ -194,7 +194,7 @@ def _stacked(
 def _padded(
     rows: Sequence[Tokens], dataset: PairDataset, plan: BatchPlan, filler: int
 ) -> tuple[Integers, Integers]:
-    """Return padded rows, and the mask of real tokens, shape (rows, length)."""
+    """Return padded rows, and the mask of real tokens, both of shape (rows, length)."""
     longest = max(map(len, rows))
     width = dataset.sequence_length if plan.padding == "max_length" else longest
     ids = np.full((len(rows), width), filler, dtype=np.int64)
@@ -216,7 +216,7 @@ def _batch(
 def tokenized(
     run: Run, kind: str, key: dict[str, Any], read: Callable[[], Texts], settings: BPESettings
 ) -> Path:
-    """Return the folder with the tokens of text pairs, filled by `read` if new.
+    """Return the folder with the tokens of text pairs, which is filled by `read` if new.
 
     `key` includes everything that determines the texts.
     """
@@ -232,16 +232,16 @@ def tokenized(
 
 @dataclass(frozen=True)
 class BPESettings:
-    """Settings of the byte-level BPE tokenizer."""
+    """Settings of the byte-level BPE tokenizer that is trained on text pairs."""
 
     vocab_size: int
-    """Maximum vocabulary of the byte-level BPE trained on the texts."""
+    """Maximum vocabulary size of the tokenizer."""
 
     before: tuple[str, str] = ("", "")
-    """Tokens before each first and each second text; empty for none."""
+    """Token before each first and each second text, or an empty text for no token."""
 
     ids: tuple[int, int] = (PAD_ID, END_ID)
-    """Ids of padding and end."""
+    """Token ids of padding and of the end of a text."""
 
 
 def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -253,7 +253,7 @@ def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _fill(folder: Path, texts: Texts, settings: BPESettings) -> None:
-    """Train a tokenizer, and write it with all tokens into an empty folder."""
+    """Train a tokenizer, and write it and all tokens into an empty folder."""
     if not texts:
         raise ScenarioError("data: there is no pair of texts; name others")
     tokenizer = _train(texts, settings)
@@ -315,7 +315,7 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
 
 
 def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
-    """Return JSON evidence of the dataset."""
+    """Return JSON evidence with counts of the pairs and their tokens."""
     longer = (dataset.bounds[:, 1::2] - dataset.bounds[:, ::2]).max(axis=1)
     return {
         "pairs": len(dataset),

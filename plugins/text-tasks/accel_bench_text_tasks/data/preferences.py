@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PreferencesOptions(ConversationOptions):
-    """Options of `preferences`. Fields hold text, or lists of messages."""
+    """Options of `preferences`. The named fields hold text, or lists of messages."""
 
     sample_name: ClassVar[str] = "pair of answers"
 
@@ -31,7 +31,7 @@ class PreferencesOptions(ConversationOptions):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields to read."""
+        """Names of a row's fields to read."""
         return (*self.prompts, self.chosen, self.rejected)
 
 
@@ -57,14 +57,14 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
         return self._impl().kept_lengths(self._tokenized(run)[1])
 
     def padding(self) -> Padding:
-        """Return the padding of the options."""
+        """Return the padding that the options set."""
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the collator of chosen sequences followed by rejected ones."""
+        """Return the function that makes batches of chosen and then rejected sequences."""
         return self._impl().collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-        """Return a micro-batch of the longest possible pairs."""
+        """Return a micro-batch of the longest possible pairs, for a simulation."""
         return self._impl().simulated_batch(micro_batch_size, sequence_length)

@@ -1,4 +1,4 @@
-"""Reader and batches of the data plugin `preferences`."""
+"""Reader of samples and maker of batches for the data plugin `preferences`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreferenceDataset:
-    """Pairs of sequences with the same prompt."""
+    """Dataset of pairs of sequences with the same prompt, one chosen and one rejected."""
 
     sequences: TokenDataset
-    """All sequences: 2 n is the chosen one of pair n, 2 n + 1 the rejected one."""
+    """All sequences: number 2 n is the chosen sequence of pair n, and 2 n + 1 the rejected one."""
 
     @property
     def lengths(self) -> Integers:
@@ -48,12 +48,12 @@ class PreferenceDataset:
 
     @property
     def sequence_length(self) -> int:
-        """Maximum tokens of a sequence."""
+        """Maximum number of tokens of a sequence."""
         return self.sequences.sequence_length
 
     @property
     def more_samples(self) -> str:
-        """Advice on getting more pairs, a clause for messages."""
+        """Advice on getting more pairs, a clause for error messages."""
         return self.sequences.more_samples
 
     @property
@@ -63,7 +63,7 @@ class PreferenceDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Hexadecimal digest of the content."""
+        """Hexadecimal digest of the dataset's content."""
         return self.sequences.fingerprint
 
     @property
@@ -75,7 +75,7 @@ class PreferenceDataset:
         return len(self.sequences) // 2
 
     def sample(self, index: int) -> Tokens:
-        """Return the token ids of a pair's chosen sequence, shape (its length,)."""
+        """Return the token ids of a pair's chosen sequence, shape (tokens,)."""
         return self.sequences.sample(2 * index)
 
     def training_samples(self, run: Run) -> Integers:
@@ -92,12 +92,12 @@ def kept_lengths(folder: Path) -> list[int]:
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return the collator of `run.dataset`.
+    """Return the function that makes batches of `run.dataset`.
 
     `input_ids` and `labels` have shape (2 x pairs, length), the chosen sequences before the
     rejected ones. `supervised_in_step` is the number of pairs in the step, by which losses are
-    divided, and `chosen_tokens` of shape (1,) the number of chosen answers' tokens. Raises
-    ScenarioError for a model with too few token ids.
+    divided. `chosen_tokens`, of shape (1,), is the number of tokens in the step's chosen answers.
+    Raises ScenarioError for a model with too few token ids.
     """
     token_batches.check_vocabulary(run)
     sequences = run.dataset.sequences
@@ -105,7 +105,7 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:
-    """Return a micro-batch of pairs; `step` are the pairs of its step over all ranks."""
+    """Return a micro-batch of pairs. `step` has the indices of the step's pairs on all ranks."""
     import torch
 
     chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
@@ -116,7 +116,7 @@ def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Inte
 
 
 def simulated_batch(pairs: int, length: int) -> Batch:
-    """Return a micro-batch of the longest pairs, of zeros."""
+    """Return a micro-batch of zeros, of the longest pairs."""
     import torch
 
     names = ("input_ids", "labels", "attention_mask")
@@ -128,7 +128,7 @@ def simulated_batch(pairs: int, length: int) -> Batch:
 
 
 def read(options: PreferencesOptions, seed: int) -> Iterator[PromptSample]:
-    """Yield prompts with a chosen and a rejected answer, from files or synthetic."""
+    """Yield prompts with a chosen and a rejected answer, read from files or generated."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
             yield PromptSample(made.where, made.prompt, (made.answer, made.rejected))
@@ -187,6 +187,6 @@ def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
 
 
 def _said(row: Row, field: str, option: str) -> str | list[Message]:
-    """Return a field's messages or its text."""
+    """Return a field's content: its list of messages, or its text."""
     is_list = isinstance(value_of(row, field, option), list)
     return messages_of(row, field, option) if is_list else text_of(row, field, option)

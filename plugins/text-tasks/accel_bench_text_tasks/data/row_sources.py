@@ -24,16 +24,16 @@ SUFFIXES = (".jsonl", ".parquet")
 """Suffixes of files with rows."""
 
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""Marker files of folders saved by `Dataset.save_to_disk`, and by `DatasetDict`."""
+"""Marker files of folders saved by `Dataset.save_to_disk` and by `DatasetDict.save_to_disk`."""
 
 ROWS_AT_ONCE = 1000
-"""Number of a table's rows in memory at a time."""
+"""Maximum number of a table's rows in memory at a time."""
 
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
-"""A row: its place, and its fields."""
+"""Row of a data file: its place (file and line), and its fields by name."""
 
 Message: TypeAlias = dict[str, Any]
-"""A message for chat templates: `role`, `content`, and further fields."""
+"""Message for chat templates, with `role`, `content`, and further fields."""
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -43,13 +43,13 @@ SHAREGPT_ROLES = {
     "system": "system",
     "tool": "tool",
 }
-"""Roles by ShareGPT's speakers, the values of `from`."""
+"""Roles in chat templates by ShareGPT's speakers, the values of `from`."""
 
 
 def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
     """Return the files with rows below `root`, or the file itself, by name, up to the limit.
 
-    For a folder saved by `datasets`, those of the split. Raises ScenarioError for an unknown split.
+    In a folder saved by `datasets`, these are a split's. Raises ScenarioError for an unknown split.
     """
     saved = _saved_folder(root, split)
     if saved is None:
@@ -61,13 +61,13 @@ def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
 
 
 def unusable_rows(root: Path, split: str) -> str | None:
-    """Return in a sentence why `root` has no readable rows; None if it may have."""
+    """Return the reason in a sentence why `root` has no readable rows, or None."""
     known = f"{', '.join(SUFFIXES)} and what `save_to_disk` of datasets has written"
     return unusable(root, lambda path: row_files(path, split, 1 << 62), known, "tables")
 
 
 def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of the files in order, with those of the fields that they have.
+    """Yield the rows of files in order, each with the `fields` that it has.
 
     Raises ScenarioError with file and line for an unreadable row.
     """
@@ -76,10 +76,10 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
-    """Return a field of a row. Raises ScenarioError for a missing field.
+    """Return the value of a row's field. Raises ScenarioError for a missing field.
 
-    Messages stored as lists by key, such as one of roles and one of contents, become a list of
-    messages.
+    If messages are stored as one list per key, such as a list of roles and a list of contents, they
+    are returned as a list of messages.
     """
     where, fields = row
     if field not in fields:
@@ -91,14 +91,14 @@ def value_of(row: Row, field: str, option: str) -> Any:
 
 
 def text_of(row: Row, field: str, option: str) -> str:
-    """Return a field's text, empty for null. Raises ScenarioError for any other type."""
+    """Return a field's text, empty for null. Raises ScenarioError for other types."""
     return checked_text(value_of(row, field, option), field, row[0])
 
 
 def messages_of(row: Row, field: str, option: str) -> list[Message]:
-    """Return a field's messages, with ShareGPT's keys renamed for templates.
+    """Return a field's messages, with ShareGPT's keys renamed for chat templates.
 
-    Raises ScenarioError unless it is a list of messages.
+    Raises ScenarioError unless the field is a list of messages.
     """
     value = value_of(row, field, option)
     if not isinstance(value, list):
@@ -136,7 +136,7 @@ def _from_sharegpt(said: Message, where: str) -> Message:
 
 
 def _messages(columns: dict[str, Any]) -> Any:
-    """Return lists by key, as in datasets' `Sequence`, as a list of mappings; else unchanged."""
+    """Return a mapping of equally long lists as a list of mappings, or else unchanged."""
     lengths = {len(one) if isinstance(one, list) else None for one in columns.values()}
     if None in lengths or len(lengths) != 1:
         return columns
@@ -144,7 +144,7 @@ def _messages(columns: dict[str, Any]) -> Any:
 
 
 def _saved_folder(root: Path, split: str) -> Path | None:
-    """Return the folder of a saved dataset; None if `datasets` has not saved `root`."""
+    """Return the folder of a dataset saved by `datasets`, or None if `root` is no such folder."""
     if (root / SAVED).is_file():
         return root
     listed = root / SAVED_SPLITS

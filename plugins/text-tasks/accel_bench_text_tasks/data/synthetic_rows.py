@@ -9,10 +9,10 @@ from random import Random
 from typing import NamedTuple
 
 ROWS = 2048
-"""Default number of rows."""
+"""Default number of synthetic rows."""
 
 SHORTEST, LONGEST = 3, 12
-"""Minimum and maximum number of words of a prompt."""
+"""Minimum and maximum number of words in a prompt."""
 
 DIGESTED_ROWS = 64
 """Number of rows in a digest; further rows follow from the same seed."""
@@ -28,10 +28,10 @@ wheel wind window winter wolf wood
 
 
 class SyntheticRow(NamedTuple):
-    """A prompt with a chosen and a rejected answer."""
+    """Synthetic prompt with a chosen and a rejected answer."""
 
     where: str
-    """Number of the row, from 1."""
+    """Text `row N`, with the number of the row from 1."""
 
     prompt: str
 
@@ -43,7 +43,7 @@ class SyntheticRow(NamedTuple):
 
 
 def synthetic_rows(seed: int, rows: int | None) -> Iterator[SyntheticRow]:
-    """Yield rows determined by the seed; `ROWS` of them by default."""
+    """Yield `rows` synthetic rows determined by the seed, by default `ROWS`."""
     generator = Random(seed)
     for number in range(1, (rows or ROWS) + 1):
         words = generator.sample(WORDS, generator.randint(SHORTEST, LONGEST))
@@ -55,7 +55,7 @@ def synthetic_rows(seed: int, rows: int | None) -> Iterator[SyntheticRow]:
 
 
 def rows_digest(seed: int) -> str:
-    """Return the SHA-256 of the first rows of a seed, in hexadecimal."""
+    """Return the SHA-256 of the first synthetic rows of a seed, in hexadecimal."""
     first = islice(synthetic_rows(seed, None), DIGESTED_ROWS)
     return hashlib.sha256("\n".join(str(row) for row in first).encode()).hexdigest()
 

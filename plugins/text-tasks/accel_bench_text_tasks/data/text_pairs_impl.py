@@ -1,4 +1,4 @@
-"""Text pairs of `docstrings` (with functions) and of `translations`."""
+"""Text pairs of the data plugins `docstrings` (with functions) and `translations`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from accel_bench_text_tasks.data.pairs_impl import (
 )
 
 FEWEST_WORDS = 3
-"""Minimum number of words of a useful docstring."""
+"""Minimum number of words of a docstring that is used."""
 
 SHORTEST, LONGEST = 3, 400
 """Minimum and maximum number of characters of translated texts."""
 
 
 def functions_of(run: Run, options: DocstringsOptions) -> PairDataset:
-    """Return the tokenized pairs, cached after the first time."""
+    """Return the tokenized pairs of docstrings and functions, cached after the first time."""
     files = text_sources.stdlib_files(options.limit_bytes)
     key = {
         "content": text_sources.content_digest(files),
@@ -49,7 +49,7 @@ def _documented(files: list[text_sources.TextFile], options: DocstringsOptions) 
 
 
 def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
-    """Yield the first paragraph of each docstring of a source, and the function without it.
+    """Yield the first paragraph of each docstring in a source, and the function without docstring.
 
     A source truncated by the limit is skipped.
     """
@@ -69,7 +69,7 @@ def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
 
 
 def translations_of(run: Run, options: TranslationsOptions) -> PairDataset:
-    """Return the tokenized pairs, cached after the first time."""
+    """Return the tokenized pairs of translations, cached after the first time."""
     langs = options.source_lang, options.target_lang
     of_both = [one for lang in langs for one in catalogues.files(lang, options.path)]
     key = {"content": catalogues.digest(of_both), "langs": [*langs], "samples": options.samples}
@@ -99,7 +99,7 @@ def _in_both(options: TranslationsOptions) -> Texts:
 
 
 def _translated(lang: str, path: str | None) -> dict[str, str] | None:
-    """Return translations by original message; None for English."""
+    """Return a language's translations by original message, or None for English."""
     if catalogues.is_english(lang):
         return None
     files = catalogues.files(lang, path)

@@ -1,1 +1,1 @@
-"""Tasks of text beside next-token prediction, with their losses."""
+"""Tasks on text other than next-token prediction, with their losses."""

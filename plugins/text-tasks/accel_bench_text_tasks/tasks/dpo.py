@@ -33,7 +33,7 @@ class DPOOptions(Options):
     """Strength of the penalty for moving away from the reference (DPO's beta)."""
 
     nll_scale: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Weight in the loss of the chosen answers' negative log-likelihood, averaged over the tokens
+    """Weight of the chosen answers' negative log-likelihood in the loss, averaged over the tokens
     of the step."""
 
     length_normalization: bool = False
@@ -44,7 +44,7 @@ class DPOOptions(Options):
     before its first step, or under an adapter the base model."""
 
     reference_tensor_parallel_size: int = Field(1, ge=1)
-    """Number of devices that share one reference by transformers' tensor-parallel plan,
+    """Number of devices that share one reference model by transformers' tensor-parallel plan,
     independently of the policy; 1: each device holds a whole one."""
 
 
@@ -61,20 +61,20 @@ class DPO(Task[DPOOptions]):
     loss_sensitivity = 4.0
 
     _copies = False
-    """True if the reference is a copy of the policy."""
+    """True if the reference model is a copy of the policy."""
 
     _reference: Any = None
-    """Copy of the policy, made before adapters; None without one."""
+    """Copy of the policy, made before adapters are added; None if there is no copy."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the SHA-256 of the reference's local directory; None without one."""
+        """Return the SHA-256 of the reference model's local directory, or None without one."""
         use = self._reference_use(experiment.scenario)
         return None if use is None else digest_of_model(use)
 
     def adjust_model(self, model: Any) -> None:
         """Disable dropout, as TRL does, and copy the policy if the copy is the reference.
 
-        This precedes adapters, accelerations and compilation, which the copy must not have.
+        This happens before adapters, accelerations and compilation, which the copy must not have.
         """
         from accel_bench_text_tasks.tasks import dpo_impl
 
@@ -84,9 +84,9 @@ class DPO(Task[DPOOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Refuse a reference model that cannot be loaded or divided as in the options.
+        """Yield reasons why the reference model cannot be divided as the options ask.
 
-        Raises ScenarioError for one that does not exist.
+        Raises ScenarioError for a reference model that cannot be loaded.
         """
         scenario = experiment.scenario
         if use := self._reference_use(scenario):
@@ -108,7 +108,7 @@ class DPO(Task[DPOOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the loss with its reference."""
+        """Return the DPO loss with its reference model."""
         from accel_bench_text_tasks.tasks.dpo_impl import PreferenceLoss
 
         loss = PreferenceLoss(run, self.options, self._reference)
@@ -139,7 +139,7 @@ class DPO(Task[DPOOptions]):
         return self.options.reference_model is None and scenario.adapter.use == "none"
 
     def _reference_use(self, scenario: Scenario) -> ModelUse | None:
-        """Return the reference as a model section of a scenario; None without a name."""
+        """Return the reference model as a scenario's model section, or None if none is named."""
         name = self.options.reference_model
         if name is None:
             return None

@@ -26,11 +26,11 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 """Classes of dropout modules."""
 
 DROPOUT_WORDS = ("dropout", "pdrop")
-"""Name patterns of configuration keys and attributes that are dropout probabilities."""
+"""Substrings of the names of configuration keys and attributes that are dropout probabilities."""
 
 
 class PreferenceLoss:
-    """DPO loss: the sum over pairs, divided by the pairs of the step.
+    """DPO loss: the sum over pairs, divided by the number of pairs in the step.
 
     The loss of a pair is -log sigmoid(beta x ((log p_chosen - log q_chosen) - (log p_rejected - log
     q_rejected))), p of the policy and q of the reference (equation 7 of arXiv:2305.18290). With
@@ -56,7 +56,7 @@ class PreferenceLoss:
     def __call__(
         self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int
     ) -> torch.Tensor:
-        """Return the loss of a micro-batch; `supervised_in_step` is the step's number of pairs."""
+        """Return the loss of a micro-batch. `supervised_in_step` is the step's number of pairs."""
         options, labels = self._options, inputs["labels"][:, 1:]
         with torch.no_grad():
             expected = token_log_probabilities(self._of_reference(inputs), labels)
@@ -74,7 +74,7 @@ class PreferenceLoss:
         return loss
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the reference, and of the last pairs' margins."""
+        """Return JSON evidence of the reference model, and of the last pairs' margins."""
         reference = self._policy if self._reference is None else self._reference
         found: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
         if isinstance(reference, DividedReference):
@@ -87,7 +87,7 @@ class PreferenceLoss:
         return found
 
     def _of(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
-        """Return the logits of a model, shape (sequences, length, vocabulary)."""
+        """Return a model's logits, of shape (sequences, length, vocabulary)."""
         logits: torch.Tensor = model(
             **{name: value for name, value in inputs.items() if name not in DPO.loss_inputs}
         ).logits
@@ -105,7 +105,7 @@ class PreferenceLoss:
 
     @cached_property
     def _trained(self) -> list[nn.Parameter]:
-        """Parameters that require a gradient, collected in the first step."""
+        """Parameters of the policy that require a gradient, collected in the first step."""
         return [one for one in self._policy.parameters() if one.requires_grad]
 
     def _per_answer(self, log_probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -117,10 +117,10 @@ class PreferenceLoss:
 
 
 def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the log-probability of each label, 0 without one, in float32.
+    """Return the log-probability of each label in float32, or 0 for an ignored label.
 
-    `logits` have shape (sequences, length, vocabulary), `labels` and the result (sequences, length
-    - 1): labels of the following tokens.
+    `logits` have shape (sequences, length, vocabulary). `labels` and the result have shape
+    (sequences, length - 1), for the tokens that follow.
     """
     flat = logits[:, :-1].flatten(0, 1).float()
     losses = functional.cross_entropy(
@@ -130,7 +130,7 @@ def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 
 def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
-    """Return the reference, and its description; the reference is None for an adapter's base."""
+    """Return the reference model and its description. The model is None for an adapter's base."""
     if options.reference_model is None and hasattr(run.unwrapped_model, "disable_adapter"):
         return None, "the base, without the adapter, as the stack accelerates it"
     if options.reference_model is not None:
@@ -148,8 +148,8 @@ def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """Return the number of linear layers by class, without adapters, with the class of their
-    weights if it is a subclass, which reveals how a base is stored."""
+    """Return the number of linear layers by class, without adapters. The class of their weights is
+    added if it is a subclass, which shows how a base layer is stored."""
     left_out = adapter_modules(model)
     found: Counter[str] = Counter()
     for module in model.modules():
@@ -162,7 +162,7 @@ def layers_of(model: nn.Module) -> dict[str, int]:
 
 
 def copy_of(model: Any) -> Any:
-    """Return a frozen copy of a model."""
+    """Return a frozen copy of a model, without dropout."""
     copies: dict[int, torch.Tensor] = {}
     if is_simulated():  # A deep copy would ask for the address of a tensor.
         copies |= {id(one): one.clone() for one in model.buffers()}
@@ -171,7 +171,7 @@ def copy_of(model: Any) -> Any:
 
 
 def turn_dropout_off(model: nn.Module) -> None:
-    """Set every dropout probability of a model to 0: in modules, attributes and configurations."""
+    """Set all dropout probabilities of a model to 0: in modules, attributes and configurations."""
     for module in model.modules():
         if isinstance(module, DROPOUTS):
             module.p = 0.0
@@ -181,22 +181,22 @@ def turn_dropout_off(model: nn.Module) -> None:
 
 
 def _set_to_zero(owner: Any) -> None:
-    """Set the attributes named as dropout probabilities to 0."""
+    """Set the attributes of an object that are dropout probabilities, by their names, to 0."""
     for name, value in list(vars(owner).items()):
         if isinstance(value, float) and any(word in name for word in DROPOUT_WORDS):
             setattr(owner, name, 0.0)
 
 
 def frozen(model: Any) -> Any:
-    """Return the model frozen and without dropout."""
+    """Return a model after freezing its parameters and disabling its dropout."""
     return model.requires_grad_(False).train(False)
 
 
 class DividedReference:
-    """A model whose matrices are divided over consecutive ranks.
+    """Reference model whose matrices are divided over consecutive ranks.
 
-    The ranks of a group compute each rank's batch together, one after another, and each keeps the
-    output of its own. Ranks that share the policy, and so the batch, compute it once.
+    The ranks of a group compute each rank's batch together, one after another, and each rank keeps
+    the output of its own batch. Ranks that share the policy, and so the batch, compute it once.
     """
 
     def __init__(self, run: Run, model: Any, size: int) -> None:
@@ -205,10 +205,10 @@ class DividedReference:
         names = ("groups", "tensor")
         mesh = init_device_mesh(run.device.type, shape, mesh_dim_names=names)["tensor"]
         self.divided = divide_matrices(model, mesh, "task.reference_tensor_parallel_size")
-        """Number of divided matrices, by style in the model's plan."""
+        """Number of divided matrices, by parallel style in the model's plan."""
 
         self.model = model
-        """The model, of which this rank holds a part."""
+        """The divided model, of which this rank holds a part."""
 
         self._group = mesh.get_group()
         self._rank = mesh.get_local_rank()
@@ -228,7 +228,7 @@ class DividedReference:
         return found
 
     def _shared(self, tensor: torch.Tensor, owner: int) -> torch.Tensor:
-        """Return one rank's tensor on all ranks of the group; shapes may differ."""
+        """Return the owner rank's tensor on all ranks of the group; shapes may differ."""
         shape = torch.tensor(tensor.shape, device=tensor.device)
         distributed.broadcast(shape, group=self._group, group_src=owner)
         own = owner == self._rank

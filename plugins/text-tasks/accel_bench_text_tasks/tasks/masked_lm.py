@@ -1,4 +1,4 @@
-"""The task `masked-lm`: an encoder predicts masked tokens."""
+"""The task `masked-lm`, in which an encoder predicts masked tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MaskedLMOptions(Options):
     """Fraction of the predicted tokens that a random token replaces; the rest stays unchanged."""
 
     mask_token_id: int | None = Field(None, ge=0)
-    """Id of the mask token; null: that of the data's tokenizer, by default the first unused id."""
+    """Id of the mask token; null: the data tokenizer's, by default the first unused id."""
 
     @model_validator(mode="after")
     def _fractions_fit(self) -> MaskedLMOptions:
@@ -44,7 +44,7 @@ class MaskedLM(Task[MaskedLMOptions]):
     _masking: Masking | None = None
 
     def labels_of(self, run: Run) -> Any:
-        """Return the function that masks samples of the run's dataset."""
+        """Return the function that masks the samples of the run's dataset."""
         from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 
         found = Masking(run, self.options)
@@ -54,7 +54,7 @@ class MaskedLM(Task[MaskedLMOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy of the masked tokens."""
+        """Return the loss function, the cross-entropy of the masked tokens."""
         from accel_bench.modeling.losses import labelled_loss
 
         run.on_evidence(lambda: self._masking.evidence() if self._masking else {})

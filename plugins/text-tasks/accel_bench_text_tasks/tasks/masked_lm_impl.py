@@ -1,4 +1,4 @@
-"""Dynamic masking: the predicted tokens of a sample, drawn from the seed of the data."""
+"""Dynamic masking: the tokens to predict in a sample, drawn from the seed of the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Integers = npt.NDArray[np.int64]
 class Masking:
     """Masking of samples, which depends only on the seed and the sample's index in training.
 
-    All ranks thus know the labels of a whole step, and all stacks get the same ones.
+    All ranks thus know the labels of a whole step, and all stacks get the same labels.
     """
 
     def __init__(self, run: Run, options: MaskedLMOptions) -> None:
@@ -45,8 +45,8 @@ class Masking:
     def __call__(self, tokens: Integers, place: int) -> tuple[Integers, Integers]:
         """Return the inputs and labels of a sample, each of the shape of its tokens.
 
-        Special tokens are not predicted, unless a sample holds nothing else, nor used as
-        replacements. `place` is the sample's index since the first step.
+        Special tokens are not predicted unless a sample holds nothing else. They are not used as
+        random replacements. `place` is the sample's index since the first step.
         """
         options = self._options
         generator = np.random.default_rng((self._seed, MASKING_STREAM, place))
@@ -68,7 +68,7 @@ class Masking:
         return inputs, labels
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the masked tokens."""
+        """Return JSON evidence with the fraction of masked tokens, and the mask token's id."""
         share = self.masked / self.tokens if self.tokens else 0.0
         return {"samples": self.samples, "masked_share": share, "mask_token_id": self._mask}
 
@@ -92,6 +92,6 @@ def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
 
 
 def _special_ids(tokenizer: Any) -> Integers:
-    """Return the ids of the special tokens; empty for synthetic tokens."""
+    """Return the ids of the tokenizer's special tokens; empty without a tokenizer."""
     added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
     return np.array([number for number, token in added.items() if token.special], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Losses of the tasks of text pairs."""
+"""Losses of the tasks on text pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Seq2SeqLoss:
-    """Cross-entropy of a decoder, whose inputs are shifted labels."""
+    """Cross-entropy of a decoder's next tokens, whose inputs are the shifted labels."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -28,7 +28,7 @@ class Seq2SeqLoss:
             )
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-        """Return the sum over labelled tokens, divided by those of the whole step."""
+        """Return the loss: the sum over labelled tokens, divided by their number in the step."""
         labels = inputs["labels"]
         others = {name: value for name, value in inputs.items() if name != "labels"}
         # With labels the model would compute a loss of its own too.
@@ -49,7 +49,7 @@ class Seq2SeqLoss:
 class InfoNCE:
     """InfoNCE loss of rows whose first half matches the second half in order.
 
-    Pairs with an equal text are no negatives of each other.
+    Pairs that share a text are not used as negatives of each other.
     """
 
     def __init__(self, options: EmbeddingOptions) -> None:
@@ -57,7 +57,7 @@ class InfoNCE:
         self._last: torch.Tensor | None = None
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-        """Return the sum over pairs, divided by the pairs of the whole step."""
+        """Return the loss: the sum over pairs, divided by the number of pairs in the whole step."""
         hidden = model(**inputs).last_hidden_state
         vectors = functional.normalize(self._pooled(hidden, inputs["attention_mask"]), dim=-1)
         first, second = vectors.chunk(2)
@@ -73,7 +73,7 @@ class InfoNCE:
         return loss / supervised_in_step
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the last micro-batch: number of pairs, and of correct matches."""
+        """Return JSON evidence of the last micro-batch: its pairs, and the share of matches."""
         if self._last is None:
             return {"pairs": 0}
         found = self._last.argmax(-1) == torch.arange(len(self._last), device=self._last.device)
@@ -85,7 +85,7 @@ class InfoNCE:
         }
 
     def _pooled(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return a vector for each text, in float32, as cosines over a small temperature need."""
+        """Return a float32 vector for each text, since cosines over a small temperature need it."""
         hidden = hidden.float()
         if self._options.pooling == "first":
             return hidden[:, 0]

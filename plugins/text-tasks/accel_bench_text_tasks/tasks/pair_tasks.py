@@ -1,4 +1,4 @@
-"""The tasks of text pairs: `seq2seq-lm` generates the second text, `embedding` retrieves it."""
+"""Tasks on text pairs: `seq2seq-lm` generates the second text, `embedding` retrieves it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench.errors import ScenarioError
 
 
 def require_pairs(run: Run) -> None:
-    """Raise ScenarioError for data without pairs; simulations have no data."""
+    """Raise ScenarioError if the run's data has no pairs, except in simulations without data."""
     from accel_bench.modeling.tensors import is_simulated
 
     if not hasattr(run.dataset, "pair") and not is_simulated():
@@ -39,7 +39,7 @@ class Seq2SeqLM(Task[Options]):
     pairs = "labels"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens in both texts; those of the second are supervised."""
+        """Return the number of tokens in both texts, of which the second text's are supervised."""
         found, labels = held_tokens(batch), batch.inputs.get("labels")
         if found is None or labels is None:
             return None
@@ -50,7 +50,7 @@ class Seq2SeqLM(Task[Options]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy of the second text's tokens, each given the preceding ones."""
+        """Return the loss function: cross-entropy of the second text's next tokens."""
         from accel_bench_text_tasks.tasks.pair_losses_impl import Seq2SeqLoss
 
         require_pairs(run)
@@ -63,13 +63,13 @@ class EmbeddingOptions(Options):
     """Options of `embedding`: pooling, temperature and symmetry (Wang et al., 2022)."""
 
     temperature: float = Field(0.01, gt=0)
-    """Temperature that divides the cosines."""
+    """Temperature by which cosines are divided."""
 
     pooling: Literal["mean", "first"] = "mean"
     """Pooling of the last hidden states: their mean over real tokens, or the first token's."""
 
     symmetric: bool = False
-    """True to retrieve in both directions, and average both losses."""
+    """True to retrieve in both directions, and average the two losses."""
 
 
 class Embedding(Task[EmbeddingOptions]):
@@ -88,8 +88,8 @@ class Embedding(Task[EmbeddingOptions]):
                 module.pooler = None
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of both texts, and one supervised element for each pair; None without
-        token ids."""
+        """Return the tokens of both texts with a supervised element per pair, or None without
+        ids."""
         found, ids = held_tokens(batch), batch.inputs.get("input_ids")
         if found is None or ids is None:
             return None
@@ -98,7 +98,7 @@ class Embedding(Task[EmbeddingOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> list[str]:
-        """Refuse micro-batches of one pair, whose loss is always 0."""
+        """Return a reason to refuse micro-batches of one pair, whose loss is always 0."""
         if experiment.scenario.train.micro_batch_size > 1:
             return []
         return [
@@ -108,7 +108,7 @@ class Embedding(Task[EmbeddingOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy of the matching text among those of the micro-batch."""
+        """Return the loss function: cross-entropy of the match among the micro-batch's texts."""
         from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 
         require_pairs(run)
