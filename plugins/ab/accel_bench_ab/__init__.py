@@ -1,1 +1,1 @@
-"""`accel-bench ab` and `bisect`: training commands compared, observed from within."""
+"""The commands `accel-bench ab` and `bisect`, which time unmodified training commands."""

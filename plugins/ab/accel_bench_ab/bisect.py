@@ -36,7 +36,7 @@ from accel_bench_ab.variants import two_sides
 
 @dataclass(frozen=True, kw_only=True)
 class BisectOptions(PlanOptions):
-    """Options of `bisect`."""
+    """Command-line options of `accel-bench bisect`."""
 
     ends: Annotated[
         str,
@@ -90,12 +90,12 @@ def bisect(options: BisectOptions) -> int:
     """Find the change between a good and a bad version that made something slower.
 
     The versions are commits by first parent, each in a work tree of its own, or the packages
-    between two lock files, one changed after the other. Probes are measured in the same rounds as
-    both ends, and the answer is confirmed by fresh rounds. The same command goes on where it was
-    stopped.
+    between two lock files, one changed after the other. Versions between the ends are measured in
+    the same rounds as both ends. Fresh rounds confirm the answer. The same command resumes a
+    stopped search.
 
-    Exits with 0 for an answer: a change, several, or none. Exits with 5 if it is open, also because
-    versions that could not be measured hide the change.
+    Exits with 0 for an answer: a change, several, or none. Exits with 5 if the search is undecided,
+    or if versions that could not be measured hide the change.
     """
     floor = parse_fraction(options.floor, "--floor")
     history = read_history(options)
@@ -128,7 +128,7 @@ def bisect(options: BisectOptions) -> int:
 
 
 def read_history(options: BisectOptions) -> History:
-    """Return the history between the good and the bad end. Raises ScenarioError."""
+    """Return the history of versions from the good to the bad end. Raises ScenarioError."""
     try:
         good, bad = two_sides(options.ends, "", paths=True)
     except ScenarioError as error:
@@ -147,7 +147,10 @@ def read_history(options: BisectOptions) -> History:
 
 
 def _counted(subject: CommandSubject, history: History) -> CommandSubject:
-    """Return the subject with what can be counted at both ends, after a look at each."""
+    """Return the command to bisect with the unit (tokens, steps or runs) in which it is counted.
+
+    The command is started at both ends for a few steps, to see what can be counted.
+    """
     known = history.versions
     ready = {known[one].name: history.prepare(one, True) for one in (0, len(known) - 1)}
     for version, made in ready.items():
@@ -160,7 +163,7 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
 
 
 def _refuse_uncommitted(words: Sequence[str], history: History, version: str, folder: Path) -> None:
-    """Raise ScenarioError for a file of the command that a version's work tree lacks."""
+    """Raise ScenarioError if a version's work tree lacks a file that the command names."""
     for word in filter(history.decides_on, words):
         if os.path.isfile(word) and not (folder / word).exists():
             raise ScenarioError(
@@ -170,7 +173,7 @@ def _refuse_uncommitted(words: Sequence[str], history: History, version: str, fo
 
 
 def _subject(options: BisectOptions, history: History, invoked: Invocation) -> Subject:
-    """Return what is run at each version. Raises ScenarioError."""
+    """Return the command or scenario to run at each version. Raises ScenarioError."""
     words: Sequence[str] = options.words
     compared = {"measure.compare": options.compare}
     if not is_scenario(words, [*find_presets("scenarios")]):

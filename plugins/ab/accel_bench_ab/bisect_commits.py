@@ -1,4 +1,4 @@
-"""History of commits between two commits of the working folder's repository, by first parents."""
+"""Commits that `bisect` searches: first parents between two commits of a git repository."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_out(root: Path, tree: Path, commit: str) -> None:
 
 
 def remove_tree(root: Path, tree: Path) -> None:
-    """Remove a work tree, or what a cut-off checkout has left of one."""
+    """Remove a git work tree, also after an interrupted checkout."""
     with suppress(ScenarioError):
         git(root, "worktree", "remove", "--force", "--force", str(tree))
     shutil.rmtree(tree, ignore_errors=True)
@@ -44,10 +44,10 @@ def commit_of(root: Path, name: str) -> str:
 
 
 class CommitHistory:
-    """Commits from a good one to a bad one, along the first parents of the bad one."""
+    """Commits from a good commit to a bad commit, along the first parents of the bad commit."""
 
     def __init__(self, good: str, bad: str, build: Sequence[str], folder: Path) -> None:
-        """Read the commits of the repository of a folder. Raises ScenarioError."""
+        """Read the commits from the repository that contains a folder. Raises ScenarioError."""
         self._root = Path(git(folder, "rev-parse", "--show-toplevel"))
         self._below = folder.resolve().relative_to(self._root)
         self._build = tuple(build)
@@ -92,9 +92,9 @@ class CommitHistory:
         return Version(commit[:DIGITS], title)
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Check a commit out into its own work tree and build it, unless that was done before.
+        """Check a commit out into its own work tree and build it, unless this was done before.
 
-        Raises VersionError if it cannot be built.
+        Raises VersionError if the commit cannot be built.
         """
         commit = self._ids[version]
         tree, complete = self._trees / commit, self._trees / f"{commit}.complete"
@@ -114,15 +114,15 @@ class CommitHistory:
         return Prepared(folder=below, revision=commit, requirements=(str(below),))
 
     def decides_on(self, name: str) -> bool:
-        """Return whether a version has its own content of a file that a command names.
+        """Return whether each version has its own copy of a file that a command names.
 
-        That is a file of the repository which is named by a relative path.
+        This is true of a relative path into the repository.
         """
         here = self._root / self._below
         return not os.path.isabs(name) and (here / name).resolve().is_relative_to(self._root)
 
     def close(self, answered: bool = True) -> None:
-        """End the search; with an answer, remove the work trees that no other search uses."""
+        """End the search; if it was `answered`, remove the work trees that no other search uses."""
         while self._used:
             os.close(self._used.popitem()[1])
         trees = {one: self._trees / one for one in self._ids if answered}
@@ -136,7 +136,7 @@ class CommitHistory:
                     remove_tree(self._root, tree)
 
     def _open_use(self, commit: str) -> int:
-        """Open the file that is locked while a search may measure in the work tree of a commit."""
+        """Return a descriptor of the file that a search locks while it uses a work tree."""
         return os.open(self._trees / f"{commit}.used", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
 
 

@@ -1,4 +1,4 @@
-"""Base class of the histories that `bisect` searches: ordered versions to build and run."""
+"""Protocol of the histories that `bisect` searches: ordered versions to build and run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LAST_LINES = 3
 
 
 class VersionError(AccelBenchError):
-    """Exception for a version that cannot be built, which is then skipped."""
+    """Exception for a version that cannot be built. The search skips such a version."""
 
 
 class Version(NamedTuple):
-    """One version of a history."""
+    """One version of a history: a commit, or a combination of packages."""
 
     name: str
     """Short name, unique in its history."""
@@ -39,43 +39,43 @@ class Prepared(NamedTuple):
     """Working folder of the version's command; None for the user's."""
 
     revision: str = ""
-    """Commit that is checked out there; empty for none."""
+    """Commit that is checked out in `folder`; empty for none."""
 
     python: Path | None = None
-    """Interpreter of the version's environment; None for that of the command."""
+    """Python interpreter of the version's environment; None to search the user's PATH."""
 
     requirements: tuple[str, ...] = ()
     """Requirements of the environment in which the version's scenario runs."""
 
 
 class History(Protocol):
-    """Ordered versions, the good end first."""
+    """Protocol of ordered versions, from the good end to the bad end."""
 
     @property
     def versions(self) -> Sequence[Version]:
-        """Versions, the good end first."""
+        """Versions, from the good end to the bad end."""
 
     @property
     def identity(self) -> Sequence[str]:
         """Texts that distinguish the history from any other."""
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Build a version, and with `environment` the environment of its interpreter.
+        """Build a version, and also its Python environment if `environment` is true.
 
-        Raises VersionError if it cannot be built.
+        Raises VersionError if the version cannot be built.
         """
 
     def decides_on(self, name: str) -> bool:
-        """Return whether a version has its own content of a file that a command names."""
+        """Return whether each version has its own copy of a file that a command names."""
 
     def close(self, answered: bool = True) -> None:
-        """End the search; with an answer, remove its temporary files unless others use them."""
+        """End the search; if it was `answered`, remove temporary files that no search uses."""
 
 
 def run_program(
     command: Sequence[str], folder: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return the output of a program. Raises VersionError with its last lines if it fails."""
+    """Run a program and return its output. Raises VersionError with its last lines if it fails."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(

@@ -1,8 +1,8 @@
 """History of packages between two lock files, changed one at a time or with their dependencies.
 
 Allowed combinations follow from the metadata of the packages installed at both ends: packages
-change together only if a smaller change violates a requirement. pip decides when an environment is
-built.
+change together only if a smaller change violates a requirement. pip refuses other conflicts when an
+environment is built.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHER_FORM = "set pip's options by its variables (PIP_INDEX_URL); `uv export` wr
 """Reasons why a line of a lock file is refused, the second one for an option or TOML."""
 
 Lock = Mapping[str, Requirement]
-"""Pinned requirements by canonical name."""
+"""Pinned requirements by canonical package name."""
 
 
 class Package(NamedTuple):
@@ -49,11 +49,11 @@ class Package(NamedTuple):
 
 
 Packages = Mapping[str, Package]
-"""Packages of an environment by canonical name."""
+"""Packages of an environment by canonical package name."""
 
 
 class PackageHistory:
-    """Combinations of packages from an old lock file to a new one."""
+    """Series of package combinations that leads from an old lock file to a new one."""
 
     def __init__(self, old: Path, new: Path, index: str = "") -> None:
         """Read two lock files and build the environments of both. Raises ScenarioError."""
@@ -69,7 +69,7 @@ class PackageHistory:
         self.identity = [index, *map(str, self._old.values()), "", *map(str, self._new.values())]
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Build the environment of a combination. Raises VersionError if pip refuses it."""
+        """Build the environment of a version. Raises VersionError if pip refuses its packages."""
         requirements = tuple(map(str, self._combination(version).values()))
         if not environment:
             return Prepared(requirements=requirements)
@@ -79,11 +79,11 @@ class PackageHistory:
             raise VersionError(str(error)) from error
 
     def decides_on(self, name: str) -> bool:
-        """Return False: packages decide on no file that a command names."""
+        """Return False, since a change of packages changes no file that a command names."""
         return False
 
     def close(self, answered: bool = True) -> None:
-        """Keep the environments, which other commands share."""
+        """Do nothing, since other commands share the environments."""
 
     def _versions(self) -> Iterator[Version]:
         for number, group in enumerate(self._groups, 1):
@@ -91,7 +91,7 @@ class PackageHistory:
             yield Version(f"{number}-{'+'.join(group)[:40]}", ", ".join(changes))
 
     def _combination(self, version: int) -> dict[str, Requirement]:
-        """Return the pinned requirements after the groups of changes up to a version."""
+        """Return the pinned requirements by name after the first `version` groups of changes."""
         changed = {name for group in self._groups[:version] for name in group}
         names = {**self._old, **self._new}
         locks = {name: self._new if name in changed else self._old for name in names}
@@ -104,7 +104,7 @@ class PackageHistory:
 
 
 def build_lock(requirements: Iterable[str], index: str = "") -> Path:
-    """Return the interpreter of an environment with only these packages, built once.
+    """Build an environment of exactly these packages once, and return its Python interpreter.
 
     Raises ScenarioError if pip refuses them.
     """
@@ -116,9 +116,10 @@ def build_lock(requirements: Iterable[str], index: str = "") -> Path:
 
 
 def read_lock(path: Path) -> dict[str, Requirement]:
-    """Return the pinned requirements of a file. Raises ScenarioError for any other content.
+    """Return the pinned requirements of a lock file, by canonical package name.
 
-    Hashes, comments and requirements with a marker for other systems are ignored.
+    Hashes, comments and requirements with a marker for other systems are ignored. Raises
+    ScenarioError for any other content.
     """
     text = read_text(path, MOST_BYTES, ScenarioError, "; is it a lock file?")
     found: dict[str, Requirement] = {}
@@ -152,7 +153,7 @@ def _is_pinned(requirement: Requirement) -> bool:
 
 
 def describe_change(name: str, old: Lock, new: Lock) -> str:
-    """Return a change of a package, such as `numpy 2.1 -> 2.2`."""
+    """Return a description of a package's change, such as `numpy 2.1 -> 2.2`."""
     if name not in new:
         return f"{name} removed"
     if name not in old:
@@ -162,9 +163,9 @@ def describe_change(name: str, old: Lock, new: Lock) -> str:
 
 
 def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[list[str]]:
-    """Return changed packages in groups, single ones if their dependencies allow it.
+    """Return groups of packages to change in turn, each as small as dependencies allow.
 
-    The order is that of `changed`, as far as each combination is allowed.
+    The groups keep the order of `changed` as far as every combination meets its requirements.
     """
     left, groups, now = list(changed), [], dict(old)
     while left:
@@ -177,13 +178,13 @@ def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[
 
 
 def _smallest_group(left: Sequence[str], now: Packages, new: Packages) -> list[str]:
-    """Return the smallest allowed group of changes, each grown by the packages it breaks."""
+    """Return the smallest group of the packages `left` that can change together."""
     grown = [_grown(name, left, now, new) for name in left]
     return min(grown, key=len)
 
 
 def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list[str]:
-    """Return a change with the changes that it requires, and those that require it."""
+    """Return a package with all packages that must change together with it."""
     group = [name]
     while broken := _broken(_with(now, group, new)):
         more = next((one for one in left if one in broken and one not in group), None)
@@ -194,7 +195,7 @@ def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list
 
 
 def _with(now: Packages, group: Iterable[str], new: Packages) -> dict[str, Package]:
-    """Return the packages after some changes."""
+    """Return the packages `now`, with a group of packages replaced by their `new` versions."""
     changed = dict(now)
     for name in group:
         changed.pop(name, None)
@@ -208,7 +209,7 @@ def _allowed(packages: Packages) -> bool:
 
 
 def _broken(packages: Packages) -> set[str]:
-    """Return the packages on either side of an unmet requirement."""
+    """Return the names of packages with an unmet requirement, and of the required packages."""
     return {
         one
         for name, package in packages.items()
@@ -224,13 +225,13 @@ def _met(need: Requirement, packages: Packages) -> bool:
 
 
 def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
-    """Yield installed distributions, with their requirements apart from extras."""
+    """Yield name and package of each installed distribution, without requirements of extras."""
     for name, version, needs in rows:
         yield canonicalize_name(name), Package(version, tuple(_held(needs)))
 
 
 def _held(needs: Iterable[str]) -> Iterator[Requirement]:
-    """Yield requirements that hold here; old packages may have some that nobody can read."""
+    """Yield the requirements whose markers hold here. Unparsable requirements are skipped."""
     for need in needs:
         with suppress(InvalidRequirement):
             one = Requirement(need)

@@ -1,4 +1,4 @@
-"""Document and table of `accel-bench bisect`: its answer, and the verdict on each probe."""
+"""JSON document and table of `accel-bench bisect`: its answer, and each measured version."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BisectVersion(Frozen):
     """Number of rounds in which the version was measured."""
 
     ratio: float | None = None
-    """Ratio to the good end over all rounds of the version; above 1 is better."""
+    """Mean performance relative to the good end, over all rounds; above 1 is better."""
 
     reason: str = ""
     """Reason for skipping the version; empty if measured."""
@@ -49,10 +49,10 @@ class BisectReport(Document):
     """The JSON document of `accel-bench bisect`."""
 
     answer: AnswerKind
-    """Kind of the answer."""
+    """Kind of the answer: one version, several candidates, several changes, none, or open."""
 
     conclusion: str
-    """The answer in a sentence."""
+    """Conclusion of the search, in a sentence."""
 
     last_good: str | None = None
     """Name of the last version known to be good; null if unknown."""
@@ -70,7 +70,7 @@ class BisectReport(Document):
     """Minimum relative effect of a change to search for; 0.01 is 1 %."""
 
     error_rate: float = ERROR
-    """Maximum probability of a wrong answer, over all looks at all comparisons."""
+    """Maximum probability of a wrong answer, over all interim analyses of all comparisons."""
 
     step: Comparison | None = None
     """Comparison of the first bad version with the last good one, in fresh rounds."""
@@ -82,7 +82,7 @@ class BisectReport(Document):
     """Comparison of the bad end with the first bad version; null if they are the same."""
 
     ends: Comparison | None = None
-    """Comparison of the bad end with the good one."""
+    """Comparison of the bad end with the good end."""
 
     hidden: float | None = None
     """Maximum relative effect that another change may have; null if excluded."""
@@ -97,7 +97,7 @@ class BisectReport(Document):
     """Number of runs so far."""
 
     seconds: float
-    """Total seconds of these runs."""
+    """Total seconds of all runs so far."""
 
     measured: tuple[BisectVersion, ...]
     """Versions that were measured or skipped, in the order of the history."""
@@ -110,7 +110,7 @@ class BisectReport(Document):
 
 
 def bisect_report(rounds: BisectRounds, answer: BisectAnswer) -> BisectReport:
-    """Return the document of a search and its answer."""
+    """Return the JSON document of `bisect`, made of the measured rounds and the answer."""
     known, bisection = rounds.history.versions, rounds.bisection
     last, first = answer.last_good, answer.first_bad
     found = answer.kind in ("culprit", "candidates")
@@ -208,7 +208,7 @@ COLUMNS = (
 
 
 def bisect_view(report: BisectReport) -> Report:
-    """Return the answer, then a row for each version that was measured or skipped."""
+    """Return the printed report: the answer, then a row for each measured or skipped version."""
     notes = [
         f"{count(report.probes, 'probe')} of {count(report.versions, 'version')}, "
         f"{count(report.runs, 'run')} in {duration(report.seconds)}; at most "

@@ -1,7 +1,7 @@
 """Measurement of `bisect`'s rounds in ordinary sessions, and the state for resuming it.
 
-The state contains the sessions of each comparison, and skipped versions. Rounds themselves are read
-from the store, so that a killed search resumes after the last complete round.
+The state contains the sessions of each comparison, and skipped versions. The rounds are read from
+the store, so that a killed search resumes after the last complete round.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from accel_bench_ab.bisect_search import (
 from accel_bench_ab.bisect_subject import Subject
 
 FOLDER = "bisect"
-"""Name of the folder of states in the results folder."""
+"""Name of the folder with the states of searches, inside the results folder."""
 
 MOST_BYTES = 1 << 24
-"""Maximum bytes of a state's file."""
+"""Maximum bytes of the file with a search's state."""
 
 
 class BisectSession(Frozen):
@@ -59,7 +59,7 @@ class BisectState(Frozen):
 
 @dataclass
 class BisectRounds:
-    """Search that measures the rounds that it needs."""
+    """Runner of a search, which measures the rounds that the search algorithm requests."""
 
     history: History
     subject: Subject
@@ -98,7 +98,7 @@ class BisectRounds:
             self.notify(f"goes on after {count(self.runs, 'run')} ({self.path})")
 
     def search(self) -> BisectAnswer:
-        """Measure rounds until there is an answer, or `most_runs` is reached."""
+        """Measure rounds until there is an answer, or `most_runs` is reached; return the answer."""
         while isinstance(more := self.bisection.next(), MoreRounds):
             left = (self.most_runs - self.runs) // len(more.comparing.versions)
             if left < 1:
@@ -112,7 +112,7 @@ class BisectRounds:
         return more
 
     def _measure(self, more: MoreRounds) -> None:
-        """Measure rounds; a version that cannot run is skipped."""
+        """Measure rounds in a new session. Skip a version that cannot be built or run."""
         versions = more.comparing.versions
         ready = {}
         for one in versions:
@@ -149,7 +149,7 @@ class BisectRounds:
                 raise ScenarioError(f"{name} cannot be run: {'; '.join(one.skipped)}")
 
     def _read(self, comparing: Comparing, session: str) -> bool:
-        """Add the complete rounds of a session; return whether there was any."""
+        """Add a stored session's complete rounds to the search; return False if there are none."""
         results = self.store.results(session=session)
         self.runs += len(results)
         self.seconds += sum(one.seconds for one in results)
@@ -173,9 +173,9 @@ class BisectRounds:
                 yield {place: one[key] for place, one in costs.items()}
 
     def _blame(self, versions: Sequence[int], session: str) -> None:
-        """Skip the version whose runs all failed.
+        """Skip the version of a session's first failed run.
 
-        Raises AccelBenchError for an end, or a version that has run before.
+        Raises AccelBenchError if this version is an end or has run before, or if no run failed.
         """
         results = self.store.results(session=session)
         failed = [one for one in results if not one.status.completed]

@@ -1,14 +1,15 @@
 """Search algorithm of `bisect`: the next versions to measure, and the answer.
 
-The ends are compared first. Each probe is then measured in the same rounds as both ends: it lies
-behind the change if significantly worse than the good end, and before it if significantly better
-than the bad end. Since a probe differs from one of the ends by the whole effect, this takes a third
-of the runs of a comparison with half of the effect. The two neighbours of the change are measured
-beside the ends in fresh rounds, which alone confirm the change, and show whether another change
-contributes to the difference of the ends.
+The ends are compared first. A probe is a version between the ends, measured in the same rounds as
+both ends. It has the change if significantly worse than the good end, and lacks the change if
+significantly better than the bad end. Since a probe differs from one of the ends by the whole
+effect, this takes a third of the runs of a comparison with half of the effect. Last, the two
+neighbours of the change are measured with the ends in fresh rounds. These rounds alone confirm the
+change. They also show whether another change contributes to the difference of the ends.
 
-The next step depends on the previous rounds alone, so that a search can be resumed. Results are
-judged after 5, 10, 20, ... rounds, at levels that hold over all looks (`statistics.sequential`).
+The next step depends on the previous rounds alone, so that a search can be resumed. A look is an
+interim analysis of a comparison after 5, 10, 20, ... rounds. The levels of its tests keep the error
+rate over all looks (`statistics.sequential`).
 """
 
 from __future__ import annotations
@@ -29,38 +30,38 @@ from accel_bench.analysis.statistics.verdict import (
 )
 
 ERROR = 0.05
-"""Maximum probability of a wrong answer, over all probes, looks and the confirmation."""
+"""Maximum probability of a wrong answer, over all comparisons and their interim analyses."""
 
 OTHER_TESTS = 3
-"""Number of tests beside the probes: of the ends, and of both sides of the confirmation."""
+"""Number of tests of other versions than probes: one of the ends, and two of the confirmation."""
 
 Costs: TypeAlias = Mapping[int, float]
 """Compared costs of one round by index of the version; less is better."""
 
 AnswerKind: TypeAlias = Literal["culprit", "candidates", "several", "none", "inconclusive"]
-"""Kind of answer; `candidates` are a version and unmeasurable ones before it."""
+"""Kind of answer; `candidates` are one version and the unmeasurable versions before it."""
 
 
 Side: TypeAlias = Literal["good", "bad"]
-"""End of a history."""
+"""Side of the change on which a version lies."""
 
 
 class Comparing(NamedTuple):
-    """Set of versions measured in the same rounds, the good end first."""
+    """Versions that are measured in the same rounds, the good end first, and the purpose."""
 
     kind: Literal["ends", "probe", "neighbours"]
     versions: tuple[int, ...]
 
 
 class MoreRounds(NamedTuple):
-    """Number of rounds to measure next, with their versions."""
+    """Request for a number of further rounds of some versions."""
 
     comparing: Comparing
     rounds: int
 
 
 class BisectAnswer(NamedTuple):
-    """Answer of a search, possibly preliminary."""
+    """Answer of a search; `inconclusive` if more runs are needed."""
 
     kind: AnswerKind
     last_good: int | None = None
@@ -109,17 +110,17 @@ class Bisection:
 
     @property
     def probes(self) -> int:
-        """Number of probes that were measured."""
+        """Number of measured versions between the ends."""
         return sum(one.kind == "probe" and bool(own) for one, own in self.rounds.items())
 
     @property
     def runs(self) -> int:
-        """Number of runs so far."""
+        """Number of runs in all rounds so far."""
         return sum(len(costs) for own in self.rounds.values() for costs in own)
 
     @property
     def known(self) -> tuple[int, int]:
-        """Indices of the last version known to be good and the first known to be bad."""
+        """Indices of the last version known to be good, and the first version known to be bad."""
         by_side = {
             side: [one for one, own in self.sides.items() if own == side]
             for side in ("good", "bad")
@@ -127,17 +128,17 @@ class Bisection:
         return max([0, *by_side["good"]]), min([self.versions - 1, *by_side["bad"]])
 
     def pairs(self, version: int) -> list[tuple[float, float]]:
-        """Return the costs of the good end and of a version in the rounds that measured both."""
+        """Return the costs of the good end and of a version in each round that measured both."""
         rounds = (costs for own in self.rounds.values() for costs in own)
         return [(costs[0], costs[version]) for costs in rounds if version in costs]
 
     def ratio(self, version: int) -> float | None:
-        """Return the ratio of a version to the good end, above 1 is better, if measured."""
+        """Return the mean ratio of the good end's cost to a version's, or None if unmeasured."""
         logs = [math.log(good / own) for good, own in self.pairs(version)]
         return math.exp(fmean(logs)) if logs else None
 
     def add(self, comparing: Comparing, costs: Costs) -> None:
-        """Add the costs of a round."""
+        """Add the costs of a measured round of these versions."""
         self.rounds.setdefault(comparing, []).append(costs)
 
     def next(self) -> MoreRounds | BisectAnswer:
@@ -160,7 +161,7 @@ class Bisection:
         return BisectAnswer("inconclusive", ends=ends, reason=self._open("the ends"))
 
     def _search(self, ends: Comparison) -> BisectAnswer:
-        """Halve the history until two neighbours are left that can be measured."""
+        """Return the answer of a binary search for the change, confirmed by fresh rounds."""
         good, bad = 0, self.versions - 1
         while (probe := self._middle(good, bad)) is not None:
             side = self._side(probe)
@@ -172,7 +173,7 @@ class Bisection:
         return self._confirm(good, bad, ends)
 
     def _middle(self, good: int, bad: int) -> int | None:
-        """Return the version between two others to measure next; None if none can be measured.
+        """Return the next version to measure between two others, or None if none can be measured.
 
         Versions that cannot be built are often adjacent: after the middle, versions at 1/4, 3/4,
         1/8, ... are tried.
@@ -202,7 +203,7 @@ class Bisection:
         return None
 
     def _confirm(self, last: int, first: int, ends: Comparison) -> BisectAnswer:
-        """Compare the neighbours of the change with each other and with the ends, in fresh rounds.
+        """Confirm the change in fresh rounds of both neighbours and ends; return the answer.
 
         The change explains the difference of the ends if no other change can be half as large.
         """
@@ -239,7 +240,7 @@ class Bisection:
         return answer
 
     def _looks(self) -> Iterator[int]:
-        """Yield the numbers of the looks at a comparison: after 5, 10, 20, ... rounds."""
+        """Yield the numbers 1, 2, 3, ... of the interim analyses after 5, 10, 20, ... rounds."""
         look = 1
         while _size(look) <= self.most_rounds:
             yield look
@@ -252,7 +253,7 @@ class Bisection:
         pairs: Mapping[str, tuple[int, int]],
         floor: float | None = None,
     ) -> dict[str, Comparison]:
-        """Compare the second of each pair with the first, in the rounds of a look."""
+        """Return the comparison of each named pair's second version with its first, at a look."""
         size, known = _size(look), self.rounds.get(comparing, [])
         if len(known) < size:
             raise _Lacking(MoreRounds(comparing, size - len(known)))
@@ -265,7 +266,7 @@ class Bisection:
 
     @property
     def _points(self) -> int:
-        """Number of tests among which the usual error rate is divided."""
+        """Number of tests among which the error rate of one verdict is divided."""
         tests = math.ceil(math.log2(max(self.versions - 1, 1))) + OTHER_TESTS
         return math.ceil(round(tests * ONE_SIDED_ALPHA / ERROR, 9))
 
@@ -274,19 +275,19 @@ class Bisection:
 
 
 class _Lacking(Exception):
-    """Exception that carries the rounds that a comparison lacks."""
+    """Exception with the rounds that must be measured before a comparison."""
 
     def __init__(self, more: MoreRounds) -> None:
         self.more = more
 
 
 def _size(look: int) -> int:
-    """Return the number of rounds at a look."""
+    """Return the number of rounds before the interim analysis of this number, counted from 1."""
     return MINIMUM_ROUNDS << (look - 1)
 
 
 def _fraction(number: int) -> float:
-    """Return the fraction 1/2, 1/4, 3/4, 1/8, 5/8, ... of a number: its reversed binary digits."""
+    """Return the van der Corput number 1/2, 1/4, 3/4, 1/8, 5/8, ... for 1, 2, 3, 4, 5, ..."""
     found, part = 0.0, 0.5
     while number:
         found, number, part = found + part * (number % 2), number // 2, part / 2
@@ -294,7 +295,7 @@ def _fraction(number: int) -> float:
 
 
 def _distance(found: Comparison) -> float:
-    """Return the size of an effect as a log-ratio."""
+    """Return the absolute logarithm of a comparison's median ratio, or 0 without a ratio."""
     return abs(math.log(found.ratio.median)) if found.ratio else 0.0
 
 

@@ -18,7 +18,7 @@ from accel_bench_ab.session import plan_commands
 
 
 class Subject(Protocol):
-    """Base class of the work that `bisect` runs at each version."""
+    """Protocol of the work that `bisect` runs at each version."""
 
     @property
     def needs_environment(self) -> bool:
@@ -29,7 +29,8 @@ class Subject(Protocol):
         """Texts that distinguish the work from any other."""
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return a plan with `rounds` rounds of these versions, by name."""
+        """Return the plan of a session that measures versions, given by name, in `rounds`
+        rounds."""
 
     def version_of(self, experiment: Experiment) -> str:
         """Return the name of the version that an experiment of the plan ran."""
@@ -37,7 +38,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class CommandSubject:
-    """A command as the work; its versions are stacks."""
+    """Command that `bisect` runs; each version is a stack of the plan."""
 
     command: Sequence[str]
     settings: CommandSettings
@@ -49,23 +50,23 @@ class CommandSubject:
 
     @property
     def needs_environment(self) -> bool:
-        """True: the command may be a program of the environment."""
+        """True, since the command may be a program of the version's environment."""
         return True
 
     @property
     def identity(self) -> list[str]:
-        """Command, its settings and its files."""
+        """Words of the command, its settings, and the digests of its files."""
         return [*self.command, repr(self.settings), self.files]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of the command in each version's folder and environment."""
+        """Return the plan of the command in the folder and environment of each version."""
         commands = [self._command(name, ready) for name, ready in versions.items()]
         overrides = (*self.request.overrides, ("name", "bisect"), ("measure.rounds", rounds))
         request = replace(self.request, overrides=overrides)
         return plan_commands(commands, self.settings, self.invoked, request)
 
     def version_of(self, experiment: Experiment) -> str:
-        """Return the name of the experiment's stack."""
+        """Return the name of the experiment's stack, which is the version's name."""
         return experiment.stack.name
 
     def _command(self, name: str, ready: Prepared) -> NamedCommand:
@@ -76,7 +77,7 @@ class CommandSubject:
 
 @dataclass(frozen=True)
 class ScenarioSubject:
-    """One stack of a scenario as the work; its versions are environments."""
+    """Stack of a scenario that `bisect` runs; each version is an environment of the plan."""
 
     draft: Draft
     stack: str
@@ -85,7 +86,7 @@ class ScenarioSubject:
 
     @property
     def needs_environment(self) -> bool:
-        """False: the plan builds the environment."""
+        """False, since planning builds the environments."""
         return False
 
     @property
@@ -94,7 +95,7 @@ class ScenarioSubject:
         return [repr(self.draft.data), repr(self.request.overrides), self.stack]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of the stack in each version's environment, which is built."""
+        """Return the plan of the stack in each version's environment, after building these."""
         draft = copy.deepcopy(self.draft)
         draft.data["environments"] = {
             name: {"requirements": [*ready.requirements]} for name, ready in versions.items()
@@ -110,11 +111,11 @@ class ScenarioSubject:
         return self.invoked.plan(draft, request)
 
     def version_of(self, experiment: Experiment) -> str:
-        """Return the name of the experiment's environment."""
+        """Return the name of the experiment's environment, which is the version's name."""
         return experiment.scenario.resources.environment
 
 
 def is_scenario(words: Sequence[str], known: Sequence[str]) -> bool:
-    """Return whether words are a scenario, a file or a shipped one's name, not a command."""
+    """Return whether the words name a scenario, by file or shipped name, rather than a command."""
     return len(words) == 1 and (Path(words[0]).suffix in (".yaml", ".yml", ".toml") or
                                 words[0] in known)  # fmt: skip

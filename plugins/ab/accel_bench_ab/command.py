@@ -1,4 +1,4 @@
-"""`accel-bench ab`: compare training commands, and any others."""
+"""`accel-bench ab`: compare training commands, and any other commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from accel_bench_ab.variants import compared_commands
 
 @dataclass(frozen=True, kw_only=True)
 class AbOptions(MeasureOptions):
-    """Options of `ab`."""
+    """Command-line options of `accel-bench ab`."""
 
     commands: Annotated[
         list[str],
@@ -86,10 +86,11 @@ class AbOptions(MeasureOptions):
 
 @takes(AbOptions)
 def ab(options: AbOptions) -> int:
-    """Compare training commands, in fresh processes and in turns; the first is the baseline.
+    """Compare training commands in fresh processes that take turns; the first is the baseline.
 
-    Nothing in them is changed: an observer in their processes sees the steps of torch's optimizers,
-    their tokens, losses and weights. What it cannot see is named, and wall time remains.
+    The commands are not changed: an observer in their processes sees the steps of torch's
+    optimizers, and their tokens, losses and weights. The output names what the observer cannot see.
+    Any command can be compared by wall time.
     """
     request = plan_request(options, {"measure.rounds": parse_rounds(options.rounds)})
     within = WITHIN if options.within is None else parse_seconds(options.within, "--within")
@@ -108,7 +109,7 @@ def ab(options: AbOptions) -> int:
 def _compare(
     commands: Sequence[NamedCommand], options: AbOptions, invoked: Invocation, request: PlanRequest
 ) -> int:
-    """Choose what is counted, run the commands and print the comparison."""
+    """Run the commands and print their comparison, or save their scenario; return the exit code."""
     settings, commands = _looked_at(commands, settings_of(options), options, invoked, request)
     if options.save is not None:
         options.save.write(
@@ -124,7 +125,7 @@ def _compare(
 
 
 def settings_of(options: AbOptions) -> CommandSettings:
-    """Return the settings that the command line gives. Raises ScenarioError."""
+    """Return the settings shared by all commands, from the options. Raises ScenarioError."""
     figures: dict[str, str] = {}
     for text in options.metric or ():
         name, equals, where = text.partition("=")
@@ -159,8 +160,10 @@ def _looked_at(
     invoked: Invocation,
     request: PlanRequest,
 ) -> tuple[CommandSettings, Sequence[NamedCommand]]:
-    """Return the settings with what can be counted of all commands, and these with their dtypes,
-    after a look at each."""
+    """Return the settings and the commands, completed by a short trial run of each command.
+
+    The settings get the unit of counting that suits all commands, and each command its dtypes.
+    """
     if options.by != "auto" or options.no_observe:
         return settings, commands
     looking = replace(settings, steps=0)

@@ -1,4 +1,4 @@
-"""Figures printed or written by a command: `--metric NAME=REGEX` and `NAME=json:PATH`."""
+"""Numbers that a command prints or writes: `--metric NAME=REGEX` and `NAME=json:PATH`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MOST_OUTPUT_BYTES = 1 << 26
 
 
 def figure_files(options: CommandOptions) -> dict[str, object]:
-    """Return the state of each file with figures, by its name; None for a missing one."""
+    """Return inode, time and size of each file with figures, by name; None for a missing file."""
     names = filter(None, map(_file_of, options.figures.values()))
     return {name: _state(Path(options.folder or ".") / name) for name in names}
 
 
 def _file_of(where: str) -> str:
-    """Return the name of the file with a figure; empty for the command's output."""
+    """Return the name of the file that contains a figure; empty for the command's output."""
     return where.removeprefix(JSON).rpartition("#")[0] if where.startswith(JSON) else ""
 
 
@@ -52,7 +52,7 @@ def read_figures(
 ) -> Iterator[Metric]:
     """Yield a metric for each figure, with a reason instead of a value if it is missing.
 
-    Files that are as they were `before` the command have no figures of it.
+    A file that is in the same state as `before` the command counts as not written.
     """
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - MOST_OUTPUT_BYTES))
@@ -77,7 +77,7 @@ def read_figures(
 
 
 def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the last value of a figure in a command's output or file; else None and the reason."""
+    """Return the last value of a figure and an empty text, or None and the reason."""
     if where.startswith(JSON):
         name, _, path = where.removeprefix(JSON).rpartition("#")
         return _in_json(name, path, text, folder)
@@ -89,7 +89,10 @@ def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]
 
 
 def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the number at a dotted path in a JSON file, or in the last printed JSON object."""
+    """Return the number at a dotted path in a JSON file or the last printed JSON object.
+
+    Returns an empty text with the number, or None with the reason.
+    """
     if name:
         try:
             document = json.loads((folder / name).read_text(encoding="utf8"))
@@ -108,7 +111,7 @@ def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | Non
 
 
 def last_object(text: str) -> Any:
-    """Return the last JSON object of a text that starts a line; None without any."""
+    """Return the last JSON object that begins at the start of a line of a text, or None."""
     decoder = json.JSONDecoder()
     for start in reversed([found.start() for found in re.finditer(r"^\{", text, re.MULTILINE)]):
         try:

@@ -16,7 +16,7 @@ RECORDS, PAGE = "ACCEL_BENCH_AB", "ACCEL_BENCH_AB_PAGE"
 """Environment variables of an observed command: the folder of records, and the heartbeat page."""
 
 OURS = ("LOCAL_RANK", "ACCEL_BENCH_PARENT")
-"""Environment variables of the rank that the command does not inherit."""
+"""Environment variables of the rank process that the command does not inherit."""
 
 
 class CommandProcess(LocalProcess):
@@ -36,7 +36,7 @@ class CommandProcess(LocalProcess):
 def command_environment(
     variables: Mapping[str, str], records: Path, page: Path, observed: bool, programs: str = ""
 ) -> dict[str, str]:
-    """Return the environment of a command, with the observer's folder first in PYTHONPATH."""
+    """Return the environment variables of a command; if observed, PYTHONPATH has the observer."""
     made = {name: value for name, value in variables.items() if name not in OURS}
     if programs:
         made["PATH"] = search_path(programs)
@@ -48,12 +48,12 @@ def command_environment(
 
 
 def search_path(programs: str) -> str:
-    """Return the PATH of a command, with a folder of programs before the others."""
+    """Return the PATH of a command: a folder of programs, then the PATH of this process."""
     return os.pathsep.join(filter(None, [programs, os.environ.get("PATH", os.defpath)]))
 
 
 def program_of(word: str, folder: str, programs: str = "") -> str | None:
-    """Return the path of a program; None if there is none of this name."""
+    """Return the path of a program by its name or path, or None if it is missing."""
     if os.sep in word:
         path = Path(folder or ".") / word
         return str(path.absolute()) if os.access(path, os.X_OK) and path.is_file() else None

@@ -1,4 +1,4 @@
-"""The result of a command's run: its status, window, figures and effective configuration."""
+"""Result of a command's run: its status, window, figures and effective configuration."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ KILLED = "the process was killed before it could say its peak"
 """Reason for the missing peaks of an allocator."""
 
 LAST_BYTES = 1 << 16
-"""Maximum bytes at the end of the output that are searched for it."""
+"""Number of last bytes of the output that are searched for an out-of-memory error."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Exit of a command, with the observations of its processes."""
+    """Exit of a command, and the observations of its processes."""
 
     code: int
     """Exit code; negative for the signal that ended it."""
@@ -66,8 +66,7 @@ class Finished:
     """States of the files with figures before the command started."""
 
     def seen(self) -> dict[str, Any]:
-        """Return JSON of the observed steps, from which the compared quantity is chosen, and of the
-        dtypes in force."""
+        """Return the observed steps and dtypes as JSON; the unit of counting depends on them."""
         facts = self.observed.ranks[0].facts if self.observed.ranks else {}
         return {
             "steps": len(self.observed.steps),
@@ -82,7 +81,7 @@ class Finished:
 def result_of(
     job: Job, options: CommandOptions, finished: Finished, heartbeat: Heartbeat
 ) -> RankResult:
-    """Return the result of a command's run."""
+    """Return the rank's result for a finished command: status, window, metrics and evidence."""
     observed, counts = finished.observed, job.experiment.scenario.counts
     window = None
     reasons = [*_failures(finished)]
@@ -110,7 +109,7 @@ def result_of(
 
 
 def _failures(finished: Finished) -> Iterator[str]:
-    """Yield that a command failed, unless accel-bench ended it."""
+    """Yield the reason why a command failed, unless accel-bench itself ended it."""
     if finished.ended_by or finished.code == 0:
         return
     if finished.code < 0:
@@ -129,7 +128,7 @@ def _ran_out_of_memory(finished: Finished) -> bool:
 
 
 def _call(finished: Finished) -> Window:
-    """Return a window with the whole command as one sample."""
+    """Return a window with the run of the whole command as its only sample."""
     seconds = finished.ended - finished.started
     sample = Sample(
         step=0,
@@ -152,7 +151,7 @@ def _window(job: Job, options: CommandOptions, observed: Observed) -> Window | N
 
 
 def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator[str]:
-    """Yield the observations that the comparison needs but this run lacks."""
+    """Yield the reason why this run lacks an observation that the comparison needs."""
     if counts == "calls":
         return
     if observed.steps_unseen:
@@ -192,8 +191,8 @@ def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
 def effective_of(observed: Observed) -> EffectiveConfiguration:
     """Return the effective configuration of the steps, as observed in the first rank.
 
-    World size, threads and device are the commands' own, and may differ between compared ones: they
-    are evidence.
+    World size, threads and device may differ between compared commands, and are left to the
+    evidence.
     """
     if not observed.ranks:
         return EffectiveConfiguration()
@@ -223,7 +222,8 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
 def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
     """Return the change of the weights after the last step with a sketch.
 
-    For an `ended` command that is an early step, since runs end after different steps.
+    If accel-bench `ended` the command, an early step is used, since such runs differ in their last
+    steps.
     """
     facts = observed.ranks[0].facts if observed.ranks else {}
     updates = {int(step): found for step, found in facts.get("updates", {}).items()}

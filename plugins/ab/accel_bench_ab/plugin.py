@@ -1,4 +1,4 @@
-"""The engine `observed-command`, which runs a command in the place of a worker, and its tasks."""
+"""The engine `observed-command`, which runs a command in place of a worker, and its tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_HASHED_BYTES = 1 << 26
 
 
 class CommandOptions(Options):
-    """Options of `observed-command`."""
+    """Options of the engine `observed-command`."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
     """Program and arguments, as the user gave them; no shell reads them."""
@@ -45,7 +45,7 @@ class CommandOptions(Options):
     """Working folder of the command; empty for the folder in which accel-bench was started."""
 
     revision: str = ""
-    """Commit of the folder, for the record; empty if it is no work tree of accel-bench's."""
+    """Commit that accel-bench checked out in the folder, for the record; empty for none."""
 
     programs: str = ""
     """Folder that is searched for programs before those of PATH, such as an environment's `bin`."""
@@ -58,15 +58,17 @@ class CommandOptions(Options):
     counts, or `json:PATH` in the last JSON object that it prints, or `json:FILE#PATH`."""
 
     higher: tuple[str, ...] = Field(default=(), strict=False)
-    """Figures of which more is better; of all others less is."""
+    """Names of figures of which more is better; of all other figures, less is better."""
 
     observe: bool = True
-    """False to run the command without the observer, by its wall time and its own figures."""
+    """True to observe the command's steps; false for wall time and the command's figures alone."""
 
 
 def digests_of(words: Sequence[str], folder: Path) -> dict[str, str]:
-    """Return SHA-256 digests of a command's files: words, those in `--option=FILE`, and the module
-    behind `-m`."""
+    """Return SHA-256 digests of the files that a command names, by name.
+
+    Files are words, values in `--option=FILE`, and the module after `-m`.
+    """
     names = [*words, *(word.partition("=")[2] for word in words)]
     for option, module in pairwise(words):
         if option == "-m":
@@ -82,36 +84,36 @@ def digests_of(words: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 class _Counts(Task[Options]):
-    """Base class of the tasks of a command; the observer counts the elements of a step."""
+    """Base class of tasks whose elements (tokens, steps or calls) the observer counts."""
 
     def held(self, batch: Batch) -> Held | None:
-        """Return nothing, since the command makes its own batches."""
+        """Return None, since the command makes its own batches."""
         return None
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return no loss function: the command has its own. Raises NotImplementedError."""
+        """Raise NotImplementedError, since the command computes its own loss."""
         raise NotImplementedError("a command computes its own loss")
 
 
 class Tokens(_Counts):
-    """Training of a command whose optimizer steps and tokens are seen."""
+    """Task that counts tokens, for a command whose steps and tokens are observed."""
 
 
 class Steps(_Counts):
-    """Training of a command whose optimizer steps are seen, and their tokens are not."""
+    """Task that counts optimizer steps, for a command whose tokens are not observed."""
 
     counts: ClassVar[str] = "steps"
 
 
 class Calls(_Counts):
-    """Any command: each run of it is one call, timed by the wall clock."""
+    """Task that counts each run of any command as one call, timed by the wall clock."""
 
     counts: ClassVar[str] = "calls"
 
 
 class Command(Plugin[CommandOptions]):
-    """Runs a command in processes of its own, and reads what the observer has seen of it."""
+    """Plugin that runs a command in its own processes, and reads the observer's records."""
 
     Options = CommandOptions
     modes = frozenset({"train"})
@@ -119,9 +121,9 @@ class Command(Plugin[CommandOptions]):
     uses_torch = False
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks that no other plugin shall answer beside a command.
+        """Return the names of the hooks that no other plugin may implement beside this engine.
 
-        A run calls `launch_ranks` alone, since the command has its own model and data.
+        A run calls only `launch_ranks` of them, since the command has its own model and data.
         """
         return frozenset(
             {"launch_ranks", "load_data", "load_model", "build_optimizer", "build_batches"}
@@ -133,7 +135,7 @@ class Command(Plugin[CommandOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield reasons why the command cannot be started."""
+        """Yield the reasons why the command cannot be started."""
         options = self.options
         if not options.command:
             yield "engine.command is empty: give a program and its arguments"
@@ -151,25 +153,25 @@ class Command(Plugin[CommandOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
-        """Return an empty dataset: the command has its own."""
+        """Return an empty dataset, since the command has its own data."""
         return ()
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return no model: the command has its own."""
+        """Return a placeholder, since the command has its own model."""
         return self
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return no optimizer: the command has its own."""
+        """Return a placeholder, since the command has its own optimizer."""
         return self
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Return no batches: the command has its own."""
+        """Return an empty iterator, since the command has its own batches."""
         return iter(())
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return no engine: the command takes its own steps. Raises NotImplementedError."""
+        """Raise NotImplementedError, since the command takes its own steps."""
         raise NotImplementedError("a command takes its own steps, in a process of its own")

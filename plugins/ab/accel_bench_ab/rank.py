@@ -32,7 +32,7 @@ from accel_bench_ab.record import observe, read_processes
 from accel_bench_ab.window import steps_to_leave_out
 
 LOOK_STEPS = 3
-"""Number of steps after which such a job ends."""
+"""Number of optimizer steps after which a trial run of a command ends."""
 
 POLL_SECONDS = 0.05
 """Interval in seconds at which the steps of a running command are polled."""
@@ -45,7 +45,7 @@ POLITELY = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command of a job; return 0 if the result file, which has the status, was written."""
+    """Run the command of a job, write the result file with the status, and return 0."""
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -173,8 +173,10 @@ class Running:
                 break
 
     def _group_ended(self, seconds: float) -> bool:
-        """Return whether all processes of the command's group end within the given seconds: a
-        launcher may end before those that it has started."""
+        """Return whether all processes of the command's group end within the given seconds.
+
+        A launcher may end before the processes that it has started.
+        """
         assert self.process is not None
         until = time.monotonic() + seconds
         if not self._ended(seconds):
@@ -189,7 +191,7 @@ class Running:
 
 
 def look(rank: object) -> None:
-    """Stand for the purpose of a look, which `main` fulfils. Raises NotImplementedError."""
+    """Raise NotImplementedError, since `main` itself serves the job purpose `look-at-command`."""
     raise NotImplementedError("only the rank of a command takes a look at it")
 
 

@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """Observations of one process."""
+    """Observations of one process: facts, and optimizer steps."""
 
     facts: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Observed:
     """Steps of all ranks together; empty if unobserved."""
 
     steps_unseen: str = ""
-    """Reason for missing steps, and for all else that is missing with them; empty otherwise."""
+    """Reason why steps, and all that depends on them, were not observed; empty otherwise."""
 
     tokens_unseen: str = ""
     """Reason for unknown tokens of the steps; empty otherwise."""
@@ -102,7 +102,7 @@ def read_steps(path: Path) -> list[Step]:
 
 
 def observe(folder: Path) -> Observed:
-    """Return the observations of a command's ranks, with reasons for missing ones."""
+    """Return the observations of a command's ranks, with reasons for missing observations."""
     processes = read_processes(folder)
     reason = next((one.facts["steps_unseen"] for one in processes if one.facts["steps_unseen"]), "")
     ranks = [one for one in processes if one.steps]

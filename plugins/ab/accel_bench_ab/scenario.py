@@ -16,7 +16,7 @@ TASKS: Mapping[By, str] = {
     "steps": "command-steps",
     "wall": "command-calls",
 }
-"""Name of the task by unit, which counts the elements."""
+"""Name of the task that counts a run in each unit."""
 
 LONGEST_SECONDS = 86_400.0
 """Time limit of one run in seconds, unless `--timeout` sets another."""
@@ -39,7 +39,7 @@ class NamedCommand:
     """Further settings of the command's stack, by dotted key."""
 
     revision: str = ""
-    """Commit that is checked out in the folder; empty if it is the user's own."""
+    """Commit that is checked out in the folder; empty if the folder is the user's own."""
 
     programs: str = ""
     """Folder that is searched for programs before those of PATH; empty for none."""
@@ -63,7 +63,7 @@ class CommandSettings:
 def commands_scenario(
     commands: Sequence[NamedCommand], settings: CommandSettings
 ) -> dict[str, Any]:
-    """Return the scenario file of commands; the first is the baseline."""
+    """Return the contents of a scenario file with a stack for each command, the baseline first."""
     return {
         "name": "ab",
         "description": f"Which of {', '.join(one.name for one in commands)} is faster?",

@@ -1,4 +1,4 @@
-"""Commands as plans of the ordinary session, for `ab` and `bisect`, and a look at each first."""
+"""Session plans of commands for `ab` and `bisect`, and short trial runs of the commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 """Abbreviations of dtypes of 16 bits."""
 
 LOOK = "look-at-command"
-"""Purpose of a job that starts a command to see what can be seen of it."""
+"""Purpose of a job that runs a command briefly to find out what the observer can see."""
 
 
 def plan_commands(
@@ -30,16 +30,17 @@ def plan_commands(
     invoked: Invocation,
     request: PlanRequest,
 ) -> Plan:
-    """Return the plan of commands side by side; the first is the baseline."""
+    """Return the plan of a session that compares commands; the first is the baseline."""
     with redirect_stdout(sys.stderr):
         (draft,) = find_drafts([commands_scenario(commands, settings)])
     return invoked.plan(draft, request)
 
 
 def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
-    """Start each command of a plan until three of its steps are seen, or to its end.
+    """Run each command of a plan until three of its steps are observed, or to its end.
 
-    Return what was seen, by the command's name. Raises WorkerError for a command that fails.
+    Returns the observations of `Finished.seen` by the command's name. Raises WorkerError if a
+    command fails.
     """
     found = {}
     for planned in plan.runnable:
@@ -57,8 +58,10 @@ def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
 def in_their_dtypes(
     commands: Sequence[NamedCommand], seen: Mapping[str, Mapping[str, Any]]
 ) -> list[NamedCommand]:
-    """Return the commands with the dtypes that were `seen` of them, by name: the limits of verdicts
-    depend on these."""
+    """Return the commands with the dtypes observed of them (`seen`, by name) as settings.
+
+    The limits of verdicts depend on these dtypes.
+    """
     found = []
     for one in commands:
         facts = seen.get(one.name, {"autocast": "", "dtypes": ()})
@@ -75,7 +78,7 @@ def in_their_dtypes(
 def counted_by(seen: Mapping[str, Mapping[str, Any]], settings: CommandSettings) -> CommandSettings:
     """Return the settings with the unit in which runs of all commands can be counted.
 
-    Raises ScenarioError if they are to end after steps that are not seen.
+    Raises ScenarioError if `settings.steps` is set, but the observer sees no steps.
     """
     unseen = {what for one in seen.values() for what in one["unseen"]}
     if "steps" not in unseen:

@@ -1,4 +1,4 @@
-"""The compared commands, from the words of the command line: each value, revision, environment."""
+"""Commands that `ab` compares: one for each given command, value, revision and environment."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from accel_bench_ab.bisect_packages import build_lock, read_lock
 from accel_bench_ab.scenario import NamedCommand
 
 BETWEEN = ".."
-"""Sign between the two sides of `--ref` and `--env`."""
+"""Separator of the two sides of `--ref` and `--env`."""
 
 
 def split_commands(words: Sequence[str]) -> list[NamedCommand]:
-    """Return the commands between `--`, called A, B and so on."""
+    """Return the commands that `--` separates, named A, B and so on."""
     parts: list[list[str]] = [[]]
     for word in words:
         if word == "--":
@@ -39,9 +39,9 @@ def split_commands(words: Sequence[str]) -> list[NamedCommand]:
 def compared_commands(
     words: Sequence[str], varied: Sequence[str], refs: str | None, environments: str | None
 ) -> Iterator[list[NamedCommand]]:
-    """Yield the commands of a command line; the work trees of revisions go with the block.
+    """Yield the commands of a command line; remove the work trees of revisions after the block.
 
-    Raises ScenarioError for fewer than two.
+    Raises ScenarioError for fewer than two commands, or more than 26 given ones.
     """
     commands = split_commands(words)
     known = {one.name for one in commands}
@@ -73,7 +73,7 @@ def compared_commands(
 
 
 def _named(commands: Sequence[NamedCommand], alone: bool) -> Iterator[NamedCommand]:
-    """Yield commands under names of their own; forms of one command `alone` by what differs."""
+    """Yield the commands with unique names; variants of one command (`alone`) by what differs."""
     names = [one.name.partition("-")[2] if alone else one.name for one in commands]
     if len({name[:64] for name in names}) < len(names):
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
@@ -82,9 +82,9 @@ def _named(commands: Sequence[NamedCommand], alone: bool) -> Iterator[NamedComma
 
 
 def _varied(commands: Sequence[NamedCommand], text: str) -> Iterator[NamedCommand]:
-    """Yield each command that holds `{NAME}` with each value of `NAME=A,B`, and the others once.
+    """Yield each command with every value of `NAME=A,B` in the place of `{NAME}`.
 
-    Raises ScenarioError for unused values.
+    A command without `{NAME}` is yielded once. Raises ScenarioError if no command has `{NAME}`.
     """
     name, equals, values = text.partition("=")
     if not equals or not name or not all(values.split(",")):
@@ -102,14 +102,15 @@ def _varied(commands: Sequence[NamedCommand], text: str) -> Iterator[NamedComman
 
 
 def plain_word(text: str) -> str:
-    """Return a text as a part of a stack's name."""
+    """Return a text with `-` for each character that a stack's name cannot have."""
     return re.sub(r"[^A-Za-z0-9._+-]", "-", text)
 
 
 def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
-    """Return what stands before and after `..`, which may also be a part of `paths` that exist.
+    """Return the texts before and after `..` in the value of an option.
 
-    Raises ScenarioError for anything else.
+    With `paths`, two existing paths are preferred, since a path may contain `..` too. Raises
+    ScenarioError for any other text.
     """
     places = [found.start() for found in re.finditer(r"(?=\.\.)", text)]
     pairs = [(text[:place], text[place + len(BETWEEN) :]) for place in places]
@@ -122,10 +123,10 @@ def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
 
 @contextmanager
 def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
-    """Yield name, working folder and commit of both revisions, checked out for the block.
+    """Check out two revisions for the block; yield name, working folder and commit of each.
 
-    Their place follows from the commit, since it is part of an experiment's identity. Another
-    session with the same one waits.
+    The path of a work tree depends on the commit alone, since an experiment's identity includes it.
+    Another session waits until the work tree is free.
     """
     root = Path(git(Path.cwd(), "rev-parse", "--show-toplevel"))
     below = git(Path.cwd(), "rev-parse", "--show-prefix")
@@ -147,7 +148,7 @@ def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
 
 
 def _environment(side: str) -> tuple[str, str]:
-    """Return name and folder of programs of an environment: its folder, or one made of a lock file.
+    """Return name and `bin` folder of an environment, given its folder or a lock file to install.
 
     Raises ScenarioError.
     """

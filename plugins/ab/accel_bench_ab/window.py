@@ -13,24 +13,28 @@ from accel_bench.worker.stopwatch import PLATEAU_STEPS, is_plateau
 from accel_bench_ab.record import Step
 
 SETTLED = 1.5
-"""Maximum ratio of the warm-up's last pace to the median pace of later steps: slowly filling caches
-and late compilation make plateaus of their own."""
+"""Maximum ratio of a step's time at the end of the warm-up to the median of later steps.
+
+A larger ratio shows a false plateau, as slowly filling caches and late compilation make them.
+"""
 
 LEAST_STEPS = 2
 """Minimum number of steps of a window: one for warm-up, and one to measure."""
 
 
 def step_seconds(steps: Sequence[Step], began: float) -> list[float]:
-    """Return the seconds of each step, from the end of the previous one; of the first from `began`,
-    the end of importing torch."""
+    """Return the seconds of each step since the end of the previous step.
+
+    The first step begins at `began`, the end of importing torch.
+    """
     ends = [began, *(step.ended for step in steps)]
     return [after - before for before, after in pairwise(ends)]
 
 
 def warmup_of(steps: Sequence[Step], began: float) -> int | None:
-    """Return the number of warm-up steps; None if the pace is not steady yet.
+    """Return the number of warm-up steps, or None if the pace is not steady yet.
 
-    The rule is that of `measure.warmup: auto`: the medians of the last five steps and of the five
+    The rule of `measure.warmup: auto` applies: the medians of the last five steps and of the five
     before differ by less than 1 %, after at most 30 steps. Steps with different numbers of tokens
     are compared per token.
     """
@@ -42,13 +46,12 @@ def warmup_of(steps: Sequence[Step], began: float) -> int | None:
 
 
 def steps_to_leave_out(steps: Sequence[Step], began: float) -> int:
-    """Return the number of warm-up steps, by the steps so far; 30 without a steady pace."""
+    """Return the number of warm-up steps among the steps so far, or 30 without a steady pace."""
     return settled_after(paces(steps, step_seconds(steps, began)), warmup_of(steps, began))
 
 
 def settled_after(pace: Sequence[float], plateau: int | None) -> int:
-    """Return the number of steps, from `plateau` to 30, after which the pace equals that of later
-    steps."""
+    """Return the number of steps, from `plateau` to 30, after which later steps are no faster."""
     for first in range(plateau or LONGEST_WARMUP, min(LONGEST_WARMUP, len(pace) - 1)):
         before = median(pace[max(0, first - PLATEAU_STEPS) : first])
         if before <= SETTLED * median(pace[first:]):
@@ -57,7 +60,7 @@ def settled_after(pace: Sequence[float], plateau: int | None) -> int:
 
 
 def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
-    """Return each step's seconds per real token times the mean tokens; else its seconds."""
+    """Return each step's seconds, scaled to the mean number of real tokens if all are known."""
     if not all(step.real > 0 for step in steps):
         return [*seconds]
     usual = fmean(step.real for step in steps)
@@ -67,7 +70,7 @@ def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
 def window_of(
     steps: Sequence[Step], began: float, warmup: int | None, most: int, counted: bool
 ) -> Window | None:
-    """Return the window after the warm-up of at most `most` steps (0: all), if any.
+    """Return the window of at most `most` steps (0: all) after the warm-up, or None without any.
 
     At most half of the steps are warm-up, unless `most` follow it. Unless tokens are `counted`,
     each step counts as one element.

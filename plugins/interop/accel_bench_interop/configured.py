@@ -1,4 +1,4 @@
-"""Conversion of another training program's configuration, by the door for configurations."""
+"""Conversion of another training program's configuration file to a scenario, by entry points."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from accel_bench_interop.parse import short_name
 from accel_bench_interop.scenario_writer import NativeScenario
 
 CONFIGURATIONS = "accel_bench.configurations"
-"""Group of entry points: functions of a path that return what a file configures, or None.
+"""Group of entry points: functions that take a path and return its configuration, or None.
 
-What they return has `program`, `settings` of a scenario by dotted key, `uses` of a stack, and
-`left_out`: settings of the file, each with the reason.
+The returned object has `program`, `settings` of a scenario by dotted key, `uses` of a stack, and
+`left_out`: the reason for each setting of the file that is not used.
 """
 
 STACK = "imported"
-"""Name of the stack of a configuration's accelerations."""
+"""Name of the stack with the configuration's accelerations."""
 
 UNNAMED = {
     "model.id": "no model is named, so the scenario trains its small default model; set model.id",
@@ -31,9 +31,9 @@ UNNAMED = {
 
 
 def read_scenario(path: Path, findings: Findings) -> NativeScenario | None:
-    """Return a configuration as a scenario; None if no entry knows the file.
+    """Return a configuration file as a scenario, or None if no entry point recognizes the file.
 
-    Raises ImportFileError, and PluginError that names a broken entry.
+    Raises ImportFileError, and PluginError that names a broken entry point.
     """
     for entry in find_entries(CONFIGURATIONS, "configuration").values():
         with entry.blamed(f"{path}: "):

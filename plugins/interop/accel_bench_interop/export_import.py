@@ -1,4 +1,4 @@
-"""Import of runs from an export of another results folder, all of them or none."""
+"""Import of an export's runs into another results folder; all runs are added, or none."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from accel_bench.store.schema import EXPORTED, MAXIMUM_PAYLOAD_BYTES
 from accel_bench_interop.parquet import parquet_texts
 
 PIECE = 1024 * 1024
-"""Number of characters of a file that are read at once."""
+"""Number of bytes of a file that are read at once."""
 
 MAXIMUM_TEXT = 3 * MAXIMUM_PAYLOAD_BYTES
-"""Maximum characters of one run; exports are indented, unlike the store."""
+"""Maximum bytes of one run; exports are indented, unlike the store."""
 
 MAXIMUM_VALUES = 2_000_000
-"""Maximum number of values in one run, twice that of the largest stored one."""
+"""Maximum number of values in one run, twice as many as in the largest stored run."""
 
 FROM_EXPORT = "from-export"
 """Tag of runs imported from an export."""
@@ -39,16 +39,17 @@ _BETWEEN = re.compile(r"[\s,]*", re.ASCII)
 
 
 def is_export(path: Path) -> bool:
-    """Return whether a file begins like an export. Raises StoreUnavailableError."""
+    """Return whether a file begins like an export of accel-bench. Raises StoreError."""
     with open_regular(path, StoreError) as handle, naming_the_file(path):
         return bool(_EXPORT.match(handle.read(1024)))
 
 
 def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, int]:
-    """Add the new runs of a file, all or none; `run_ids` receives the ids of all its runs.
+    """Add the runs of an export that the store lacks; return the numbers of added and other runs.
 
-    Returns the numbers of added and of existing runs. Imported sessions have no plan; runs get the
-    tag `from-export` and the origin `exported`. Raises StoreError.
+    Either all these runs are added or none. `run_ids` are the ids of all runs in the file. Imported
+    sessions have no plan. Runs get the tag `from-export` and the origin `exported`. Raises
+    StoreError.
     """
     there = set(store.present(run_ids))
     store.add_together(_records(path, there, _provenance(path)), FROM_EXPORT)
@@ -68,7 +69,7 @@ def _provenance(path: Path) -> Provenance:
 def _records(
     path: Path, there: Collection[str], mark: Provenance
 ) -> Iterator[SessionRecord | Result]:
-    """Yield new sessions and runs, each run after its session, marked as exported."""
+    """Yield the new runs of a file, marked as exported, each after the record of its session."""
     known, sessions = {*there}, set[str]()
     for result in read_export(path):
         if result.run_id in known:
@@ -87,10 +88,7 @@ def _records(
 
 
 def read_export(path: Path) -> Iterator[Result]:
-    """Yield the results of a file one by one.
-
-    Raises StoreError at the first invalid one.
-    """
+    """Yield the results in an export one by one. Raises StoreError at the first invalid result."""
     for number, text in enumerate(_texts(path), 1):
         try:
             yield parse_result(text)
@@ -131,8 +129,9 @@ def _pieces(handle: BinaryIO, path: Path) -> Iterator[bytes]:
 def _json_texts(pieces: Iterator[bytes], path: Path) -> Iterator[str]:
     """Yield the text of each element of a JSON list one by one, or of a single document.
 
-    Only the ends of elements are found, without parsing values; since JSON's syntax is ASCII, text
-    is read with one byte per character. Raises StoreError for an element larger than any run.
+    The function finds only the ends of elements, without parsing values. JSON's syntax is ASCII, so
+    that text is read with one byte per character. Raises StoreError for an element larger than any
+    run.
     """
     ends = json.JSONDecoder(
         object_pairs_hook=bool, parse_float=bool, parse_int=bool, parse_constant=bool
@@ -170,7 +169,7 @@ def _latin(piece: bytes) -> str:
 
 
 def _refuse_beyond_a_run(text: str, number: int, path: Path) -> None:
-    """Raise StoreError for a text longer than any run's."""
+    """Raise StoreError for a text with more bytes or values than any stored run."""
     if len(text) > MAXIMUM_TEXT or sum(map(text.count, ",[{")) > MAXIMUM_VALUES:
         raise StoreError(
             f"{path}: run {number} is larger than any run that is stored: more than "

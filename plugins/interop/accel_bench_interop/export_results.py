@@ -1,4 +1,4 @@
-"""`accel-bench results export`: stored runs as files for this program and for others."""
+"""`accel-bench results export`: write stored runs as files for accel-bench and other programs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from accel_bench.store.schema import RUNS
 from accel_bench_interop.row_files import export_lines, write_parquet
 
 OWN_FORMATS = ("json", "csv", "parquet")
-"""Formats of this program."""
+"""Export formats of accel-bench itself."""
 
 
 def _formats() -> list[str]:
-    """Return the names of formats: our own, then installed ones."""
+    """Return the names of output formats: accel-bench's own, then formats of installed plugins."""
     return [*OWN_FORMATS, *interchange.format_names()]
 
 
@@ -53,11 +53,11 @@ def export_results(
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help=options.WHERE)] = None,
 ) -> None:
-    """Write runs to a file or to the terminal.
+    """Write stored runs to a file or to the terminal.
 
-    All of them, those that are named, or those of a condition.
+    Runs are selected by id and by a condition; without either, all runs are written.
 
-    JSON and Parquet can be brought to another place with `accel-bench results import`.
+    `accel-bench results import` reads JSON and Parquet into another results folder.
     """
     if output_format not in (known := _formats()):
         near = did_you_mean(output_format, known)
@@ -78,7 +78,7 @@ def export_results(
 def _intact(
     store: Store, conditions: Sequence[ColumnElement[bool]], corrupt: list[str]
 ) -> Iterator[Result]:
-    """Yield the runs one by one, and append the ids of unreadable ones to `corrupt`."""
+    """Yield the selected runs one by one, and append the ids of unreadable runs to `corrupt`."""
     for run_id, result in store.each(*conditions):
         if result is None:
             corrupt.append(run_id)
@@ -87,7 +87,7 @@ def _intact(
 
 
 def _write(runs: Iterator[Result], form: str, output: Path | None) -> None:
-    """Write runs to a file or to the terminal."""
+    """Write runs in a format to a file, or to the terminal without a file."""
     if output is None:
         for piece in _pieces(runs, form, None):
             print_text(piece, end="")
@@ -98,8 +98,10 @@ def _write(runs: Iterator[Result], form: str, output: Path | None) -> None:
 
 
 def _pieces(runs: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
-    """Yield the text of an export, run by run, so that few are in memory; large intermediate text
-    lies in the folder."""
+    """Yield the text of an export in pieces, so that few runs are in memory at a time.
+
+    Temporary files lie in `folder`.
+    """
     if form == "json":
         yield from render_list(runs)
     elif form == "csv":

@@ -1,4 +1,4 @@
-"""Measured and imported runs in one form, with importers' names of figures."""
+"""Common form of measured and imported runs for export, with importers' names of figures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MEMORY: Mapping[str, tuple[Sequence[Figure], str]] = {
     "peak_memory_bytes": (("run_peak_memory", "peak_memory"), "allocated"),
     "peak_driver_memory_bytes": (("run_peak_driver", "peak_driver"), ""),
 }
-"""Figures of memory by preference, with the kind of memory in importers' names."""
+"""Memory figures in order of preference, and the kind of memory, by importers' name."""
 
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """One run, measured or imported; unknown values are None."""
+    """A run to export, measured or imported; unknown values are None."""
 
     result: Result
 
@@ -40,12 +40,12 @@ class ExportedRun:
 
     @cached_property
     def speed(self) -> RunThroughput | None:
-        """Speed of a completed measured run; None otherwise."""
+        """Throughput of a completed measured run; None for other runs."""
         return run_throughput(self.result) if self.result.status.completed else None
 
     @cached_property
     def seconds(self) -> float | None:
-        """Seconds of the measured window; for an imported run, of the whole run."""
+        """Seconds of the measured window, or of the whole run if imported; None if unknown."""
         if self.result.imported:
             return self.result.seconds or None
         if self.speed is None:
@@ -54,20 +54,20 @@ class ExportedRun:
 
     @property
     def devices(self) -> int | None:
-        """Number of devices."""
+        """Number of devices; None if an imported file does not state it."""
         if self.result.imported and self.setting("resources.devices") is None:
             return None
         return self.result.experiment.scenario.world_size
 
     @property
     def device(self) -> str:
-        """Name of the device."""
+        """Name or type of the first rank's device; for an imported run, the machine."""
         first = self.result.ranks[0].device if self.result.ranks else None
         return first.name or first.type if first else self.result.provenance.machine
 
     @cached_property
     def figures(self) -> Mapping[str, float | None]:
-        """Figures by importers' names."""
+        """Figures of the run, such as `samples_per_second`, by importers' names."""
         if self.result.imported:
             return {one.name: one.value for one in self.result.metrics}
         known = {name: self._peaks(*of) for name, of in MEMORY.items()}
@@ -90,13 +90,13 @@ class ExportedRun:
 
     @property
     def largest_peak(self) -> float | None:
-        """Peak of memory in bytes, of the device with the most; None if it is not known."""
+        """Largest peak of memory over all devices in bytes; None if unknown."""
         if self.result.imported:
             return self.figures.get("peak_memory_bytes")
         return max(self._peaks(*MEMORY["peak_memory_bytes"]), default=None)
 
     def _peaks(self, figures: Sequence[Figure], kind: str) -> list[float]:
-        """Return the first known figure of each device; empty without any."""
+        """Return the first known figure's values on all devices; empty if none is known."""
         ranks = (one for rank in self.result.ranks for one in rank.metrics)
         metrics = [*self.result.metrics, *ranks]
         for wanted in figures:

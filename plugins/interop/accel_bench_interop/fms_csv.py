@@ -1,6 +1,6 @@
 """CSV files of fms-acceleration's benchmark: `benchmarks.csv`, `raw_summary.csv`, references.
 
-They can be read, and runs can be written with the same columns, units and scopes.
+The module reads them, and writes runs with the same columns, units and scopes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS: parse.Settings = {
     "adapter.dropout": ("lora_dropout", parse.number),
     "adapter.target_modules": ("target_modules", lambda text: text and text.split()),
 }
-"""Settings by column, for reading and writing."""
+"""CSV column and parser of each scenario setting, for reading and writing."""
 
 PEAK, LEVEL, DRIVER = (
     "peak_torch_mem_alloc_in_bytes",
@@ -75,7 +75,7 @@ LONGEST_HEADER = 64 * 1024
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the first line has the columns of such a file."""
+    """Return whether a file's first line has the columns of fms-acceleration's benchmark."""
     try:
         columns = set(next(csv.reader([source.text[:LONGEST_HEADER].partition("\n")[0]]), []))
     except csv.Error:  # a line that no spreadsheet writes
@@ -85,7 +85,7 @@ def recognizes(source: SourceFile) -> bool:
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return a row for each line. Raises ImportFileError for a line with too many cells."""
+    """Yield a row for each line. Raises ImportFileError for a line with too many cells."""
     source.check_values()
     for place, line in enumerate(csv.DictReader(io.StringIO(source.text)), 2):
         if None in line:
@@ -111,7 +111,7 @@ def _row(cells: Cells, place: int) -> ImportedRow:
 
 
 def _settings(cells: Cells) -> dict[str, Any]:
-    """Return the settings of the work stated in a line; unknown values are left out."""
+    """Return the scenario settings that a line states, by dotted key, without unknown values."""
     length = cells.get("max_seq_len") or cells.get("max_seq_length")
     stated = {**cells, "max_seq_len": length, "precision": _precision(cells)}
     found = parse.settings(stated, SETTINGS)
@@ -158,7 +158,7 @@ def _corrections(cells: Cells) -> list[str]:
 
 
 def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
-    """Return a run's status: failed for a line without figures, with its reason if stated."""
+    """Return a run's status and reasons; a line without figures is a failed run."""
     stated = cells.get("error_messages", "")
     if not stated and parse.number(cells.get("train_runtime")) is not None:
         return Status.OK, ()
@@ -170,7 +170,7 @@ def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
 
 
 def _inferred(cells: Cells) -> str:
-    """Return the likely reason of a line without figures, from the driver's peak memory."""
+    """Return the likely reason why a line has no figures, judged by the driver's peak memory."""
     device, used = cells.get("gpu_device_name", UNKNOWN), parse.number(cells.get(DRIVER))
     row = find_hardware(device)
     total = row.hardware.memory_bytes / MIB if row and row.hardware.memory_bytes else None
@@ -226,14 +226,15 @@ COLUMNS: Mapping[str, Reader] = {
     "train_steps_per_second": _figure("steps_per_second"),
     "train_tokens_per_second": _figure("tokens_per_second_per_device"),
 }
-"""Contents of each column; `provenance` is an addition. Tokens are of one device with padding."""
+"""Function that returns a run's cell, by column. `provenance` is not in the original files. Token
+counts are of one device, with padding."""
 
 IN_ORDER = sorted(COLUMNS)
 """Columns in alphabetical order, as in the original."""
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a line for each run; runs that did not complete have a reason instead of figures."""
+    """Yield the header, and a line for each run; failed runs have a reason instead of figures."""
     yield csv_line(IN_ORDER)
     for run in map(ExportedRun, results):
         yield csv_line(COLUMNS[column](run) for column in IN_ORDER)

@@ -29,23 +29,23 @@ TABLE = "fms-acceleration"
 CONTENTS = "CONTENTS.yaml"
 
 Uses = list[JsonValue]
-"""Plugins with options, as in a scenario file."""
+"""Plugins of a stack with their options, as in a scenario file."""
 
 PLAIN = "baseline"
 """Name of the stack without an acceleration."""
 
 KEYS = frozenset({"name", "framework_config", "arguments", "slow"})
-"""Keys of a scenario of the benchmark."""
+"""Known keys of a scenario in the benchmark's files."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-"""Arguments that determine the batch size together with the matrix's."""
+"""Arguments that determine the batch size, together with `SweepMatrix.batch_sizes`."""
 
 MODELS = "model_name_or_path"
 
 
 @dataclass(frozen=True)
 class SweepMatrix:
-    """Settings that the benchmark combines with every scenario; values are its defaults."""
+    """Settings that the benchmark combines with every scenario, with the benchmark's defaults."""
 
     batch_sizes: Sequence[int] = (4, 8)
     """Samples per step over all devices, without accumulation."""
@@ -54,13 +54,13 @@ class SweepMatrix:
     lengths: Sequence[int] = (4096,)
 
     parallel: str | None = None
-    """Strategy of several devices, in accelerate's configuration file; None for the default."""
+    """Parallel strategy in accelerate's configuration file; None for the default strategy."""
 
 
 def read_folder(
     folder: Path, matrix: SweepMatrix, findings: Findings
 ) -> tuple[list[NativeScenario], dict[str, Uses]]:
-    """Return the scenarios of a folder, and their named stacks. Raises ImportFileError."""
+    """Convert a folder of the benchmark to scenarios and stacks by name. Raises ImportFileError."""
     table = read_mapping(TABLE)
     stacks = _read_stacks(folder, table, findings)
     files = sorted(folder.rglob("scenarios*.yaml"))
@@ -76,7 +76,7 @@ def read_folder(
 
 
 class _File:
-    """A file of scenarios with its defaults."""
+    """A file of the benchmark's scenarios, with the default arguments of `defaults.yaml`."""
 
     def __init__(
         self, path: Path, stacks: Mapping[str, Uses], table: MappingTable, findings: Findings
@@ -91,7 +91,7 @@ class _File:
         self.defaults = respelled(found, (), found.data, self.known, findings)
 
     def scenarios(self, matrix: SweepMatrix) -> list[NativeScenario]:
-        """Return every scenario of the file."""
+        """Convert every scenario of the file, combined with the matrix."""
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
             raise ImportFileError(f"{self.document.source}: expected a list below `scenarios`")
@@ -128,7 +128,7 @@ class _File:
         )
 
     def _stacks(self, place: int, names: Any) -> dict[str, Any]:
-        """Return the stacks of a scenario; unknown short names are reported."""
+        """Return the stacks of a scenario by short name; add a finding for each unknown name."""
         if names is None:
             return {PLAIN: []}
         found: dict[str, Any] = {}
@@ -151,7 +151,7 @@ class _File:
         return found
 
     def _sizes(self, given: Sequence[Any], matrix: SweepMatrix) -> dict[str, list[Any]]:
-        """Return batch sizes by number of devices, computed as in the benchmark."""
+        """Return lists of devices and batch sizes by setting, computed as in the benchmark."""
         micro, accumulation = map(positive_integer, given)
         rows = []
         for size in matrix.batch_sizes:
@@ -177,7 +177,7 @@ class _File:
 
 
 def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | None:
-    """Return the strategy of parallelism in accelerate's configuration file."""
+    """Return the parallel strategy in accelerate's configuration file, or None without one."""
     file = next(iter(sorted(folder.rglob("accelerate.yaml"))), None)
     if file is None:
         return None
@@ -193,7 +193,7 @@ def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | No
 
 
 def _read_stacks(folder: Path, table: MappingTable, findings: Findings) -> dict[str, Uses]:
-    """Return the uses of each sample configuration by short name. Raises ImportFileError."""
+    """Return the plugins of each sample configuration by short name. Raises ImportFileError."""
     files = sorted(folder.rglob(CONTENTS))
     if not files:
         findings.wrong.append(f"{folder}: there is no {CONTENTS}, so no configuration has a name")
@@ -218,7 +218,7 @@ def _read_stacks(folder: Path, table: MappingTable, findings: Findings) -> dict[
 
 
 def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
-    """Yield key, short name and file of each configuration. Raises ImportFileError."""
+    """Yield location, short name and file of each listed configuration. Raises ImportFileError."""
     entries = contents.data.get("framework_configs")
     if not isinstance(entries, list):
         raise ImportFileError(f"{contents.source}: expected a list below `framework_configs`")
@@ -234,7 +234,7 @@ def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _read_uses(document: ParsedFile, table: MappingTable, findings: Findings) -> Uses:
-    """Return the uses of one sample configuration, in the order of the table."""
+    """Return the plugins and options of a sample configuration, in the order of the table."""
     plugins = document.data.get("plugins")
     if not isinstance(plugins, dict):
         raise ImportFileError(f"{document.source}: expected a mapping below `plugins`")
@@ -256,7 +256,7 @@ def _stanzas(
     known: Mapping[str, Any],
     findings: Findings,
 ) -> Iterator[tuple[Stanza, dict[str, JsonValue]]]:
-    """Yield the stanzas of the table below a path, with the converted options of each."""
+    """Yield the table's stanzas that a configuration contains, each with its converted options."""
     for written, value in given.items():
         here = (*location, written)
         name = spelled(written, known, document.where(here), findings)

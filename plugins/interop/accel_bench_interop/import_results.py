@@ -41,10 +41,9 @@ def import_results(
 ) -> None:
     """Import results of another program, or an export of `accel-bench results export`.
 
-    They are marked as imported or exported wherever they are shown.
+    All outputs mark these results as imported or exported.
 
-    Formats: accel-bench (an export as JSON or Parquet) and those that are installed, which --format
-    lists.
+    Formats: accel-bench (an export as JSON or Parquet) and installed formats, which --format lists.
 
     Units and scopes are corrected; `results show` prints each correction in words. An imported row
     is in no verdict, no ranking and no cost. A file that was imported before is not stored twice,
@@ -76,7 +75,7 @@ def import_results(
 
 
 def _store(store: Store, file: ImportedFile) -> dict[str, object]:
-    """Store the new rows of a file as one session; return the lines to print."""
+    """Store the new rows of a file as one session; return the printed row by column."""
     from accel_bench.store.sessions import SessionRecord
 
     found, first, session = file.results, file.results[0], file.results[0].session

@@ -34,11 +34,12 @@ def import_scenarios(
         str, typer.Option(metavar="4096", help="Sequence lengths, for fms-acceleration.")
     ] = "4096",
 ) -> None:
-    """Write another program's experiments as scenarios and stacks, and report what is wrong.
+    """Write another program's experiments as scenarios and stacks, and report problems.
 
-    The set of experiments is the same: scenarios x configurations x models x batch sizes x devices,
-    whose defaults are those of the program. Names that are misspelt or lead nowhere are reported
-    with file and line, and so is what has no counterpart; the exit code is then 2.
+    The set of experiments stays the same: scenarios x configurations x models x batch sizes x
+    devices, with the other program's defaults. Names that are misspelt or lead nowhere, and
+    settings without a counterpart, are reported with file and line. The exit code is 2 for wrong
+    names.
     """
     from accel_bench.analysis.wording import count
     from accel_bench_interop import configured, fms_scenarios, ipfs_config
@@ -68,7 +69,7 @@ def import_scenarios(
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the positive integers of a list. Raises ImportFileError."""
+    """Return the positive integers of a comma-separated list. Raises ImportFileError."""
     from accel_bench.errors import ImportFileError
 
     parts = [part.strip() for part in text.replace(",", " ").split()]

@@ -19,7 +19,7 @@ SWEEPS = {
     "optimizers": "optimizer.use",
     "gradient_accumulation_steps": "train.gradient_accumulation",
 }
-"""Keys with lists of values, and the swept keys that they become."""
+"""Swept scenario settings, by the configuration's key of a list of values."""
 
 SETTINGS = {"warmup_iterations": "measure.warmup", "training_iterations": "measure.steps"}
 
@@ -42,11 +42,11 @@ BACKENDS = {
     "nccl": ON_GPUS,
     "ucc": ("cpu", *ON_GPUS),
 }
-"""Backends of process groups, with the devices that they communicate; others take their own."""
+"""Devices that each backend of process groups serves; other devices use their default."""
 
 
 def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
-    """Return a scenario for each family and kind of hardware that accel-bench supports."""
+    """Return a scenario for each supported model family on each supported kind of hardware."""
     document = load_file(path)
     known = {*SWEEPS, *SETTINGS, *OTHERS}
     placed = respelled(document, (), document.data, known, findings)
@@ -74,7 +74,7 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
 def _families(
     document: ParsedFile, config: Mapping[str, Any], into: tuple[MappingTable, Findings]
 ) -> dict[str, list[str]]:
-    """Return the trainable models of each family; other models are reported."""
+    """Return the trainable models by family; add findings on others. Raises ImportFileError."""
     (table, findings), found = into, {}
     for family, models in (config.get("model_families") or {}).items():
         names = [str(model) for model in models or ()]
@@ -103,7 +103,7 @@ def _scenario(
     settings: Mapping[str, Any],
     findings: Findings,
 ) -> NativeScenario:
-    """Return a scenario with all combinations of a family on one kind of hardware."""
+    """Return a scenario of one model family on one kind of hardware, with all combinations."""
     (name, models), device = family, settings[DEVICE]
     left_out = {"sequence_lengths"} if name in WITHOUT_LENGTH else set()
     processes, backends = _processes(config, device, findings)
@@ -137,7 +137,7 @@ def _scenario(
 def _processes(
     config: Mapping[str, Any], device: str, findings: Findings
 ) -> tuple[list[int], list[str | None]]:
-    """Return the numbers of processes, each with its backend; None is the device's own."""
+    """Return the numbers of processes and their backends; None is the device's default backend."""
     found: dict[tuple[int, str | None], None] = {}
     for one in config.get("distributed_configs") or ():
         if size := positive_integer(one.get("world_size")):
@@ -147,7 +147,7 @@ def _processes(
 
 
 def _backend(written: Any, device: str, findings: Findings) -> str | None:
-    """Return the backend for a kind of hardware; None, with a finding, if it takes its own."""
+    """Return the backend for a kind of hardware; None, with a finding, for its default."""
     if written is None:
         return None
     name = str(written)

@@ -1,4 +1,4 @@
-"""Results of the IPFS framework's training benchmarks: JSON by family, model and hardware."""
+"""Reader of the IPFS framework's training benchmarks: JSON by family, model and hardware."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from accel_bench_interop import parse
 from accel_bench_interop.ipfs_writer import write
 
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
-"""Statistics by key, as words in names of figures."""
+"""Words in names of figures, by the file's key of a statistic."""
 
 SETTINGS: parse.Settings = {
     "train.micro_batch_size": ("batch_size", parse.positive_integer),
     "train.gradient_accumulation": ("gradient_accumulation_steps", parse.positive_integer),
 }
-"""Settings of a leaf, by key."""
+"""Key and parser of each scenario setting that a run of the tree states."""
 
 TAGGED: parse.Settings = {
     "resources.device": ("hardware", parse.one_of("cpu", "cuda", "rocm", "mps")),
@@ -27,13 +27,13 @@ TAGGED: parse.Settings = {
     "train.learning_rate": ("lr", parse.number),
     "optimizer.use": ("opt", parse.as_stated),
 }
-"""Default settings of a leaf, from its path and tag."""
+"""Key and parser of each default setting, from the path and the tag of a run in the tree."""
 
 FIGURES = {
     "throughput": ("samples_per_second", "1/s", "global", "higher"),
     "loss_convergence_rate": ("loss_change_per_step", "1", "global", "lower"),
 }
-"""Figures of a leaf, by key."""
+"""Name, unit, scope and better direction of figures, by key of a run in the tree."""
 
 OF_MODEL = {"model_load_time": ("model_load_seconds", "seconds", "global", "lower")}
 
@@ -43,13 +43,13 @@ SUMMARY = "performance_summary was left out: it is computed from these rows"
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the file has such a tree."""
+    """Return whether a file has the tree of the IPFS framework's training benchmarks."""
     found = source.json or {}
     return isinstance(found.get("benchmarks"), dict) and "system_info" in found
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return a row for each configuration, and one for each model without any."""
+    """Yield a row for each run in the tree, and for each model without runs."""
     found = source.json
     for family, models in found["benchmarks"].items():
         for model, devices in models.items():
@@ -83,7 +83,7 @@ def _row(
 
 
 def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a leaf and its tag: sequence length, rate and optimizer."""
+    """Return a run's scenario settings by dotted key, from its contents and its tag."""
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
     alone = {} if run.get("distributed", True) else {"resources.devices": 1}
@@ -109,7 +109,7 @@ def _figures(
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:
-    """Yield the statistics of a quantity, with a correction if the smallest exceeds the largest."""
+    """Yield the statistics of a quantity; add a correction if the minimum exceeds the maximum."""
     if not isinstance(found, Mapping):
         return
     low, high = parse.number(found.get("min")), parse.number(found.get("max"))

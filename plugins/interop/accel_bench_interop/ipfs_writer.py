@@ -1,4 +1,4 @@
-"""Runs as the JSON tree of the IPFS framework's training guide: family, model, hardware, run."""
+"""Writer of runs as the JSON tree of the IPFS framework: family, model, hardware, run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FAMILIES = {
     "speech-pretraining": "audio",
     "speech-seq2seq": "audio",
 }
-"""The guide's family of models by task; another task is its own family."""
+"""Model family of the guide by task; any other task is a family of its own."""
 
 MIB = 2**20
 
 Leaf = dict[str, Any]
-"""One run of the tree."""
+"""JSON object of one run in the tree."""
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Branch:
     """Runs by tag."""
 
     settings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings of each run that its tag names, by tag."""
+    """Settings that the tag of each run names, by tag."""
 
     load_seconds: float | None = None
     """Seconds of loading the model, of the last run that knows them."""
 
     def add(self, run: ExportedRun) -> None:
-        """Add a run; another session, dtype or number of devices has the same tag."""
+        """Add a run under a tag made of its settings, with the run's id if the tag is in use."""
         known = _settings(run)
         tag = "_".join(f"{name}_{value}" for name, value in known.items())
         tag = tag if tag not in self.leaves else f"{tag}_run_{run.result.run_id}"
@@ -55,7 +55,7 @@ class Branch:
             self.load_seconds = loaded
 
     def document(self) -> dict[str, Any]:
-        """Return the branch as the guide has it; it is completed if any run is."""
+        """Return the branch in the guide's form; its status is `completed` if any run completed."""
         ended = {leaf["status"] for leaf in self.leaves.values()}
         loaded = {} if self.load_seconds is None else {"model_load_time": self.load_seconds}
         return {
@@ -67,7 +67,7 @@ class Branch:
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
-    """Yield the whole tree at once; a run that did not complete has its error."""
+    """Yield the whole tree as one text; a run that did not complete has an error message."""
     tree: dict[str, dict[str, dict[str, Branch]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(Branch))
     )
@@ -83,13 +83,13 @@ def write(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _hardware(run: ExportedRun) -> str:
-    """Return the kind of hardware that ran, else the one that was asked for."""
+    """Return the device type on which a run took place, or else the requested device type."""
     first = run.result.ranks[0].device if run.result.ranks else None
     return first.type if first else str(run.setting("resources.device"))
 
 
 def _settings(run: ExportedRun) -> dict[str, Any]:
-    """Return the settings in the guide's name of a configuration, the stack and the round."""
+    """Return the values that form a run's tag, by the guide's names: settings, stack and round."""
     known = {
         "batch": run.setting("train.micro_batch_size"),
         "seq": run.setting("data.sequence_length"),
@@ -134,7 +134,7 @@ def _load_seconds(run: ExportedRun) -> float | None:
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the smallest, largest and mean value and the deviation; None without any."""
+    """Return minimum, maximum, mean and standard deviation of values; None without values."""
     if not values:
         return None
     deviation = stdev(values) if len(values) > 1 else 0.0
@@ -142,7 +142,7 @@ def _statistics(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _summary(branch: Branch) -> dict[str, Any]:
-    """Return the guide's summary of completed runs, with the mean step by each setting."""
+    """Return the guide's summary of completed runs, with mean step seconds by setting."""
     timed = {tag: leaf for tag, leaf in branch.leaves.items() if leaf.get("training_time")}
     seconds = {tag: leaf["training_time"]["mean"] for tag, leaf in timed.items()}
     found: dict[str, Any] = {"training_time": _statistics(list(seconds.values()))}

@@ -1,4 +1,4 @@
-"""Tables that map another program's settings, one data file per program."""
+"""Tables that map another program's settings to accel-bench's, one data file per program."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class KeyMapping(Frozen):
     """Option of the plugin, or dotted key of a scenario."""
 
     values: dict[str, JsonValue] | None = None
-    """Mapped values; a mapping holds options by name. Unlisted values have no counterpart."""
+    """New value by the key's value; a mapping sets options by name. Other values are left out."""
 
     listed: bool = False
-    """True if the text is a list of words."""
+    """True to split a text into a list of words."""
 
     dropped: str = ""
     """Reason why the key is ignored; empty if it is not."""
@@ -51,7 +51,7 @@ class Stanza(Frozen):
 
 
 class MappingTable(Frozen):
-    """A complete table of mappings."""
+    """Mappings of all known settings of one program."""
 
     stanzas: dict[str, Stanza] = Field(default_factory=dict)
     """Stanzas by dotted path, in the order of plugins in a stack."""
@@ -63,7 +63,7 @@ class MappingTable(Frozen):
     parallel: dict[str, str] = Field(default_factory=dict)
 
     families: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    """Settings of model families with a single task, by dotted key."""
+    """Settings by dotted key, for each model family with a single task."""
 
 
 @dataclass
@@ -85,20 +85,20 @@ class Findings:
         return list(dict.fromkeys([*self.wrong, *self.changed, *left_out]))
 
     def drop(self, key: str, reason: str) -> None:
-        """Add an ignored key."""
+        """Add an ignored key with the reason."""
         keys = self.dropped.setdefault(reason, [])
         if key not in keys:
             keys.append(key)
 
 
 def read_mapping(name: str) -> MappingTable:
-    """Read a shipped table."""
+    """Read the shipped mapping table of a program."""
     document = load_file(TABLES / f"{name}.yaml")
     return validate(MappingTable, document.data, document.where, ScenarioError)
 
 
 def spelled(name: str, known: Collection[str], where: str, findings: Findings) -> str | None:
-    """Return the known spelling of a name, reporting misspelt ones; None if unknown."""
+    """Return the known name that a name means, or None; add a finding unless both are equal."""
     if name in known:
         return name
     close = difflib.get_close_matches(name, known, 2, CLOSE)
@@ -121,7 +121,7 @@ def respelled(
     known: Collection[str],
     findings: Findings,
 ) -> Placed:
-    """Return the values at a path by known names, each with its place in the file."""
+    """Return the given values by known name, each with file and line, without unknown names."""
     found = {}
     for written, value in given.items():
         where = document.where((*location, written))
@@ -133,7 +133,7 @@ def respelled(
 def apply_rules(
     given: Placed, rules: Mapping[str, KeyMapping], findings: Findings
 ) -> dict[str, JsonValue]:
-    """Return mapped options, or settings by dotted key."""
+    """Map another program's values by rules to options, or to settings by dotted key."""
     found: dict[str, JsonValue] = {}
     for written, (value, where) in given.items():
         key = spelled(written, rules, where, findings)

@@ -1,4 +1,4 @@
-"""MLPerf's log lines, `:::MLLOG {...}`, as results, and the reverse."""
+"""Reader and writer of results as MLPerf's log lines, `:::MLLOG {...}`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SETTINGS: parse.Settings = {
     "adapter.r": ("lora_rank", parse.positive_integer),
     "adapter.alpha": ("lora_alpha", parse.number),
 }
-"""Settings by log key, for reading and writing."""
+"""Log key and parser of each scenario setting, for reading and writing."""
 
 WRITTEN = {"train.seed": "seed", "optimizer.use": "opt_name"}
-"""Settings by log key, for writing only: names are another program's, and equal seeds give other
-random numbers."""
+"""Log key of settings that are only written: another program's optimizer names differ, and equal
+seeds give it other random numbers."""
 
 SERIES = ("train_loss", "eval_accuracy", "eval_loss", "throughput")
-"""Repeated log keys, whose entries are all kept."""
+"""Repeated log keys, of which all entries are imported."""
 
 SIZES = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
-"""Settings of `train` that determine one another."""
+"""Settings of `train` that determine the number of devices."""
 
 CLOCK = "the clock from here on is that of the steps: start-up is not in it"
 
@@ -46,7 +46,7 @@ CUT_OFF = "inferred, the log states no end: it was cut off before run_stop"
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a log."""
+    """One line of an MLPerf log."""
 
     key: str
     value: Any
@@ -56,12 +56,12 @@ class Event:
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether any line is an MLLOG line."""
+    """Return whether a file has a line with `:::MLLOG`."""
     return ":::MLLOG" in source.text
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return a row for each namespace of the log. Raises ImportFileError for a broken line."""
+    """Yield a row for each namespace of a log. Raises ImportFileError for a broken line."""
     source.check_values()
     spaces: dict[str, list[Event]] = {}
     for place, line in enumerate(source.text.splitlines(), 1):
@@ -116,7 +116,7 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
 
 
 def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
-    """Derive the number of devices from the batch sizes; drop sizes that contradict it."""
+    """Derive the number of devices from batch sizes; drop sizes that do not divide the total."""
     total, micro, steps = (stated.get(f"train.{key}") for key in SIZES)
     parts = (micro or 1) * (steps or 1)
     if total is None or (micro is None and total % parts == 0):
@@ -133,7 +133,7 @@ def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
 def _figures(
     events: Sequence[Event], times: Mapping[str, float | None], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield time to train, the last value of each series, and throughput if it is stated."""
+    """Yield seconds to train and to start up, and the last value of each repeated key."""
     seconds = _span(times, "run_start", "run_stop")
     if seconds is not None:
         corrections.append("time to train is run_stop - run_start, evaluations included")
@@ -152,7 +152,7 @@ def _figures(
 
 
 def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
-    """Return repeated values, with their steps or samples if stated."""
+    """Return the values of repeated log keys, and their steps or samples as `KEY_step`."""
     found: dict[str, list[float | None]] = {}
     for event in events:
         values = event.value if event.key == "tracked_stats" else {event.key: event.value}
@@ -195,7 +195,7 @@ def _time(milliseconds: float | None) -> str:
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
-    """Yield the lines of all runs; a run's id is the namespace of its lines."""
+    """Yield the log lines of all runs; a run's id is the namespace of its lines."""
     for run in map(ExportedRun, results):
         yield from _lines(run)
 
@@ -240,7 +240,7 @@ def _lines(run: ExportedRun) -> Iterator[str]:
 
 
 def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
-    """Yield number, loss and seconds of each step of the slowest rank, warm-up included."""
+    """Yield number, loss and seconds on the slowest rank of each step, warm-up included."""
     if run.result.imported:
         loss = run.figures.get("last_loss")
         if loss is not None:

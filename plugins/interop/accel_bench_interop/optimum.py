@@ -1,4 +1,4 @@
-"""Reports of optimum-benchmark: `benchmark.json`, or `benchmark_report.json` with its config."""
+"""Reader of optimum-benchmark's reports: `benchmark.json`, or `benchmark_report.json`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ TRAINING: parse.Settings = {
     "train.learning_rate": ("learning_rate", parse.number),
     "data.sequence_length": ("sequence_length", parse.positive_integer),
 }
-"""Settings of a training, by argument or data shape."""
+"""Key and parser of each setting of a training, by argument or data shape."""
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the file is a report, alone or with its configuration."""
+    """Return whether a file is a report of optimum-benchmark, with or without configuration."""
     found = source.json or {}
     report = found.get("report", found)
     parts = report.values() if isinstance(report, dict) else ()
@@ -61,14 +61,14 @@ def recognizes(source: SourceFile) -> bool:
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return why a file repeats another one of its folder; empty if it does not."""
+    """Return the reason if a file repeats another file of its folder; empty if it does not."""
     if source.path.name == REPORT and source.path.with_name(WHOLE).is_file():
         return f"{WHOLE} beside it is imported, and holds it"
     return ""
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return the training's row, or for other scenarios a row for each part."""
+    """Yield the row of a training, or else a row for each part of the report."""
     found = source.json
     report = found.get("report", found)
     config = found.get("config")
@@ -83,7 +83,7 @@ def read(source: SourceFile) -> Iterator[ImportedRow]:
 
 
 def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:
-    """Return the row of a part: `train`, or another one such as `prefill` or `decode`."""
+    """Return the row of a report's part, such as `train`, `prefill` or `decode`."""
     environment = config.get("environment") or {}
     latency = part.get("latency") or {}
     gpus = environment.get("gpu") or environment.get("gpus") or ""
@@ -123,7 +123,7 @@ def _settings(config: Mapping[str, Any], trained: bool) -> dict[str, Any]:
 def _samples(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield samples/s; the report divides the samples of all steps by the mean step time."""
+    """Yield samples/s, corrected: the report divides all steps' samples by the mean step time."""
     stated = parse.number((part.get("throughput") or {}).get("value"))
     processes = _processes(config)
     steps = _steps(part, config.get("scenario") or {}, processes)
@@ -149,7 +149,7 @@ def _samples(
 def _steps(
     part: Mapping[str, Any], scenario: Mapping[str, Any], processes: int | None
 ) -> int | None:
-    """Return the number of measured steps, by the configuration, else by its latencies."""
+    """Return the number of measured steps by the configuration, or else of latencies."""
     most = parse.positive_integer(scenario.get("max_steps"))
     warmup = parse.number(scenario.get("warmup_steps"))
     if most is not None and warmup is not None and most > warmup:
@@ -159,7 +159,7 @@ def _steps(
 
 
 def _processes(config: Mapping[str, Any]) -> int | None:
-    """Return the number of processes: torchrun's, or one for any other launcher."""
+    """Return torchrun's number of processes, 1 for another launcher, or None if unknown."""
     launcher = config.get("launcher")
     if not isinstance(launcher, dict):
         return None
@@ -181,7 +181,7 @@ def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]
 def _rate(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield the rate of a part other than training, in its own unit."""
+    """Yield the rate of a part other than training, in the unit that the report states."""
     throughput = part.get("throughput") or {}
     if (rate := parse.number(throughput.get("value"))) is not None:
         unit = parse.one_line(throughput.get("unit", "1/s")).removesuffix("/s")

@@ -22,7 +22,7 @@ from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 from accel_bench_interop.row_files import NEEDED, RESULT_COLUMN, import_pyarrow
 
 READING_BYTES = 8 * MAXIMUM_PAYLOAD_BYTES
-"""Memory in bytes of the reading process for the file, enough for the largest run."""
+"""Maximum bytes of memory that the reading process may add, enough for the largest run."""
 
 TOO_LARGE = f"reading it needs more than {READING_BYTES:,} bytes, which no run does"
 
@@ -52,7 +52,7 @@ def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:
 
 
 def _write_texts(source: BinaryIO, target: BinaryIO) -> None:
-    """Write the result of each row of a Parquet file, with one row in memory.
+    """Write length and JSON text of the result in each row of a Parquet file, row by row.
 
     Raises pyarrow's errors, MemoryError and ValueError.
     """

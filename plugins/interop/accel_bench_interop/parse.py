@@ -1,4 +1,4 @@
-"""Parsers for values of imported files: figures, numbers, times; None for invalid values."""
+"""Parsers for values of imported files: figures, numbers, times; invalid values become None."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Scope: TypeAlias = Literal["rank", "device", "global"]
 Better: TypeAlias = Literal["lower", "higher", "neither"]
 
 Settings: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""File keys with parsers of their values, by dotted scenario key."""
+"""Key in a file, and parser of its value, by dotted key of a scenario."""
 
 
 def figure(
@@ -29,14 +29,14 @@ def figure(
     scope: Scope = "global",
     better: Better = "neither",
 ) -> Metric:
-    """Return a figure; invalid numbers become null, with the file's text."""
+    """Return a metric; an invalid number becomes null, with the file's text as the reason."""
     known = number(value)
     reason = "" if known is not None else f"the file has {json.dumps(value, default=str)[:60]}"
     return Metric(name=name, value=known, unit=unit, scope=scope, better=better, reason=reason)
 
 
 def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[Metric]:
-    """Return a figure for each present key; `known` has the arguments of `figure` by key."""
+    """Return a metric for each key that `found` has; `known` has arguments of `figure` by key."""
     return [
         figure(name, found[key], *rest)  # type: ignore[arg-type]
         for key, (name, *rest) in known.items()
@@ -45,7 +45,7 @@ def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> l
 
 
 def settings(found: Mapping[str, Any], known: Settings) -> dict[str, Any]:
-    """Return the settings of the work stated in a file; unparsable ones are left out."""
+    """Return the scenario settings that a file states, by dotted key, without invalid values."""
     read = {key: reader(found.get(their)) for key, (their, reader) in known.items()}
     return {key: value for key, value in read.items() if value is not None}
 
@@ -61,7 +61,7 @@ def one_of(*words: str) -> Callable[[Any], Any]:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number as a float, from a number or its text; None for other values."""
+    """Return a number, or a text that states a number, as a finite float, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -72,7 +72,7 @@ def number(value: object) -> float | None:
 
 
 def raw_numbers(values: object, name: str) -> Sequence[float | None]:
-    """Return a list's numbers, empty for null. Raises ValueError for other values."""
+    """Return a list as a tuple of floats, empty for null. Raises ValueError for other values."""
     if not isinstance(values, list | None):
         raise ValueError(
             f"{name} is {json.dumps(values, default=str)[:60]}, and no list of numbers"
@@ -81,18 +81,18 @@ def raw_numbers(values: object, name: str) -> Sequence[float | None]:
 
 
 def positive_integer(value: object) -> int | None:
-    """Return a positive integer; None for other values."""
+    """Return a value as a positive integer, or None if it states no positive integer."""
     found = number(value)
     return int(found) if found is not None and found >= 1 and found == int(found) else None
 
 
 def one_line(value: object) -> str:
-    """Return a value as one line of text."""
+    """Return a value as one line of text, with single spaces."""
     return re.sub(r"\s+", " ", str(value)).strip()
 
 
 def utc_time(text: str, corrections: list[str]) -> str:
-    """Return a date as UTC, ISO 8601; empty, with a correction, if it is invalid."""
+    """Convert a date to UTC in ISO 8601; return an empty text and add a correction if invalid."""
     if not text:
         return ""
     try:

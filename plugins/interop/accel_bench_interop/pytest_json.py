@@ -1,4 +1,4 @@
-"""JSON of pytest-benchmark as results: a row for each benchmark, with its raw rounds."""
+"""Reader of pytest-benchmark's JSON: a row for each benchmark, with its raw rounds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the file lists benchmarks beside a machine's description."""
+    """Return whether a file lists benchmarks and describes a machine, as pytest-benchmark's do."""
     found = source.json or {}
     return isinstance(found.get("benchmarks"), list) and "machine_info" in found
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return a row for each benchmark with statistics."""
+    """Yield a row with the statistics of each benchmark."""
     found = source.json
     for benchmark in found["benchmarks"]:
         yield _row(benchmark, found)
@@ -58,7 +58,7 @@ def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
 
 
 def _seconds(stats: Mapping[str, Any]) -> float | None:
-    """Return the seconds of all calls in all rounds."""
+    """Return the seconds of all calls in all rounds, or None if unknown."""
     total, calls = parse.number(stats.get("total")), parse.number(stats.get("iterations"))
     return None if total is None else total * (calls or 1.0)
 

@@ -1,4 +1,4 @@
-"""Reader of other programs' files as results, by the installed formats."""
+"""Reader of other programs' result files by installed formats."""
 
 from __future__ import annotations
 
@@ -45,29 +45,31 @@ MAXIMUM_ROWS = 10_000
 """Maximum number of rows in a file."""
 
 DAMAGED = (AttributeError, LookupError, TypeError, ValueError, csv.Error)
-"""Exceptions of a format for a damaged file."""
+"""Exceptions that a format's reader may raise for a damaged file."""
 
 Given: TypeAlias = Mapping[str, JsonValue]
 """Settings of the work that the user adds, by dotted key."""
 
 Named: TypeAlias = tuple[DoorEntry, Format]
-"""A format with its entry point."""
+"""Entry point of a format, and the format."""
 
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """A file, read in its format."""
+    """An imported file, with its format and results."""
 
     path: Path
     format: str
 
     results: Sequence[Result]
-    """Results of its runs, in a session whose id is a hash of the content."""
+    """Results of the file's runs, in a session whose id has a hash of the content."""
 
 
 def read_runs(path: Path) -> list[Result]:
-    """Return the runs of an export, or of a file of another program. Raises StoreError,
-    ImportFileError, PluginError."""
+    """Return the runs of an export, or of files of another program.
+
+    Raises StoreError, ImportFileError, PluginError.
+    """
     if is_export(path):
         return list(read_export(path))
     files, _ = read_files(path, None, {})
@@ -75,10 +77,10 @@ def read_runs(path: Path) -> list[Result]:
 
 
 def read_files(path: Path, name: str | None, given: Given) -> tuple[list[ImportedFile], list[str]]:
-    """Return the read files of a file or folder, and the skipped ones with reasons.
+    """Return the imported files of a file or folder, and a sentence on each skipped file.
 
-    `name` is a format, else it is recognized; `given` are settings that a file does not state.
-    Raises ImportFileError, PluginError.
+    `name` is the name of a format; without it, the format of each file is recognized. `given` are
+    settings that a file does not state. Raises ImportFileError, PluginError.
     """
     formats = _Formats(find_entries(GROUP, KIND).values() if name is None else [_reading(name)])
     if not path.is_dir():
@@ -104,7 +106,7 @@ def read_files(path: Path, name: str | None, given: Given) -> tuple[list[Importe
 
 
 def _reading(name: str) -> DoorEntry:
-    """Return the readable format of a name. Raises ImportFileError, PluginError."""
+    """Return the entry point of a readable format by name. Raises ImportFileError, PluginError."""
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).read is None:
         raise ImportFileError(f"{name} ({form.description}) is written, and not read")
@@ -118,7 +120,7 @@ class _Formats:
         self._entries = [*entries]
 
         self.broken: list[str] = []
-        """Broken formats with reasons; they do not prevent others."""
+        """Errors of broken formats, which do not prevent the use of other formats."""
 
     def __iter__(self) -> Iterator[Named]:
         for entry in [*self._entries]:
@@ -134,7 +136,7 @@ class _Formats:
         self.broken.append(str(error))
 
     def recognized(self, source: SourceFile) -> Named | None:
-        """Return the first format that recognizes a file."""
+        """Return the first format that recognizes a file, or None."""
         for entry, form in self:
             try:
                 if form.read and form.recognizes(source):
@@ -147,7 +149,7 @@ class _Formats:
         return None
 
     def listed(self) -> str:
-        """Return all readable formats with their descriptions."""
+        """Return the names and descriptions of all readable formats as a text."""
         known = [f"{entry.name} ({form.description})" for entry, form in self if form.read]
         return ", ".join(known) or "the formats that are installed: there are none"
 
@@ -161,14 +163,14 @@ def _sources(folder: Path) -> Iterable[SourceFile]:
 
 
 def _repeats(source: SourceFile, named: Named) -> str:
-    """Return why a file of a folder is skipped; empty if it is not. Raises PluginError."""
+    """Return the reason to skip a file of a folder; empty to import it. Raises PluginError."""
     entry, form = named
     with entry.blamed(f"{source.path}: "):
         return form.repeats(source)
 
 
 def _read(source: SourceFile, named: Named, given: Given) -> ImportedFile:
-    """Read a file in its format. Raises ImportFileError for a damaged one, and PluginError."""
+    """Read a file in its format. Raises ImportFileError for a damaged file, and PluginError."""
     entry, form = named
     assert form.read is not None
     with entry.blamed(f"{source.path}: "):
@@ -224,7 +226,7 @@ def _results(
 
 
 def _added(row: ImportedRow, given: Given) -> Given:
-    """Return the user's settings that a row lacks. Raises ImportFileError for a contradiction."""
+    """Return the user's settings that a row lacks. Raises ImportFileError if the row differs."""
     for key, value in given.items():
         if key in row.settings and row.settings[key] != value:
             raise ImportFileError(
@@ -235,7 +237,7 @@ def _added(row: ImportedRow, given: Given) -> Given:
 
 
 def _beyond(source: SourceFile, added: Given) -> dict[str, JsonValue]:
-    """Return the inputs of rows beside their file: other files, and settings of the user."""
+    """Return the further inputs of a file's rows: other files, and settings given by the user."""
     parts: dict[str, JsonValue] = {"others": {**source.others}, "given": dict(added)}
     return {name: part for name, part in parts.items() if part}
 

@@ -1,4 +1,4 @@
-"""Exports of runs with a row for each, CSV and Parquet, whose columns are those of all rows.
+"""Exports of runs to CSV and Parquet: a row for each run, with the columns of all rows.
 
 Rows wait in a temporary file until all columns are known, so that few are in memory.
 """
@@ -25,7 +25,7 @@ from accel_bench.result import Result
 from accel_bench.scenario.draft import look_up
 
 ROWS_AT_ONCE = 100
-"""Number of Parquet's rows that are written together."""
+"""Number of rows that are written to Parquet together."""
 
 RESULT_COLUMN = "result"
 """Column in Parquet of the whole result as JSON."""
@@ -46,17 +46,17 @@ SETTING_COLUMNS = {
     "optimizer": "optimizer.use",
     "precision": "train.precision",
 }
-"""Columns that hold a setting of the scenario, by dotted key."""
+"""Dotted key of the scenario setting in each column."""
 
 FACTORS = ("resources.devices", "train.micro_batch_size", "train.gradient_accumulation")
 """Settings whose product is the global batch size."""
 
 
 def flat_run(result: Result) -> Cells:
-    """Return one run on one row; names have unit and scope, absent numbers are None.
+    """Return a run as a row of values by column; column names have unit and scope.
 
-    A run whose figures the self-audit finds to disagree is `degraded`, with the reason. What the
-    file of an imported one does not state is None.
+    A missing number, or a value that an imported file does not state, is None. A run is `degraded`,
+    with the reason, if the audit finds that its figures disagree.
     """
     imported = result.imported
     result = result if imported else with_audit(result)
@@ -101,10 +101,10 @@ def flat_run(result: Result) -> Cells:
 def _waiting_rows(
     results: Iterable[Result], folder: Path | None, whole: bool
 ) -> Iterator[tuple[dict[str, bool], Iterator[dict[str, Any]]]]:
-    """Return column names, each with True if numeric, and the rows; with `whole` rows have the
-    result.
+    """Write all rows to a temporary file; yield the columns, and an iterator of the rows.
 
-    The rows lie in `folder`, or the system's folder for temporary files, during the block.
+    Columns are names with True if numeric. With `whole`, rows have the result. The file lies in
+    `folder`, or the system's folder for temporary files, during the block.
     """
     numbers: dict[str, bool] = {}
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -122,13 +122,13 @@ def _waiting_rows(
 
 
 def export_lines(results: Iterable[Result], folder: Path | None = None) -> Iterator[str]:
-    """Yield the lines of a CSV, for spreadsheets; rows wait in `folder`."""
+    """Yield the lines of a CSV file; a temporary file of rows lies in `folder`."""
     with _waiting_rows(results, folder, False) as (numbers, rows):
         yield from csv_lines(keyed(numbers, ()).columns, rows)
 
 
 def write_parquet(results: Iterable[Result], path: Path) -> None:
-    """Write a row for each run, with the columns of the CSV and the whole result.
+    """Write a Parquet file with a row for each run: the columns of the CSV and the whole result.
 
     Raises StoreError without pyarrow.
     """

@@ -17,7 +17,7 @@ from accel_bench.scenario.draft import set_path
 
 @dataclass(frozen=True, kw_only=True)
 class NativeScenario:
-    """A converted scenario."""
+    """A scenario of another program, converted to accel-bench's settings and stacks."""
 
     name: str
 
@@ -26,7 +26,7 @@ class NativeScenario:
 
     slow: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the work, by dotted key; several values are swept."""
+    """Settings of the work that are not swept, by dotted key."""
 
     stacks: Mapping[str, Any] = field(default_factory=lambda: {"baseline": []})
     sweep: Mapping[str, list[Any]] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class NativeScenario:
 
     @property
     def experiments(self) -> int:
-        """Number of experiments."""
+        """Number of experiments of the scenario: stacks times sweep points."""
         points = math.prod(len(values) for values in self.sweep.values())
         moving = len(next(iter(self.zip.values()), [None]))
         return len(self.stacks) * points * moving
 
     def text(self) -> str:
-        """Return the text of its file; a key with one value is set, not swept."""
+        """Return the text of the scenario's file; a sweep over one value becomes a setting."""
         document: dict[str, Any] = {"name": self.name, **({"slow": True} if self.slow else {})}
         axes = {"sweep": self.sweep, "zip": self.zip}
         single = {k: v[0] for columns in axes.values() for k, v in columns.items() if len(v) == 1}
@@ -54,7 +54,7 @@ class NativeScenario:
 
 
 def stack_text(uses: list[Any], source: str) -> str:
-    """Return the text of a named stack's file."""
+    """Return the text of a stack's file, with its plugins and the origin."""
     return _imported_text({"use": uses}, source)
 
 
@@ -64,7 +64,7 @@ def _imported_text(document: Mapping[str, Any], source: str) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write new files by name into a folder. Raises ImportFileError for existing ones."""
+    """Write texts by name as new files of a folder. Raises ImportFileError for existing files."""
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise ImportFileError(

@@ -1,4 +1,4 @@
-"""Results of the Hugging Face Trainer: `all_results.json`, with `trainer_state.json` beside it."""
+"""Reader of the Hugging Face Trainer's files: `all_results.json` and `trainer_state.json`."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ STAGES = ("before_init_mem_gpu", "init_mem_gpu", "train_mem_gpu")
 
 
 def is_results(source: SourceFile) -> bool:
-    """Return whether the file has metrics of the Trainer."""
+    """Return whether a file has metrics of the Trainer."""
     found = source.json
     return found is not None and bool({"train_runtime", "eval_runtime"} & found.keys())
 
 
 def is_state(source: SourceFile) -> bool:
-    """Return whether the file has the Trainer's state."""
+    """Return whether a file has the Trainer's state."""
     return source.json is not None and isinstance(source.json.get("log_history"), list)
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return why the file repeats another one of its folder; empty if it does not."""
+    """Return the reason if a file repeats another file of its folder; empty if it does not."""
     name, folder = source.path.name, source.path.parent
     fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
     for one in fuller:
@@ -62,7 +62,7 @@ def is_repeated(source: SourceFile) -> str:
 
 
 def read_results(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return the run of a result file, with the log of the state beside it."""
+    """Yield the run of a result file, with the log of the state file in its folder."""
     found = source.json
     state = source.beside(STATE)
     log = state.json if state and is_state(state) else {}
@@ -70,7 +70,7 @@ def read_results(source: SourceFile) -> Iterator[ImportedRow]:
 
 
 def read_state(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return the run of a Trainer's state: its log, with the summary at its end."""
+    """Yield the run of a Trainer's state file: its log, with the summary at the log's end."""
     yield _row(source, _summary_of(source.json), source.json)
 
 
@@ -102,7 +102,7 @@ def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any])
 
 
 def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
-    """Return the peak of allocated memory from the figures of all stages; None without them."""
+    """Return the peak of allocated bytes, from the figures of all stages; None without these."""
     level, peaks = 0.0, []
     for stage in STAGES:
         change = parse.number(found.get(f"{stage}_alloc_delta", found.get(stage)))
@@ -120,7 +120,7 @@ def _summary_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """Return logged losses with their steps; each is a mean since the previous entry."""
+    """Return the logged steps and losses; each loss is a mean since the previous entry."""
     entries = [
         one for one in state.get("log_history", ()) if isinstance(one, dict) and "loss" in one
     ]

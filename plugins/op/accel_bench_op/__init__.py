@@ -1,8 +1,8 @@
 """Micro-benchmarks: one operation, block or small model, timed under several executors.
 
-A benchmark is a subclass of `Benchmark`, an executor one of `Executor`; any distribution brings its
-own through the entry points `accel_bench.micro` and `accel_bench.executors`. Run all of them with
-`pytest --pyargs accel_bench_op.targets`, which needs `accel-bench[micro]`.
+A benchmark is a subclass of `Benchmark`, and an executor is a subclass of `Executor`. Any
+distribution adds its own by the entry points `accel_bench.micro` and `accel_bench.executors`. Run
+all benchmarks with `pytest --pyargs accel_bench_op.targets`, which needs `accel-bench[micro]`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ VALID_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,98}[A-Za-z0-9_-])?")
 """Pattern of names that are valid file names on every system, and one word in a shell."""
 
 DECLARED = ("name", "description", "args")
-"""Attributes of a class that may be properties too."""
+"""Attributes of a benchmark class that may also be class properties."""
 
 TOLERANCE: Mapping[str, float] = {
     "float64": 1e-9,
@@ -101,10 +101,10 @@ class Benchmark(ABC):
 
     @classmethod
     def at_size(cls, size: str = "", **settings: object) -> Any:
-        """Return the benchmark at one of its sizes; empty is the defaults of `__init__`.
+        """Return the benchmark at a named size; an empty name means the defaults of `__init__`.
 
-        `settings` are arguments such as `device` and `dtype`; those set by the size, or unknown to
-        `__init__`, are ignored. Raises PluginError for an unknown size.
+        `settings` are arguments such as `device` and `dtype`. Arguments that the size sets, or that
+        `__init__` does not know, are ignored. Raises PluginError for an unknown size.
         """
         if size and size not in cls.sizes:
             hint = did_you_mean(size, cls.sizes) or "; it has none"
@@ -137,8 +137,8 @@ class Benchmark(ABC):
     def reference_with_choices(self, fn: Callable[..., Any]) -> Callable[..., Any] | None:
         """Return a reference that makes the same discrete choices as `fn` in its own dtype.
 
-        An example are the experts that a router selects, which rounding decides in close cases.
-        None without such choices.
+        An example are the experts that a router selects, which rounding decides in close cases. The
+        result is None without such choices.
         """
         return None
 
@@ -159,7 +159,7 @@ class Benchmark(ABC):
         return None
 
     def bytes_moved(self) -> int | None:
-        """Return the least bytes that one forward call reads and writes; None if unknown."""
+        """Return the minimum bytes that one forward call reads and writes; None if unknown."""
         return None
 
     def backward_flops(self) -> int | None:
@@ -168,7 +168,7 @@ class Benchmark(ABC):
         return None if flops is None else 2 * flops
 
     def backward_bytes_moved(self) -> int | None:
-        """Return the least bytes that one backward call reads and writes; None if unknown."""
+        """Return the minimum bytes that one backward call reads and writes; None if unknown."""
         return None
 
     @property
@@ -178,13 +178,13 @@ class Benchmark(ABC):
 
 
 def benchmark_of(batch: Any) -> Benchmark | None:
-    """Return the benchmark that made a batch, if its `fn()` was called too."""
+    """Return the benchmark that made a batch, or None if its `fn()` was not called."""
     owners = (reference() for tensor in _tensors(batch) if (reference := _owners().get(tensor)))
     return next((one for one in owners if one is not None and one.returned_fn is not None), None)
 
 
 def as_dtype(dtype: Any) -> Any:
-    """Return a `torch.dtype`, given as such or by name."""
+    """Return a `torch.dtype`, given as such or by name. Raises PluginError for an unknown name."""
     import torch
 
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
@@ -196,7 +196,7 @@ def as_dtype(dtype: Any) -> Any:
 def _class_value(cls: type, key: str) -> Any:
     """Return the value of a class attribute, of a property, or of a class property.
 
-    Properties under a classmethod are evaluated by hand, since Python 3.13 dropped them.
+    Class properties are evaluated here, since Python 3.13 dropped properties of classmethods.
     """
     found = vars(cls)[key]
     if isinstance(found, classmethod):
@@ -207,7 +207,7 @@ def _class_value(cls: type, key: str) -> Any:
 
 
 def _problems(cls: type[Benchmark]) -> Iterator[str]:
-    """Yield problems of a class declaration; an abstract base has no name."""
+    """Yield the problems of a benchmark class's declaration; a class without a name has none."""
     if cls.name == "":
         return
     if not isinstance(cls.name, str) or not VALID_NAME.fullmatch(cls.name):
@@ -247,7 +247,7 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
 
 
 def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """Return a method `fn` that stores its last result in the benchmark."""
+    """Wrap a method `fn`, so that it stores its last result in the benchmark."""
 
     @functools.wraps(fn)
     def method(self: Benchmark) -> Callable[..., Any]:
@@ -258,7 +258,7 @@ def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Call
 
 
 def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a method `make_batch` that registers the benchmark of its tensors."""
+    """Wrap a method `make_batch`, so that the benchmark of its tensors is registered."""
 
     @functools.wraps(make_batch)
     def method(self: Benchmark) -> Any:

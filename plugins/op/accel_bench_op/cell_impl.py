@@ -1,4 +1,4 @@
-"""Cell of a micro-benchmark: a size, an executor and a compute type, timed and checked."""
+"""Cell of a micro-benchmark: one benchmark size, executor and compute type, timed and checked."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class Cell:
     """Executor that built `fn`; None if unknown."""
 
     def timed_call(self) -> TimedCall:
-        """Return the timed call of a round."""
+        """Return the timed call of the callable on the batch."""
         one = self.benchmark
         postprocess = one.postprocess_for_backward if one.requires_grad else lambda _: None
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
 
     def check(self) -> Check:
-        """Compare outputs with eager in float64, and gradients in both phases of training.
+        """Compare the callable with eager in float64: outputs, and in training also gradients.
 
-        Tensors saved for the backward pass count as part of the forward computation. Without memory
-        for this size, the size `tiny` is compared, if there is one.
+        Tensors saved for the backward pass count as part of the forward computation. If memory runs
+        out at this size, the size `tiny` is compared, if there is one.
         """
         try:
             return self._check()
@@ -88,9 +88,10 @@ class Cell:
         return next((one for one in at_scales if one.reason), found)
 
     def _compared(self, values: Any, gradients: bool) -> Check:
-        """Compare on other values, after a call whose output is then overwritten.
+        """Compare the callable on a batch of other values, after a first call on them.
 
-        A callable that returns an earlier output instead of computing returns NaN.
+        The output of the first call is overwritten with NaN. A callable that returns an earlier
+        output instead of computing thus returns NaN.
         """
         with holding(self.batch, values) as batch:
             kept = None if self.benchmark.keeps_inputs else copy.deepcopy(plain_tensors(batch))
@@ -100,7 +101,7 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_scale(self, scale: float, gradients: bool) -> Check:
-        """Compare on scaled inputs; undecided if the reference cannot compute with them."""
+        """Compare the callable on scaled inputs; the check is undecided if the reference fails."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
             found = self._compared(values, gradients)
@@ -110,7 +111,7 @@ class Cell:
         return replace(found, distances=named, tolerance=ALLOWED_AT_SCALES * found.tolerance)
 
     def _weights(self) -> Iterator[Any]:
-        """Yield parameters and buffers of the callable and of the benchmark's own."""
+        """Yield the parameters and buffers of the callable and of the benchmark's own callable."""
         for fn in (self.fn, self.benchmark.returned_fn):
             if isinstance(fn, torch.nn.Module):
                 yield from (*fn.parameters(), *fn.buffers())
@@ -124,7 +125,7 @@ class Cell:
 
     @property
     def device(self) -> str:
-        """Device of the batch, or of the weights."""
+        """Torch's name of the device of the batch, or else of the weights."""
         fn = self.benchmark.returned_fn
         weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
         tensors = (one for one in (*tree_leaves(self.batch), *weights) if torch.is_tensor(one))
@@ -136,7 +137,7 @@ class Cell:
         return coarsest_dtype(self.batch, self.benchmark.returned_fn)
 
     def peak_memory(self) -> int | None:
-        """Return the peak bytes of a round beyond weights and batch, its graph included."""
+        """Return the peak bytes of one call beyond weights and batch, autograd's graph included."""
         call = self.timed_call()
 
         def once() -> Any:
@@ -149,7 +150,7 @@ class Cell:
             call.close()
 
     def bytes_moved(self) -> int | None:
-        """Return the least bytes that a round reads and writes; None if unknown."""
+        """Return the minimum bytes that one timed call reads and writes; None if unknown."""
         one, goes_back = self.benchmark, self.compute_type is ComputeType.TRAINING_BACKWARD
         said = one.backward_bytes_moved() if goes_back else one.bytes_moved()
         if said is not None or not one.counts_bytes:
@@ -165,7 +166,7 @@ class Cell:
         return sum(tensor.nbytes for tensor in moved if tensor.dim())
 
     def figures(self, seconds: float) -> Mapping[str, Any]:
-        """Return the rates of a round that takes `seconds`, and the fraction of the roofline."""
+        """Return the rates of a call that takes `seconds`, and its fraction of the roofline."""
         one, moved = self.benchmark, self.bytes_moved()
         goes_back = self.compute_type is ComputeType.TRAINING_BACKWARD
         flops = one.backward_flops() if goes_back else one.flops()
@@ -173,7 +174,7 @@ class Cell:
 
 
 def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeType) -> Cell:
-    """Build the batch and the callable, with fixed seeds."""
+    """Return a cell with a batch and the executor's callable, built with fixed seeds."""
     batch = _batch(benchmark, SEED)
     torch.manual_seed(SEED)
     fn = executor.build(benchmark)
@@ -190,9 +191,9 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
 
 @contextlib.contextmanager
 def holding(batch: Any, other: Any) -> Iterator[Any]:
-    """Copy another batch's values into a batch's tensors within the block.
+    """Copy another batch's values into a batch's tensors within the block, and yield the batch.
 
-    Yields the other batch itself if its tensors differ in kind.
+    Yields the other batch itself if its tensors differ in shape, dtype, device or layout.
     """
     (ours, our_tree), (theirs, their_tree) = tree_flatten(batch), tree_flatten(other)
     if our_tree != their_tree or not all(map(_alike, ours, theirs)):
@@ -221,7 +222,7 @@ def plain_tensors(batch: Any) -> list[Any]:
 
 
 def scaled(batch: Any, scale: float) -> Any:
-    """Return a batch with its floating-point tensors multiplied."""
+    """Return a batch with its floating-point tensors multiplied by `scale`."""
 
     def times(tensor: Any) -> Any:
         found = tensor.detach() * scale if tensor.is_floating_point() else tensor
@@ -231,7 +232,7 @@ def scaled(batch: Any, scale: float) -> Any:
 
 
 def write_over(out: Any, kept: Any) -> None:
-    """Overwrite the tensors of an output, except those that share memory with given ones.
+    """Overwrite the tensors of an output, except tensors that share memory with `kept` tensors.
 
     Version counters stay unchanged, so that caches of the tensors cannot notice.
     """
@@ -285,10 +286,10 @@ def why_no_memory(error: BaseException) -> str:
 
 
 def peak_memory_bytes(call: Callable[[], Any], device_type: str) -> int | None:
-    """Return the peak bytes of a call above those allocated before.
+    """Return the peak bytes that a call adds to the bytes allocated before.
 
-    On a CPU the events of torch's allocator are summed. None on a device whose allocator reports no
-    peak, and on an unknown device.
+    On a CPU the events of torch's allocator are summed. The result is None on a device whose
+    allocator reports no peak, and on an unknown device.
     """
     if device_type == HOST:
         return _peak_on_cpu(call)

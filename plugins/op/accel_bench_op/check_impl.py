@@ -1,4 +1,7 @@
-"""Comparison of outputs and gradients with the benchmark's own callable in float64."""
+"""Comparison of outputs and gradients with the benchmark's own callable in float64.
+
+The distance of two tensors is their error relative to the expected tensor.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Check:
     """Dtype of the computation: the shortest of inputs, weights and eager's outputs."""
 
     tolerance: float
-    """Maximum allowed distance for that dtype."""
+    """Maximum allowed distance for this dtype."""
 
     problem: str = ""
     """Reason why nothing can be compared, such as a missing output; empty otherwise."""
@@ -49,11 +52,11 @@ class Check:
     """True if the reference was given eager's choices, such as experts, since its own differ."""
 
     size: str = ""
-    """Size of the comparison, if the cell's own has no memory for float64."""
+    """Benchmark size of the comparison, if memory ran out in float64 at the cell's size."""
 
     @property
     def distance(self) -> float:
-        """Largest distance of all tensors."""
+        """Largest relative distance of all compared tensors."""
         return math.inf if self.problem else max(self.distances.values(), default=math.inf)
 
     @property
@@ -82,7 +85,7 @@ def check_against_float64(
 ) -> Check:
     """Compare a callable with `benchmark.reference()` in float64 on a copy of the batch.
 
-    Compared are outputs, and with `gradients` also the gradients of inputs and weights, from a
+    The outputs are compared, and with `gradients` also the gradients of inputs and weights, from a
     random cotangent for each output. Integers and booleans must be equal. The check is undecided if
     eager is as far from float64, even with equal choices. Raises PluginError if the reference
     fails.
@@ -111,7 +114,7 @@ def check_against_float64(
 def _compare(
     benchmark: Benchmark, fns: tuple[Any, Any, Any], batch: Any, dtype: str, gradients: bool
 ) -> Check:
-    """Compare three callables, `fns`: the tested one, eager and the reference."""
+    """Compare the first of three callables (tested, eager, reference) with the reference."""
     fn, original, reference = fns
     # It is called with the batch itself, not a copy: with its strides and its addresses.
     theirs = _copied(batch, double=True)
@@ -163,7 +166,7 @@ def _copy_of(original: Any) -> Any:
 
 
 def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
-    """Return why the comparison is undecided if eager is too far from float64 itself."""
+    """Return why a comparison is undecided: eager is random, or itself far from float64."""
     calls = (called(eager, _copied(batch), False) for _ in range(2))
     first, second = (dict(named_tensors(out, "")) for out in calls)
     if first.keys() != second.keys() or any(not first[k].equal(second[k]) for k in first):
@@ -226,7 +229,7 @@ def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]
 
 
 def named_tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors in an output with their paths; complex ones as two real parts."""
+    """Yield the tensors in an output with their paths; a complex tensor has two real parts."""
     if isinstance(value, torch.Tensor):
         yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     elif isinstance(value, Mapping):
@@ -238,7 +241,7 @@ def named_tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _weights(fn: Any) -> dict[str, Any]:
-    """Return the trainable parameters of a module, or of a wrapped one, by name."""
+    """Return a module's trainable parameters by name, without the prefix of torch.compile."""
     if not isinstance(fn, torch.nn.Module):
         return {}
     named = fn.named_parameters()
@@ -248,7 +251,7 @@ def _weights(fn: Any) -> dict[str, Any]:
 def _gradient_pairs(
     benchmark: Benchmark, outs: tuple[Any, Any], batches: tuple[Any, Any], weights: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the gradients of inputs and weights by name, tested and reference."""
+    """Return the gradients of inputs and weights by name, tested and expected."""
     ours, theirs = (_ends(benchmark, out) for out in outs)
     if len(ours) != len(theirs):
         raise _Mismatch(f"{len(ours)} outputs require a gradient, {len(theirs)} of eager's do")
@@ -265,7 +268,7 @@ def _gradient_pairs(
 
 
 def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
-    """Return the tensors at which the backward pass starts: all outputs with gradient."""
+    """Return the tensors at which the backward pass starts: all outputs that need a gradient."""
     found = [tensor for _, tensor in named_tensors(out, "") if tensor.requires_grad]
     if found:
         return found
@@ -288,7 +291,7 @@ def _inputs(batch: Any) -> dict[str, Any]:
 
 
 def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients of leaves by name, without missing ones."""
+    """Return the gradients of leaf tensors by name, without gradients that are None."""
     found = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
     named = zip(leaves, found, strict=True)
     return {f"gradient of {name}": one for name, one in named if one is not None}
@@ -297,7 +300,7 @@ def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict
 def _distances(
     found: Mapping[str, Any], expected: Mapping[str, Any], least: float = 0.0
 ) -> dict[str, float]:
-    """Return the distances of tensors by name. Raises _Mismatch for a missing one."""
+    """Return relative distances of tensors by name. Raises _Mismatch for a missing tensor."""
     if missing := [name for name in expected if name not in found]:
         raise _Mismatch(f"there is no {missing[0]}, which eager computes")
     for name, one in expected.items():
@@ -320,7 +323,7 @@ def _size(tensor: Any) -> float:
 
 
 def _distance(found: Any, expected: Any, least: float) -> float:
-    """Return the larger of two errors: worst element relative to the largest, and norms."""
+    """Return the larger of two relative errors: of the worst element, and of the norm."""
     if not expected.numel():
         return 0.0
     if not expected.is_floating_point():

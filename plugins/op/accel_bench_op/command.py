@@ -28,7 +28,7 @@ from accel_bench_op.scenarios import CellChoice, OpRegistry, cell_scenarios, rea
 from accel_bench_op.view import list_report, operations_report
 
 ANSWERS = (Status.OOM, Status.SKIPPED)
-"""Statuses of a cell that are no failures."""
+"""Statuses of a run that are no failures of the command."""
 
 app = typer.Typer(help="Operations, blocks and small models on their own: list, run, show.")
 
@@ -62,10 +62,10 @@ def list_operations(
     ] = None,
     output: AnyFormat = "table",
 ) -> None:
-    """List benchmarks and sizes, and what can run them here.
+    """List benchmarks, their sizes, and the executors that can run them here.
 
-    Those of other distributions are listed too: they come by the entry points `accel_bench.micro`
-    and `accel_bench.executors`.
+    Other distributions add benchmarks and executors by the entry points `accel_bench.micro` and
+    `accel_bench.executors`.
     """
     machine = read_machine()
     with redirect_stdout(sys.stderr):  # what an import prints is no part of the document
@@ -75,7 +75,7 @@ def list_operations(
 
 @dataclass(frozen=True, kw_only=True)
 class OpRunOptions(MeasureOptions):
-    """Options of `op run`."""
+    """Command-line options of `accel-bench op run`."""
 
     names: Annotated[
         list[str], typer.Argument(metavar="NAME", help="Benchmarks that `op list` prints.")
@@ -95,9 +95,9 @@ class OpRunOptions(MeasureOptions):
 def run(options: OpRunOptions) -> int:
     """Measure operations, and compare executors with eager.
 
-    Each run is a fresh process, and the executors take turns. What a run computes is compared with
-    eager in float64, output and gradients, and makes it `invalid` where it is wrong. Running out of
-    memory is an answer, not an error.
+    Each run is a fresh process, and the executors take turns. Outputs and gradients of a run are
+    compared with eager in float64; a wrong value makes the run `invalid`. Running out of memory is
+    a result, not an error.
     """
     invoked = Invocation(options)
     choice = CellChoice(
@@ -131,10 +131,7 @@ def show(
     ] = "inference",
     dtype: DTypes = "float32",
 ) -> None:
-    """Print the scenario file of one operation.
-
-    For `run`, `gate` and changes of your own.
-    """
+    """Print the scenario file of one operation, as an input of `run` and `gate`, or for changes."""
     choice = CellChoice(
         names=[name],
         executors=executor or (),

@@ -19,7 +19,7 @@ class ComputeType(str, Enum):
     """A call without gradients."""
 
     TRAINING_FORWARD = "forward"
-    """A call that keeps what its backward pass needs."""
+    """A call that saves the tensors which its backward pass needs."""
 
     TRAINING_BACKWARD = "backward"
     """The backward pass alone."""
@@ -35,7 +35,7 @@ def compute_types_of(kind: type[Benchmark]) -> tuple[ComputeType, ...]:
 
 
 class TimedCall:
-    """A timed call of a callable on a batch: `prepare` is outside the clock, `run` inside."""
+    """Call of a callable on a batch; the clock times `run`, and not `prepare`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TimedCall:
         }[compute_type]
 
     def prepare(self) -> None:
-        """Clear the gradients, and build the graph that the backward pass consumes."""
+        """Clear gradients and build the graph of a timed backward pass. Raises NoBackwardError."""
         if self.compute_type is not ComputeType.TRAINING_BACKWARD:
             return
         import torch

@@ -40,7 +40,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Discovered(Generic[FoundT]):
-    """Installed entries of one group; broken ones do not hide others."""
+    """Installed entries of an entry-point group; broken entries do not hide others."""
 
     what: str
     """`benchmark` or `executor`, for messages."""
@@ -55,7 +55,7 @@ class Discovered(Generic[FoundT]):
     """Distributions of usable entries, with version, by entry name."""
 
     def problem_of(self, name: str) -> str:
-        """Return why no usable entry has a name; empty if one has."""
+        """Return the reason why no usable entry has a name; empty if an entry has it."""
         if name in self.usable:
             return ""
         if named := [one.problem for one in self.unusable if one.name == name]:
@@ -97,7 +97,7 @@ def _with_warnings(found: Discovered[FoundT]) -> dict[str, FoundT]:
 def _discover(
     what: str, group: str, read: Callable[[DoorEntry], Mapping[str, FoundT]]
 ) -> Discovered[FoundT]:
-    """Load all entry points of a group; of equal names accel-bench's own is kept, or none."""
+    """Load all entry points of a group; of equal names keep accel-bench's own entry, or none."""
     found: Discovered[FoundT] = Discovered(what)
     bringers: dict[str, DoorEntry] = {}
     for entry in find_entries(group, what).values():
@@ -119,7 +119,7 @@ def _discover(
 def _note_duplicate(
     found: Discovered[Any], name: str, one: Any, entries: tuple[DoorEntry, ...]
 ) -> None:
-    """Discard an entry with a duplicate name, unless it is the same object."""
+    """Discard two entries of one name, except accel-bench's own, unless both load one class."""
     first, second = entries
     held = found.usable.get(name)
     if held is not None and _kind(held) is _kind(one):
@@ -141,7 +141,7 @@ def _executors_of(entry: DoorEntry) -> dict[str, Executor]:
 
 
 def _benchmarks_of(entry: DoorEntry) -> dict[str, type[Benchmark]]:
-    """Return a benchmark class, or the named classes that a module defines."""
+    """Return the benchmark class of an entry point, or its module's named classes, by name."""
     loaded = entry.point.load()
     named: dict[str, type[Benchmark]] = {}
     for kind in vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]:

@@ -1,4 +1,4 @@
-"""Documents of `op list` and `op run`: operations, executors and measured cells."""
+"""JSON documents of `op list` and `op run`: operations, executors and measured cells."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ExecutorSupport(Frozen):
     """True if the executor can run the benchmark here."""
 
     reason: str = ""
-    """Reason why it cannot run."""
+    """Reason why the executor cannot run the benchmark here; empty if it can."""
 
 
 class OperationEntry(Frozen):
-    """An installed benchmark."""
+    """An installed benchmark, and the executors that support it."""
 
     benchmark: str
     """Name of the benchmark."""
@@ -47,7 +47,7 @@ class OperationEntry(Frozen):
     """Compute types that can be timed here."""
 
     sizes: tuple[str, ...] = ()
-    """Names of its sizes; empty if it has only default arguments."""
+    """Names of the benchmark's sizes; empty if it has only default arguments."""
 
     distribution: str
     """Distribution of the benchmark, with its version."""
@@ -75,15 +75,15 @@ class GradientCheck(Frozen):
     """Number of compared outputs and gradients."""
 
     size: str = ""
-    """Size of the comparison: another than the cell's if float64 has no memory."""
+    """Size of the compared benchmark, another than the cell's if memory ran out in float64."""
 
 
 class OperationCell(Comparison):
-    """Measurement of an operation at one size under one executor, and its speed beside the
-    baseline's; missing figures are null."""
+    """Measurement of an operation at one size under one executor, with its speed relative to the
+    baseline; missing figures are null."""
 
     scenario: str
-    """Name of the scenario under which it is stored."""
+    """Name of the scenario under which the runs are stored."""
 
     benchmark: str
     """Name of the benchmark."""
@@ -122,13 +122,13 @@ class OperationCell(Comparison):
     """Seconds per call, with a 95 % interval."""
 
     is_baseline: bool = False
-    """True if the others are compared with it; it has no ratio, and so no verdict."""
+    """True if the other executors are compared with it; it has no ratio, and so no verdict."""
 
     flops_per_second: float | None = None
     """FLOP/s of the operation; null if FLOPs are not meaningful."""
 
     bytes_per_second: float | None = None
-    """Least bytes moved per second."""
+    """Minimum bytes that a call moves, per second."""
 
     fraction_of_roofline: float | None = None
     """Fraction of the roofline measured on this machine."""
@@ -141,10 +141,10 @@ class OperationCell(Comparison):
 
 
 class OperationReport(Document):
-    """The document of `accel-bench op run`."""
+    """The JSON document of `accel-bench op run`."""
 
     baseline: str
-    """Executor that others are compared with."""
+    """Executor with which other executors are compared."""
 
     cells: tuple[OperationCell, ...]
     """Cells in the order of the plan."""
@@ -156,7 +156,7 @@ class OperationReport(Document):
 def operation_report(
     summaries: Sequence[Summary], scenarios: Sequence[Sequence[Scenario]]
 ) -> OperationReport:
-    """Return the report; `scenarios` are those of each summary's rows, in order."""
+    """Return the JSON document of summaries; `scenarios` has the scenario of each summary's row."""
     cells = [
         _cell(summary, row, scenario)
         for summary, known in zip(summaries, scenarios, strict=True)

@@ -30,17 +30,17 @@ from accel_bench_op.executors import cell_obstacle
 
 
 class Operation(Task[Options]):
-    """Counts calls of one operation, in the place of tokens; nothing is trained."""
+    """Task that counts calls of one operation in the place of tokens, and trains nothing."""
 
     counts = "calls"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return nothing: calls are counted outside of tensors."""
+        """Return None, since calls are counted outside of tensors."""
         return None
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return a loss function of constant 0."""
+        """Return a loss function whose value is always 0."""
         return no_loss
 
 
@@ -50,7 +50,7 @@ def no_loss(operation: Any, inputs: Mapping[str, Any], supervised_in_step: int) 
 
 
 class OpOptions(Options):
-    """Options of `op`: the benchmark, its size, the compute type and the executor."""
+    """Options of the engine `op`: the benchmark, its size, the compute type and the executor."""
 
     benchmark: str = Field(min_length=1)
     """Name of the benchmark, as `accel-bench op list` prints it."""
@@ -67,25 +67,25 @@ class OpOptions(Options):
 
 
 class Op(Plugin[OpOptions]):
-    """Calls one operation on its own; a wrong output or gradient makes the run invalid."""
+    """Engine that calls one operation; a wrong output or gradient makes the run invalid."""
 
     Options = OpOptions
     modes = frozenset({"train"})
     tasks = frozenset({"operation"})
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks, including the unused model, data and optimizer."""
+        """Return the names of the hooks that no other plugin may implement beside this engine."""
         return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
 
     def fingerprint(self, experiment: Experiment) -> Any:
-        """Return the distributions of the benchmark and the executor, with versions."""
+        """Return name and version of the distributions of the benchmark and the executor."""
         benchmark = discover_benchmarks().distributions.get(self.options.benchmark)
         executor = discover_executors().distributions.get(self.options.executor)
         return [one for one in (benchmark, executor) if one is not None]
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield unknown names, and reasons why the cell cannot run here."""
+        """Yield the reasons why the operation cannot run here, such as an unknown name."""
         benchmarks, executors = discover_benchmarks(), discover_executors()
         options, scenario = self.options, experiment.scenario
         problem = benchmarks.problem_of(options.benchmark) or executors.problem_of(options.executor)
@@ -104,7 +104,7 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch, which core excludes from the memory of a run."""
+        """Import torch, whose memory core excludes from the memory of a run."""
         from accel_bench_op import engine_impl  # noqa: F401
 
     @hookimpl
@@ -121,7 +121,7 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return a placeholder of the optimizer."""
+        """Return a placeholder, since nothing is trained."""
         return run.model
 
     @hookimpl

@@ -38,7 +38,7 @@ class BuiltOperation:
         self._too_fast = ""
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the rates of the mean call, and the memory of one call."""
+        """Yield the rates of a mean call in the window, and the peak memory of one call."""
         seconds = window.seconds / sum(one.real_tokens for one in window.samples)
         self.call.close()
         figures, device = self.cell.figures(seconds), self.cell.device
@@ -56,7 +56,7 @@ class BuiltOperation:
         )
 
     def check(self) -> dict[str, Any]:
-        """Return the distance of outputs and gradients from float64.
+        """Compare outputs and gradients with float64; return their distance as JSON evidence.
 
         A batch other than the timed one is compared, which reveals cached results. Raises
         InvalidRunError for a distance above the tolerance, and for a rate above the device's peak.
@@ -94,7 +94,7 @@ class OperationEngine:
         self._accumulation = run.scenario.train.gradient_accumulation
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Call the operation for each lap of the stopwatch."""
+        """Call the operation in steps until the stopwatch stops."""
         call = self._operation.call
         prepares = self._operation.compute_type is ComputeType.TRAINING_BACKWARD
         batches = list(itertools.islice(self._batches, self._accumulation))

@@ -1,4 +1,4 @@
-"""Executors of a benchmark's callable: eager, compiled, or with kernels of their own."""
+"""Executors of a benchmark's callable: eager, compiled, or with their own kernels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from accel_bench_op.settings import torch_name
 class Executor:
     """Base class of executors.
 
-    An executor for any callable implements `__call__`. One with its own kernels sets `operations`,
-    and implements `build`, which uses the weights of `benchmark.fn()`, so that gradients can be
-    compared.
+    An executor for any callable implements `__call__`. An executor with its own kernels sets
+    `operations` and implements `build`. The method `build` uses the weights of `benchmark.fn()`, so
+    that gradients can be compared.
     """
 
     name: str = ""
@@ -35,7 +35,7 @@ class Executor:
         return f"executor {self.name} has no kernel for {benchmark.operation or benchmark.name}"
 
     def takes(self, benchmark: Benchmark | type[Benchmark]) -> bool:
-        """Return whether there is a kernel for the benchmark's operation, installed or not."""
+        """Return whether the executor has a kernel for the benchmark, installed or not."""
         return self.operations is None or benchmark.operation in self.operations
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ class Executor:
         return fn
 
     def __repr__(self) -> str:
-        """Return the name, by which pytest-benchmark groups."""
+        """Return the executor's name, by which pytest-benchmark groups results."""
         return self.name or type(self).__name__
 
 
@@ -58,12 +58,12 @@ class Eager(Executor):
 
 
 class Inductor(Executor):
-    """Executor by `torch.compile`."""
+    """Executor that compiles the callable by `torch.compile`."""
 
     name = "inductor"
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return that there is no C++ compiler; empty if there is one."""
+        """Return why a benchmark cannot run here, such as no C++ compiler; empty if it can."""
         if not find_program(os.environ.get("CXX"), "g++", "clang++"):
             return "executor inductor needs a C++ compiler: install g++, or let CXX name one"
         return super().supports(benchmark)
@@ -75,17 +75,17 @@ class Inductor(Executor):
 
 
 class Thunder(Executor):
-    """Executor by Lightning Thunder, if installed."""
+    """Executor that compiles the callable by Lightning Thunder, if installed."""
 
     name = "thunder"
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return that Thunder is missing, with its install command; empty if installed."""
+        """Return why a benchmark cannot run here, such as a missing Thunder; empty if it can."""
         return self.missing() or super().supports(benchmark)
 
     @staticmethod
     def missing() -> str:
-        """Return the install command of Thunder; empty if it is installed."""
+        """Return a sentence with the install command of Thunder; empty if it is installed."""
         if find_spec("thunder") is not None:
             return ""
         return "executor thunder needs lightning-thunder: pip install lightning-thunder"
@@ -107,9 +107,10 @@ def cell_obstacle(
     device: str,
     **settings: object,
 ) -> str:
-    """Return why a cell cannot run here, without building it; empty if it can.
+    """Return why a benchmark cannot run under an executor here; empty if it can.
 
-    Exceptions of a benchmark or an executor are reasons too, with its name.
+    Neither batch nor callable is built. Exceptions of a benchmark or an executor are reasons too,
+    with its name.
     """
     try:
         one = _benchmark_at(kind, size, {**settings, "device": torch_name(device)})
@@ -122,7 +123,7 @@ def cell_obstacle(
 
 
 def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
-    """Return that a benchmark has no backward pass on its device; empty if it can run."""
+    """Return a sentence if a benchmark lacks the needed backward pass; empty otherwise."""
     if compute_type is ComputeType.INFERENCE or benchmark.requires_grad:
         return ""
     device = getattr(benchmark, "device", None)
@@ -131,7 +132,7 @@ def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
 
 
 def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
-    """Return a benchmark, with the dtype as torch's object if it does not accept a name."""
+    """Return a benchmark at a size, without the dtype if its `__init__` refuses the dtype."""
     try:
         return kind.at_size(size, **settings)
     except Exception:

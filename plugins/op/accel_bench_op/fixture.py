@@ -78,14 +78,14 @@ def run_cell(
 
 
 class _Unknown(Benchmark):
-    """Placeholder benchmark of a callable without one."""
+    """Placeholder for a callable that belongs to no benchmark."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
         self._fn = fn
 
     def make_batch(self) -> tuple[list[Any], dict[str, Any]]:
-        """Return an empty batch: the batch is given."""
+        """Return an empty batch, since the test gives the batch."""
         return [], {}
 
     def fn(self) -> Callable[..., Any]:
@@ -95,7 +95,7 @@ class _Unknown(Benchmark):
 
 @contextmanager
 def _skipping_without_memory() -> Iterator[None]:
-    """Skip the test if memory runs out, and free it."""
+    """Skip the test if memory runs out in the block, and free memory after the block."""
     import pytest
 
     from accel_bench_op.cell_impl import free_memory, release_frames, why_no_memory
@@ -115,7 +115,7 @@ def _skipping_without_memory() -> Iterator[None]:
 
 
 class EventMark:
-    """Timestamp in a device's stream of work; the difference of two is in seconds."""
+    """Timestamp in a device's stream of work; the difference of two marks is in seconds."""
 
     def __init__(self, device: DeviceType) -> None:
         self._device = device
@@ -129,7 +129,7 @@ class EventMark:
 
 
 def synchronized_perf_counter(device: DeviceType) -> float:
-    """Return the host's clock after all work of the device is done."""
+    """Return the host's clock in seconds, after all work of the device is done."""
     device.synchronize()
     return time.perf_counter()
 
@@ -148,8 +148,7 @@ def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
 
 
 def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
-    """Return a preparation that also flushes a device's L2 cache, by writing a buffer several times
-    its size, and waits for that."""
+    """Return a preparation that also writes a buffer several times as large as the L2 cache."""
     import torch
 
     from accel_bench_op.roofline_impl import cache_bytes
@@ -201,7 +200,7 @@ def _compared(check: Check | None) -> dict[str, Any]:
 
 
 def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
-    """Time rounds; on a device several calls per round, unless each needs a preparation."""
+    """Time rounds; on a device, a round has several calls unless each call needs a preparation."""
     kind, _, index = device.partition(":")
     known = of_torch_type(kind)
     setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
@@ -229,7 +228,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None
 
 
 def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
-    """Call a few times, and return the fastest seconds with the prepared arguments."""
+    """Call a few times, and return the seconds of the fastest call with its preparation."""
     fastest = math.inf
     for _ in range(WARM_UP_CALLS):
         started = time.perf_counter()

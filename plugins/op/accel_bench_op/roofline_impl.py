@@ -1,4 +1,4 @@
-"""Roofline of this machine: peaks measured once per process, and the least time of a call."""
+"""Roofline of this machine: peaks measured once per process, and the minimum time of a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ABOVE_PEAK = 1.1
 
 @cache
 def matmul_peak(device: str, dtype: str) -> float:
-    """Return the FLOP/s of a large matrix product in a dtype."""
+    """Return the measured FLOP/s of a large matrix product in a dtype."""
     kind = torch.device(device).type
     size = HOST_MATMUL_SIZE if computes_on_host(kind) else MATMUL_SIZE
     one, other = (torch.randn(size, size, device=device).to(as_dtype(dtype)) for _ in range(2))
@@ -35,7 +35,7 @@ def matmul_peak(device: str, dtype: str) -> float:
 
 @cache
 def copy_peak(device: str) -> float:
-    """Return the bytes/s of a large copy, reads and writes counted."""
+    """Return the measured bytes/s of a large copy, which counts reads and writes."""
     kind = torch.device(device).type
     size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
     one, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
@@ -45,10 +45,11 @@ def copy_peak(device: str) -> float:
 def roofline_figures(
     seconds: float, flops: int | None, moved: int | None, device: str, dtype: str
 ) -> Mapping[str, Any]:
-    """Return rates of a call, and the fraction of its roofline: least seconds over its seconds.
+    """Return the rates of a call that takes `seconds`, and its fraction of the roofline.
 
-    The least seconds are the larger of FLOPs over the peak of products and bytes over the peak of
-    copies. Unknown figures are left out, such as the peak of integers (`dtype` empty).
+    The fraction is the minimum seconds over the seconds. The minimum is the larger of FLOPs over
+    the peak of products and bytes over the peak of copies. Unknown figures are left out, such as
+    the peak of integers (`dtype` empty).
     """
     figures: dict[str, Any] = {}
     least = 0.0
@@ -91,8 +92,8 @@ def above_peak(
 ) -> str:
     """Return why a rate exceeds the device's peaks; empty if it does not or they are unknown.
 
-    `known` is the device's row, `cached` its cache in bytes: so many of a call's bytes may have
-    remained in the cache since the previous call.
+    `known` is the device's row in the table of peaks. `cached` is the size of its cache in bytes,
+    which may hold so many of a call's bytes since the previous call.
     """
     if known is None:
         return ""

@@ -14,10 +14,10 @@ from accel_bench_op.document import ExecutorSupport, OperationEntry
 from accel_bench_op.executors import cell_obstacle
 
 ENGINE, TASK = "op", "operation"
-"""Plugins for the slots `engine` and `task`."""
+"""Names of the plugins for the scenario's keys `engine` and `task`."""
 
 BASELINE = "eager"
-"""Executor that others are compared with."""
+"""Executor with which other executors are compared."""
 
 ALL = "all"
 """Word that selects every size, or every executor."""
@@ -31,8 +31,7 @@ STEPS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
-    """Selection of micro-benchmarks, executors, sizes and compute types; an empty part selects the
-    defaults."""
+    """Selection of benchmarks, executors, sizes and compute types; empty parts mean defaults."""
 
     names: Sequence[str]
     executors: Sequence[str] = ()
@@ -58,7 +57,7 @@ def read_installed() -> OpRegistry:
 def list_operations(
     installed: OpRegistry, names: Sequence[str] = (), device: str = "cpu"
 ) -> list[OperationEntry]:
-    """Return the installed benchmarks, or those of these names. Raises ScenarioError."""
+    """Return an entry for each installed, or each named, benchmark. Raises ScenarioError."""
     benchmarks = installed.benchmarks
     for name in names:
         _named(name, benchmarks)
@@ -143,7 +142,7 @@ def _scenario(
 def _stacks(
     choice: CellChoice, kind: type[Benchmark], executors: Mapping[str, Executor]
 ) -> Iterator[str]:
-    """Yield the baseline, then the chosen executors; by default those that can run here."""
+    """Yield the baseline, then the chosen executors, by default all that can run here."""
     yield BASELINE
     for name, executor in executors.items():
         if ALL in choice.executors:
@@ -160,7 +159,7 @@ def _stacks(
 
 
 def _sizes(choice: CellChoice, name: str, kind: type[Benchmark]) -> list[str]:
-    """Return the chosen sizes; by default the smallest, or the default arguments."""
+    """Return the names of chosen sizes; by default of the smallest size, or of none."""
     if not kind.sizes:
         return [""]
     if not choice.sizes:

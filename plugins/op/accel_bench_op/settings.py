@@ -17,10 +17,11 @@ PREFIX = "ACCEL_BENCH_MICRO_"
 
 
 def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the arguments of benchmarks in `ACCEL_BENCH_MICRO_DEVICE`, a name as in
-    `resources.device` or `cuda:1`, and in `ACCEL_BENCH_MICRO_DTYPE`.
+    """Return `device` and `dtype`, the arguments of benchmarks, from environment variables.
 
-    The default device is that of `auto`; this process may use it from then on.
+    `ACCEL_BENCH_MICRO_DEVICE` is a name as in `resources.device`, or such as `cuda:1`. Without it,
+    the device is chosen as for `auto`. `ACCEL_BENCH_MICRO_DTYPE` is optional. This process may use
+    the device from then on.
     """
     device = variables.get(f"{PREFIX}DEVICE") or read_machine().device
     found: dict[str, Any] = {"device": prepare_device(device)}
@@ -30,8 +31,10 @@ def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
-    """Return whether `ACCEL_BENCH_MICRO_FLUSH_CACHE` asks to flush a device's cache before each
-    round. Raises PluginError for an invalid value."""
+    """Return whether `ACCEL_BENCH_MICRO_FLUSH_CACHE` requests a cache flush before each round.
+
+    Raises PluginError for an invalid value.
+    """
     flush = variables.get(f"{PREFIX}FLUSH_CACHE", "0")
     if flush not in ("0", "1"):
         raise PluginError(f"{PREFIX}FLUSH_CACHE is {flush!r}; write 1, or 0")
@@ -46,9 +49,10 @@ def torch_name(name: str) -> str:
 
 
 def prepare_device(name: str) -> str:
-    """Return torch's name of a device that this process may use; a numbered one is made current.
+    """Prepare a device for use in this process, and return torch's name of the device.
 
-    Raises ScenarioError for an unknown type of device, and for one that torch cannot use.
+    A numbered device is made current. Raises ScenarioError for an unknown type of device, and for a
+    device that torch cannot use.
     """
     kind, _, index = name.partition(":")
     known = _prepared(kind)
@@ -59,7 +63,7 @@ def prepare_device(name: str) -> str:
 
 @cache
 def _prepared(kind: str) -> DeviceType:
-    """Return a type of device that this process may use. Raises ScenarioError."""
+    """Prepare a type of device for use in this process, and return it. Raises ScenarioError."""
     import torch
 
     device = device_type(kind)

@@ -1,6 +1,6 @@
 """All installed micro-benchmarks as tests: `pytest --pyargs accel_bench_op.targets`.
 
-Each is a function `test_<name>`, parametrized by compute type, executor and size:
+Each test is a function `test_<name>`, parametrized by compute type, executor and size:
 `test_llama_mlp[backward-eager-llama-2-7b]`.
 """
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[..., None]:
-    """Return the test of a benchmark under all executors with a kernel for it."""
+    """Return the test function of a benchmark, for all executors with a kernel for it."""
     fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
 
     @pytest.mark.parametrize("size", kind.sizes or [""], ids=lambda size: size or "default")

@@ -30,7 +30,7 @@ from accel_bench_op.document import (
 
 
 def list_report(entries: Sequence[OperationEntry]) -> Report:
-    """Return a row for each benchmark, and why executors cannot run some of them here."""
+    """Return the table of `op list`: a row for each benchmark, and reasons why it cannot run."""
     reasons = [
         (entry.benchmark, one.reason)
         for entry in entries
@@ -48,7 +48,7 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
 
 
 def operations_report(report: OperationReport) -> Report:
-    """Return a row for each cell, with the reasons of statuses other than `ok`."""
+    """Return the table of `op run`: a row for each cell, and reasons of statuses except `ok`."""
     title = "Operations, each under its executors, against " + report.baseline
     notes = [*_reasons(report.cells), *report.notices]
     section = Section(title=title, tables=[Table(CELLS, report.cells)], notes=notes)
@@ -96,7 +96,7 @@ def _check(check: GradientCheck) -> tuple[str, str]:
 
 
 LIST_WIDTH = 100
-"""Columns of a list if the output is no terminal."""
+"""Width of the list in characters if the output is no terminal."""
 
 LISTED = (
     Column("benchmark", reader("benchmark"), kind="word"),
@@ -134,7 +134,7 @@ CELLS = (
     Column("error", reader("check"), unit="allowed", form=_check, kind="number"),
     Column("verdict", _verdict, kind="word"),
 )  # fmt: skip
-"""Columns of cells."""
+"""Columns of `op run`."""
 
 FLAT_CELLS = columns_of(OperationCell)
-"""CSV columns of cells."""
+"""CSV columns of `op run`."""

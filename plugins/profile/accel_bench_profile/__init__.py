@@ -1,1 +1,1 @@
-"""The commands `profile` and `scenarios count`: time and work of a step, by part."""
+"""The commands `profile` and `scenarios count`, which show time and work of a step by part."""

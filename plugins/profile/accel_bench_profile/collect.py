@@ -1,4 +1,4 @@
-"""Profiles of a session's runs: checks before the session, and collection after it."""
+"""Profiles of a session's runs: checks of the plan, and collection after the session."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ MEASURED, PROFILED = "measured", "profiled"
 
 
 def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
-    """Raise ScenarioError for an engine that does not train with torch, for a missing torch, and
-    for `marks` that Nsight cannot record."""
+    """Raise ScenarioError for a plan that cannot be profiled.
+
+    Reasons are an engine that does not train with torch, a missing torch, and `marks` for Nsight on
+    another device than CUDA.
+    """
     for planned in plan.runnable:
         stack = planned.experiment.stack.name
         engine = planned.active.answers("build_engine")
@@ -49,7 +52,7 @@ def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
 
 
 def collect_profiles(root: Path, results: Sequence[Result]) -> ProfileReport:
-    """Return the profiles in the folders of runs; `root` is the results folder."""
+    """Return the profile of the last run of each stack; `root` is the results folder."""
     last = {(run.experiment.id, run.experiment.stack.name): run for run in results}
     return ProfileReport(profiles=tuple(_of_run(root, run) for run in last.values()))
 
@@ -90,7 +93,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
 
 
 def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) -> str:
-    """Write the scalars of each rank's steps beside its profile; return the folder, or an error.
+    """Write scalars of each rank's steps beside its profile; return the folder, or an error.
 
     Measured and profiled steps are two runs of TensorBoard: as one series they would have a jump
     unrelated to the training.
@@ -143,7 +146,10 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
 def step_scalars(
     steps: Iterable[tuple[int, float, int, int | None]],
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield TensorBoard's scalars of each step, by tag, from number, seconds, tokens and memory."""
+    """Yield each step's number and its TensorBoard scalars by tag.
+
+    A step is given as its number, seconds, tokens and bytes of memory.
+    """
     elapsed = 0.0
     for number, seconds, elements, memory in steps:
         elapsed += seconds

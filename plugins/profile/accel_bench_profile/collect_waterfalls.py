@@ -1,4 +1,4 @@
-"""Comparison of two profiled stacks of one session or of two."""
+"""Comparison of two profiled stacks, from one session or from two sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Side(NamedTuple):
     stack: str
 
     name: str = ""
-    """Label of the stack in printed text; empty for its name."""
+    """Label of the stack in printed text; empty to print the stack's name."""
 
     def by_point(self) -> dict[str, ExperimentRuns]:
         """Return the stack's runs by sweep point."""
@@ -44,9 +44,10 @@ class Side(NamedTuple):
 
 
 def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
-    """Return a waterfall from A to B for each sweep point, and reasons for missing ones.
+    """Return a waterfall for each sweep point: the change of step time from A to B, by part.
 
-    `root` is the results folder. Rounds of two sessions are paired by number.
+    Sweep points without a waterfall have a reason. `root` is the results folder. Rounds of two
+    sessions are paired by number.
     """
     of_a, of_b = a.by_point(), b.by_point()
     if len(of_a) == len(of_b) == 1:  # Two scenarios may sweep different things.
@@ -68,7 +69,7 @@ def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
 def _waterfall(
     root: Path, a: ExperimentRuns, b: ExperimentRuns, names: tuple[str, str]
 ) -> ProfileWaterfall | str:
-    """Return the waterfall of one sweep point, or the reason why there is none."""
+    """Return the waterfall of one sweep point, or the reason why it has none."""
     for row in (a, b):
         if not row.usable:
             reasons = "; ".join(row.ending.reasons)
@@ -110,7 +111,7 @@ def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
 def _profiled_runs(
     root: Path, row: ExperimentRuns, tokens: float, apart: bool
 ) -> dict[RoundKey, ProfiledRun]:
-    """Return the profiled runs by round; of sessions `apart` by the round's number alone."""
+    """Return the profiled runs by session and round, or by round if the sessions are `apart`."""
     runs = {}
     for key, speed in row.speeds.items():
         profiles = _profiles(root, row.completed[key])
@@ -129,7 +130,7 @@ def _profiled_runs(
 
 
 def _profiles(root: Path, run: Result) -> list[RankProfile]:
-    """Return the profiles of all ranks of a run; empty if one has no recorded step."""
+    """Return the profiles of all ranks of a run; empty if any rank has no recorded step."""
     folder = root / run.folder / PROFILE_FOLDER
     profiles = [read_profile(folder / f"rank{rank.rank}") for rank in run.ranks]
     found = [one for one in profiles if one is not None and one.modules is not None]
@@ -143,7 +144,7 @@ def _step_tokens(row: ExperimentRuns) -> float:
 
 
 def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side, b: Side) -> str:
-    """Return a sentence on the sweep points that only one of the stacks has."""
+    """Return a sentence on a sweep point that only one of the stacks has."""
     there = next(row for row in rows if row is not None)
     left = a if rows[0] is None else b
     point = there.planned.experiment

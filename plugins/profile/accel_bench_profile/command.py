@@ -37,7 +37,7 @@ RECORDED = ("skip", "wait", "warmup", "active", "repeat", "top", "shapes", "pyth
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(PlanOptions):
-    """Options of `profile`."""
+    """Command-line options of `accel-bench profile`."""
 
     scenario: Annotated[
         str, typer.Argument(help="A scenario file, or a shipped scenario's name.")
@@ -100,14 +100,14 @@ class ProfileOptions(PlanOptions):
 def profile(options: ProfileOptions) -> int:
     """Record a few steps with torch's profiler, and say what to look at first.
 
-    The steps come after the measured window, which stays as it is and is stored as that of `run`:
-    no recorded second is in any metric. Each rank leaves its figures and its traces, which
-    TensorBoard and Perfetto open, in the folder of its run.
+    The recorded steps come after the measured window, which is stored as by `run`: no recorded
+    second is in any metric. Each rank leaves its figures and its traces, which TensorBoard and
+    Perfetto open, in the folder of its run.
 
-    With --against, two stacks run in interleaved rounds: the difference of their steps is divided
-    by kind of operation and by module, and the modules that gained and that lost are named. With a
-    file they are the baselines of two scenarios, or what --stack names: `NAME` is that of both,
-    `NAME,OTHER` that of SCENARIO and that of FILE.
+    With --against, two stacks run in interleaved rounds. The difference of their steps is divided
+    by kind of operation and by module, and the modules that gained or lost time are named. With a
+    file, the baselines of two scenarios are compared, or the stacks in --stack: `NAME` in both,
+    `NAME,OTHER` in SCENARIO and in FILE.
     """
     if options.nsys:
         return print_nsys(sys.argv)
@@ -130,10 +130,10 @@ def profile(options: ProfileOptions) -> int:
 
 
 def print_nsys(arguments: Sequence[str]) -> int:
-    """Print the command that records this one with Nsight Systems; return the exit code.
+    """Print the command that runs this command under Nsight Systems; return the exit code.
 
-    It captures from cudaProfilerStart to cudaProfilerStop, which `--nvtx` calls around the active
-    steps of each rank.
+    Nsight captures from cudaProfilerStart to cudaProfilerStop, which `--nvtx` calls around the
+    active steps of each rank.
     """
     own = [one for one in arguments[1:] if one != "--nsys"]
     command = ["nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none"]
@@ -159,7 +159,7 @@ def _request(options: ProfileOptions) -> PlanRequest:
 
 
 def _other_scenario(against: str | None) -> list[Draft]:
-    """Return the scenario of the file in `--against`; empty if it names a stack."""
+    """Return the scenario in the file of `--against`; empty if `--against` names a stack."""
     if against is None or not (Path(against).suffix in SUFFIXES or Path(against).is_file()):
         return []
     return [single_draft(against, "profile --against")]
@@ -168,7 +168,7 @@ def _other_scenario(against: str | None) -> list[Draft]:
 def _of_both(
     request: PlanRequest, drafts: Sequence[Draft], invoked: Invocation, against: str
 ) -> list[PlanRequest]:
-    """Return a request for each of two scenarios, or for the stacks A and B of one.
+    """Return a plan request for each of two scenarios, or one for both stacks of a scenario.
 
     Raises ScenarioError for too many stacks, or a stack compared with itself.
     """
@@ -183,7 +183,7 @@ def _of_both(
 
 
 def _plan(options: ProfileOptions, draft: Draft, invoked: Invocation, request: PlanRequest) -> Plan:
-    """Return the plan. Raises NothingToRunError or ScenarioError for an unprofilable scenario."""
+    """Return the plan of a scenario. Raises NothingToRunError, or ScenarioError if unprofilable."""
     plan = invoked.plan(draft, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
@@ -216,7 +216,7 @@ def _profile(options: ProfileOptions, plans: Sequence[Plan], invoked: Invocation
 def _sides(
     options: ProfileOptions, plans: Sequence[Plan], results: Sequence[Sequence[Result]]
 ) -> tuple[Side, Side]:
-    """Return the compared stacks; those of two scenarios are labelled by scenario or file."""
+    """Return the compared stacks; stacks of two scenarios are labelled by scenario or file."""
     if len(plans) == 1:
         first, second = plans[0].request.only
         return Side(results[0], first), Side(results[0], second)

@@ -48,7 +48,7 @@ ROSE = 1
 
 @dataclass(frozen=True, kw_only=True)
 class CountOptions(WorkOptions):
-    """Options of `count`."""
+    """Command-line options of `accel-bench scenarios count`."""
 
     scenario: Annotated[
         str, typer.Argument(help="A scenario file, or a shipped scenario's name.")
@@ -69,11 +69,11 @@ class CountOptions(WorkOptions):
 
 @takes(CountOptions)
 def count(options: CountOptions) -> int:
-    """Count what one training step does: operations, bytes, copies, synchronisations, breaks.
+    """Count what one training step does: operations, bytes, copies, synchronizations, graph breaks.
 
     Nothing is timed, so two runs of the same code differ by nothing, on any machine. With --against
     the difference is printed, from the reference to the stack, with the module and the source line
-    of everything that rose.
+    of each rise.
     """
     draft, machine = single_draft(options.scenario, "count"), read_machine()
     against, reference, other = options.against, None, None
@@ -105,9 +105,9 @@ def count(options: CountOptions) -> int:
 
 
 def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
-    """Return the ledger of an experiment, counted in fresh processes without storing results.
+    """Count the work of an experiment's step in fresh processes, and return the ledger.
 
-    Raises WorkerError if a rank failed.
+    No result is stored. Raises WorkerError if a rank failed.
     """
     if sys.stderr.isatty():
         typer.echo(f"counting a step of {planned.experiment.stack.name}", err=True)
@@ -128,7 +128,7 @@ LEFT_OUT = (
 
 
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
-    """Return the merged ledger of all ranks."""
+    """Merge the counts of all ranks into the ledger of an experiment."""
     scenario = planned.experiment.scenario
     entries: list[LedgerEntry] = [entry for rank in ranks for entry in rank.entries]
     reasons = (reason for rank in ranks for reason in rank.left_out)
@@ -158,7 +158,7 @@ WIDTH = 120
 
 
 def ledger_report(ledger: Ledger) -> Report:
-    """Return the sums of a step, its operations by kind, and for programs every entry."""
+    """Return the report of a ledger: sums, operations by kind, and in JSON and CSV all entries."""
     found = totals(ledger)
     sums = [(figure, found[figure, "", ""]) for figure in FIGURES]
     kinds = Counter({key[1:]: number for key, number in found.items() if key[1]})
@@ -175,7 +175,7 @@ def ledger_report(ledger: Ledger) -> Report:
 
 
 def difference_report(found: LedgerDifference) -> Report:
-    """Return the figures that rose, by source line, and those that fell."""
+    """Return the report of a difference: figures that rose, their source lines, and falls."""
     left = len(found.places) - MOST_LINES
     more = (
         (f"and {wording.count(left, 'line')} more: --format json has them all",) if left > 0 else ()
@@ -233,7 +233,7 @@ FLAT = (
     *paths("", "figure kind dtype before after"),
     Column("difference", reader("change")),
 )
-"""CSV columns of a difference."""
+"""CSV columns of a difference between ledgers."""
 
 
 def _figure(figure: Figure) -> Callable[[LedgerEntry], Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RecordingOptions(Options):
-    """Options of `profile`: cycles of recorded steps after the measured window."""
+    """Options of the plugin `profile`: cycles of recorded steps after the measured window."""
 
     skip: int = Field(0, ge=0)
     """Number of steps before the first cycle, without the profiler."""
@@ -55,18 +55,18 @@ class RecordingOptions(Options):
 
 
 class Profile(Plugin[RecordingOptions]):
-    """Records where the time of steps after the window goes, and what memory is used for."""
+    """Plugin that records time by operation and memory by category in steps after the window."""
 
     _step_seconds: float | None = None
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Store the time of a measured step, for comparison with the profile."""
+        """Store the median seconds of a measured step, for comparison with the profile."""
         self._step_seconds = median(one.seconds for one in window.samples)
 
     @hookimpl
     def observe_steps(self, run: Run) -> Profiler:
-        """Return the recorder of steps. Raises InvalidRunError if torch does not train."""
+        """Return the recorder of steps. Raises InvalidRunError if the engine does not use torch."""
         if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
             raise InvalidRunError(["nothing to profile: this engine does not train with torch"])
         from accel_bench_profile.recording.window import Profiler, parts_of, rank_folder

@@ -18,7 +18,7 @@ from accel_bench_profile.figures.schema import (
 
 
 def profile_view(report: ProfileReport, top: int) -> Report:
-    """Return a section for each run, with the tables of its slowest rank."""
+    """Return the report of profiles: for each run a section with tables of its slowest rank."""
     rows = [
         Line(profile=one, rank=rank, kernel=kernel)
         for one in report.profiles
@@ -145,7 +145,7 @@ FLAT = (
 
 
 def memory_tables(rank: RankProfile, where: str, top: int) -> Iterator[Table]:
-    """Yield the table of the memory peak, and that of tensors saved for the backward pass."""
+    """Yield a table of the memory peak, and a table of tensors saved for the backward pass."""
     if rank.memory is not None:
         title = f"memory{where} at its peak of {size(rank.memory.peak_bytes)}"
         yield _table(rank.memory.peak, "category", title, len(rank.memory.peak))
@@ -155,7 +155,7 @@ def memory_tables(rank: RankProfile, where: str, top: int) -> Iterator[Table]:
 
 
 def _table(found: Mapping[str, int], key: str, title: str, top: int) -> Table:
-    """Return the largest parts, and one row of all others."""
+    """Return a table of the `top` largest parts in bytes, with one row for all others."""
     total = sum(found.values())
     listed = sorted(found.items(), key=lambda one: -one[1])
     rest = listed[top:]

@@ -1,4 +1,4 @@
-"""View of `profile --against`: the milliseconds between two stacks, by part."""
+"""View of `profile --against`: the milliseconds by which two stacks differ, by part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_MODULES = 10
 
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
-    """Return for each waterfall its conclusion, bars by kind, and bars of `top` modules."""
+    """Return the report: for each waterfall a conclusion, bars by kind, and bars by module."""
     rows = [line for one in report.waterfalls for line in _lines(one)]
     sections = [_section(one, top) for one in report.waterfalls]
     if report.missing:
@@ -56,7 +56,7 @@ def _section(one: ProfileWaterfall, top: int) -> Section:
 
 
 def answer(one: ProfileWaterfall) -> str:
-    """Return in a sentence how B's time differs from A's, and the modules that changed."""
+    """Return a sentence on how B's time differs from A's, and on the modules that changed."""
     difference = one.difference
     faster = "less" if difference.change < 0 else "more"
     share = percent(abs(difference.change) / difference.a)
@@ -101,7 +101,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
 
 
 def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
-    """Yield the bars of modules; small changes share one row."""
+    """Yield name and change of each module's bar; small changes share one row."""
     named = {*one.gained, *one.lost}
     rest = [
         bar
@@ -119,7 +119,7 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeCha
 
 
 def _lines(one: ProfileWaterfall) -> Iterator[Line]:
-    """Yield a line of the CSV for each bar."""
+    """Yield a CSV line for each bar."""
     line = partial(Line, waterfall=one)
     yield from (line(by="kind", name=bar.kind, change=bar) for bar in one.kinds)
     yield from (line(by="module", name=bar.module, change=bar) for bar in one.modules)
@@ -145,7 +145,7 @@ def _notes(one: ProfileWaterfall) -> Iterator[str]:
 
 
 def adding_up(one: ProfileWaterfall) -> str:
-    """Return in a sentence how much of the difference the parts explain."""
+    """Return a sentence on how much of the difference the parts explain."""
     rest = f"{_signed(one.unexplained.change)} ms lie in no module and no operation"
     if one.explained is None:
         return f"no difference that has to be explained; {rest}"

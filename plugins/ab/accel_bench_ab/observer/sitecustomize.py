@@ -1,8 +1,8 @@
 """Start of the observer in a Python process: waits for torch, then watches its optimizers.
 
-Python imports this module when it starts, as the folder is the first of PYTHONPATH in the tree of
-an observed command, and there alone. A `sitecustomize` that it hides is imported after it. A
-process that never imports torch pays for one entry of `sys.meta_path`.
+Python imports this module at startup, since its folder is the first of PYTHONPATH in an observed
+command and its child processes, and only there. The module then imports another `sitecustomize`
+that it hides. A process that never imports torch pays for one entry of `sys.meta_path`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WaitForTorch:
 
 
 class ThenObserve:
-    """Loader that wraps torch's own, and starts the observer after the import."""
+    """Loader that wraps torch's own loader, and starts the observer after the import."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -49,7 +49,7 @@ class ThenObserve:
         return self._own.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        """Import torch, and start the observer, whose failure does not affect the command."""
+        """Import torch, then start the observer. A failing observer does not affect the command."""
         module.__spec__.loader = module.__loader__ = self._own
         sys.meta_path[:] = [one for one in sys.meta_path if one is not WaitForTorch]
         self._own.exec_module(module)
@@ -60,7 +60,7 @@ class ThenObserve:
 
 
 def _start(torch: Any) -> None:
-    """Import the observer beside this file, regardless of other modules with its name."""
+    """Import the package beside this file under a private name, and start the observer."""
     package = os.path.join(FOLDER, "watching")
     spec: Any = importlib.util.spec_from_file_location(
         "_accel_bench_ab_watching",
@@ -74,7 +74,7 @@ def _start(torch: Any) -> None:
 
 
 def _import_hidden() -> None:
-    """Import the `sitecustomize` module that this one hides, if any."""
+    """Import another `sitecustomize` module that this module hides, if any."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

@@ -41,12 +41,12 @@ class _Attention(PartBenchmark):
         return [self.shape.length] * self.shape.batch
 
     def unavailable(self) -> str:
-        """Return that the kernel lacks the dtype; empty if it has it."""
+        """Return the reason if the kernel lacks the dtype on this device; empty otherwise."""
         lacks = self.is_flash and self.device != "cpu" and self.dtype in ("float32", "float64")
         return f"benchmark {self.name}: {NO_FLOAT32}" if lacks else ""
 
     def flops(self) -> int | None:
-        """Return the FLOPs of two products within each sequence, halved by the causal mask."""
+        """Return the FLOPs of two products within each sequence; the causal mask skips half."""
         return attention_flops(self.shape.heads, self.shape.head, self.lengths)
 
 
@@ -56,7 +56,7 @@ class SdpaAttention(_Attention):
     name = "sdpa_attention"
 
     def fn(self) -> Callable[..., Any]:
-        """Return a function of queries, keys and values."""
+        """Return an attention function of queries, keys and values."""
         return impl.attention.sdpa
 
 
@@ -67,7 +67,7 @@ class FlashAttention(_Attention):
     is_flash = True
 
     def fn(self) -> Callable[..., Any]:
-        """Return a function of queries, keys and values."""
+        """Return an attention function of queries, keys and values."""
         return impl.attention.flash
 
 
@@ -82,7 +82,7 @@ class FlexAttention(_Attention):
         return self.device != "cpu"
 
     def fn(self) -> Callable[..., Any]:
-        """Return a function of queries, keys and values."""
+        """Return an attention function of queries, keys and values."""
         return impl.attention.flex(self.shape.length, self.device)
 
 
@@ -110,12 +110,12 @@ class VarlenAttention(_Attention):
         return (query, key, value, starts), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a function of queries, keys, values and starts."""
+        """Return an attention function of queries, keys, values and start indices."""
         if self.device == "cpu":
             return impl.attention.one_by_one(self.lengths)
         return impl.attention.varlen(max(self.lengths))
 
 
 def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:
-    """Return the forward FLOPs of causal attention, half of those of full attention."""
+    """Return the forward FLOPs of causal attention, half as many as full attention has."""
     return 2 * heads * head * sum(length * length for length in lengths)

@@ -21,7 +21,7 @@ class LoraLinear(PartBenchmark):
     sizes = LLAMAS
 
     base = "dense"
-    """Kind of the base layer: dense, or a library's quantized one."""
+    """Kind of the base layer: `dense`, or the quantized `nf4`, `int8` or `gptq`."""
 
     needs: tuple[str, str] = ("", "")
     """Library of the base layer, and the extra that installs it."""
@@ -30,7 +30,7 @@ class LoraLinear(PartBenchmark):
     """Rank of the adapter."""
 
     def unavailable(self) -> str:
-        """Return that the library is missing, with the install command; empty if installed."""
+        """Return a sentence with the install command if the library is missing; empty otherwise."""
         library, extra = self.needs
         if not library or find_spec(library):
             return ""

@@ -23,16 +23,16 @@ MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
 
 
 class TransformersBenchmark(PartBenchmark):
-    """Base of benchmarks of a transformers module, possibly with experts."""
+    """Base class of benchmarks of a transformers module, possibly with experts."""
 
     counts_bytes = False
 
     def reference(self, fn: Any) -> Callable[..., Any]:
-        """Return a float64 copy, whose experts multiply in a loop."""
+        """Return a float64 copy of the module `fn`, whose experts multiply in a loop."""
         return impl.transformers_parts.in_float64(fn)
 
     def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
-        """Return a float64 copy that uses the experts chosen by `fn`; None without experts."""
+        """Return a float64 copy of `fn` that uses the same experts; None without experts."""
         return impl.transformers_parts.in_float64_with_experts_of(fn)
 
 
@@ -45,7 +45,7 @@ class GroupedExperts(TransformersBenchmark):
     counts_bytes = True
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states (tokens, hidden), and the experts and weights of each token."""
+        """Return hidden states (tokens, hidden), and each token's experts and their weights."""
         import torch
 
         chosen = self.shape.experts_per_token
@@ -65,12 +65,11 @@ class GroupedExperts(TransformersBenchmark):
 
 
 class _BlockBenchmark(TransformersBenchmark):
-    """Base of benchmarks of a block or its attention with projections, on hidden states of shape
-    (batch, tokens, hidden)."""
+    """Base class of benchmarks of a block, or its attention, on states (batch, tokens, hidden)."""
 
     part: Literal["block", "attention"] = "block"
     rotates = True
-    """True if it takes cosines and sines of rotary embedding."""
+    """True if the module takes cosines and sines of rotary embedding."""
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states, with cosines and sines if the module takes them."""
@@ -84,12 +83,12 @@ class _BlockBenchmark(TransformersBenchmark):
         return parts.BlockModule(make(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return the FLOPs of a block, or those of projections, scores and values."""
+        """Return the forward FLOPs of the block, or of its attention with projections."""
         return (block_flops if self.part == "block" else attention_part_flops)(self.shape)
 
 
 class _ModelBenchmark(TransformersBenchmark):
-    """Base of benchmarks of a causal language model with its loss, optionally of few blocks."""
+    """Base class of benchmarks of a causal language model with its loss, or of few blocks."""
 
     operation = "causal_lm"
 
@@ -156,14 +155,14 @@ mixtral = _of(_ModelBenchmark, "mixtral", "Mixtral with its loss.", with_few_lay
 
 
 def attention_part_flops(shape: Shape) -> int:
-    """Return the forward FLOPs of attention with projections, for causal scores."""
+    """Return the forward FLOPs of causal attention with its projections."""
     projected = shape.hidden * shape.head * (2 * shape.heads + 2 * shape.key_heads)
     scores = attention_flops(shape.heads, shape.head, [shape.length] * shape.batch)
     return 2 * shape.tokens * projected + scores
 
 
 def block_flops(shape: Shape) -> int:
-    """Return the forward FLOPs of a block: attention, and an MLP or a token's experts."""
+    """Return the forward FLOPs of a block: attention, and an MLP or the experts of each token."""
     per_token = shape.mlp_matrices * shape.experts_per_token * shape.intermediate * shape.hidden
     router = shape.hidden * shape.experts
     return attention_part_flops(shape) + 2 * shape.tokens * (per_token + router)

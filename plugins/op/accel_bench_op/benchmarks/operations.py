@@ -42,7 +42,7 @@ class LayerNormBenchmark(PartBenchmark):
 
 
 class _MLPBenchmark(PartBenchmark):
-    """Base of benchmarks of an MLP on hidden states of shape (batch, tokens, hidden)."""
+    """Base class of benchmarks of an MLP on hidden states of shape (batch, tokens, hidden)."""
 
     activation = "silu"
     """Name of the activation in `impl.layers.ACTIVATIONS`."""
@@ -107,7 +107,7 @@ class EmbeddingBenchmark(PartBenchmark):
         return self.module(nn.Embedding, self.shape.vocabulary, self.shape.hidden)
 
     def bytes_moved(self) -> int | None:
-        """Return the bytes of the token ids, and of their vectors, read and written."""
+        """Return the bytes of the token ids, and of their vectors, which are read and written."""
         vectors = self.shape.hidden * as_dtype(self.dtype).itemsize
         return self.shape.tokens * (TOKEN_BYTES + 2 * vectors)
 
@@ -159,7 +159,7 @@ class CrossEntropyBenchmark(PartBenchmark):
         return (self.activations(tokens, vocabulary), self.indices(vocabulary, tokens)), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a function of logits and labels."""
+        """Return a loss function of logits and labels."""
         return impl.layers.cross_entropy
 
 
@@ -199,11 +199,11 @@ class AdamWBenchmark(PartBenchmark):
         return tuple(self.activations(*size, seed=seed) for seed, size in sizes), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module that holds the matrices and steps with given gradients."""
+        """Return a module that holds the matrices, and steps with given gradients."""
         return self.module(impl.layers.AdamWStep, self.shape.block_matrices)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the float64 reference, optimizer state included."""
+        """Return a copy of the module `fn` in float64, optimizer state included."""
         return impl.layers.stepping_in_float64(fn)
 
     def bytes_moved(self) -> int | None:

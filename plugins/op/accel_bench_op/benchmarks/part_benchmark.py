@@ -1,4 +1,4 @@
-"""Base of the included benchmarks: an operation, block or model at the shape of a known model."""
+"""Base class of the included benchmarks: an operation, block or model at a known model's shape."""
 
 from __future__ import annotations
 
@@ -67,29 +67,29 @@ class PartBenchmark(Benchmark):
         return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Call a function with the benchmark's device and dtype and a fixed seed.
+        """Return a function's result with the benchmark's device and dtype, and a fixed seed.
 
-        It is used for weights, which are equal for every batch.
+        The method builds weights, which are equal for every batch.
         """
         return impl.seeded.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
 
     def module(self, kind: Callable[..., Any], *args: Any) -> Any:
-        """Return a module with random weights."""
+        """Return a module of a class with random weights."""
         return self.build(impl.seeded.filled, kind, *args)
 
     def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Call a function like `build`, with a seed that depends on torch's, for batches."""
+        """Return a function's result as `build` does; the seed depends on torch's, for batches."""
         return self.build(make, *args, seed=impl.seeded.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
-        """Return normally distributed activations, which require gradients for a backward."""
+        """Return normally distributed activations, with gradients if there is a backward pass."""
         import torch
 
         found: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)
         return found.requires_grad_(self.requires_grad)
 
     def indices(self, below: int, *sizes: int) -> torch.Tensor:
-        """Return random nonnegative integers, such as token ids or labels."""
+        """Return random integers from 0 to `below` - 1, such as token ids or labels."""
         import torch
 
         return self.drawn(torch.randint, 0, below, sizes)

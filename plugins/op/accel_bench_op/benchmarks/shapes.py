@@ -15,7 +15,7 @@ Sizes = Mapping[str, Mapping[str, object]]
 
 
 def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_property[int]:
-    """Return an attribute: the first set one of some configuration keys, or the default."""
+    """Return a cached property: the first configuration value that is set, or a default."""
 
     def read(shape: Shape) -> int:
         for key in keys:
@@ -30,7 +30,7 @@ def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_p
 
 @dataclass(frozen=True)
 class Shape:
-    """A catalog model with changes and a batch; dimensions are named alike for all models."""
+    """Model of the catalog with changes and a batch; dimensions have one name for all models."""
 
     card: str
     """Name of the model in the catalog."""
@@ -93,7 +93,7 @@ class Shape:
 
     @property
     def block_matrices(self) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of the matrices in a block; of one expert for experts."""
+        """Rows and columns of each matrix in a block; only one expert is included."""
         queries, keys = self.head * self.heads, self.head * self.key_heads
         hidden, inner = self.hidden, self.intermediate
         attention = (queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries)
@@ -128,7 +128,7 @@ values, the block of 4-bit scales, and of 16 bytes, for torch's grouped product.
 
 
 def _gpt2(width: int, layers: int, heads: int, batch: int = 12) -> Shape:
-    """Return one of nanoGPT's sizes: 1,024 tokens, by default 12 sequences."""
+    """Return a shape of GPT-2 as in nanoGPT: 1,024 tokens, by default 12 sequences."""
     sizes = {"n_embd": width, "n_layer": layers, "n_head": heads}
     return Shape("gpt2", batch, 1024, {**NANOGPT, **sizes})
 
@@ -169,7 +169,7 @@ SHAPES |= {
 def find_shape(name: str, batch: int | None = None, length: int | None = None) -> Shape:
     """Return a shape by name, optionally with another batch or length.
 
-    Raises AccelBenchError for an unknown name, with the nearest one.
+    Raises AccelBenchError for an unknown name, with the nearest known name.
     """
     if name not in SHAPES:
         raise AccelBenchError(f"no shape is called {name!r}{did_you_mean(name, SHAPES)}")
@@ -183,7 +183,7 @@ def sizes_of(tiny: str, *names: str) -> Sizes:
 
 
 def with_few_layers(sizes: Sizes) -> Sizes:
-    """Return sizes, each except the tiny one followed by its variant with two blocks."""
+    """Return the sizes, with a variant of two blocks after each size except `tiny`."""
     names = [one for name in sizes if name != "tiny" for one in (name, name + FEW_LAYERS)]
     return sizes_of(str(sizes["tiny"]["model"]), *names)
 

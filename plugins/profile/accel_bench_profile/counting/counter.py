@@ -33,9 +33,9 @@ NOT_COUNTED = frozenset({"detach", "_record_function_enter_new", "_record_functi
 
 
 class OperationCounter:
-    """Counter between `start` and `stop`; compiled code counts as its kernels.
+    """Counter of operations between `start` and `stop`; compiled code counts as its kernels.
 
-    `sites` locates operations; the storages of `kept` tensors, such as weights, never count as
+    `sites` locates operations. The storages of `kept` tensors, such as weights, never count as
     saved.
     """
 
@@ -48,7 +48,10 @@ class OperationCounter:
         self._modes = ExitStack()
 
     def start(self, host_calls: bool) -> None:
-        """Start counting; `host_calls` are counted too, unless a compiler would trace them."""
+        """Start counting operations.
+
+        With `host_calls`, calls such as `Tensor.cpu` are counted too, which a compiler would trace.
+        """
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self._modes.enter_context(hooks)
         if host_calls:
@@ -64,11 +67,11 @@ class OperationCounter:
         return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
-        """Add figures to the entry of a site, an operation, its kind and its dtype."""
+        """Add figures to the ledger entry of a site, an operation, its kind and its dtype."""
         self._totals.setdefault(key, Counter()).update(figures)
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Call and count an operation; those of wrapped tensors are dispatched separately."""
+        """Call and count an operation; return NotImplemented for tensors that wrap others."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if self._paused or func.overloadpacket.__name__ in NOT_COUNTED:
@@ -79,7 +82,7 @@ class OperationCounter:
         return out
 
     def host_call(self, name: str, tensor: torch.Tensor) -> None:
-        """Count a call that synchronizes with a device, or would on one."""
+        """Count a call that synchronizes with a device, or would synchronize with one."""
         site = self.sites.here()
         if self._on_host(site, [tensor]):
             return
@@ -89,7 +92,7 @@ class OperationCounter:
     def _on_host(self, site: Site, used: list[torch.Tensor]) -> bool:
         """Return whether tensors are in host memory on every device.
 
-        Such are the optimizer's step numbers, and batches until the end of the data phase.
+        Examples are the optimizer's step numbers, and batches until the end of the data phase.
         """
         if not used or used[0].device.type != "cpu":
             return False
@@ -117,7 +120,7 @@ class OperationCounter:
         self.add((site, operation, kind, dtype), figures)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count the storage of a tensor that autograd saves, once; return it detached."""
+        """Count each storage of a tensor that autograd saves, once; return the tensor detached."""
         self._paused = True
         try:
             for plain in plain_tensors(tensor):

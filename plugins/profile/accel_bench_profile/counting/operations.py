@@ -41,7 +41,7 @@ NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 
 
 def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
-    """Return the kind of an operation without synchronization; `flops` are its products'."""
+    """Return the kind of an operation that does not synchronize; `flops` count its products."""
     name = func.overloadpacket.__name__
     if is_collective(func):
         return "communication"
@@ -73,7 +73,7 @@ def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
 def _counts_a_mask(args: Any) -> bool:
     """Return whether the indices include a mask, whose number of ones is read first.
 
-    Filling in a single value needs no number.
+    Writing a single host value by one index needs no such number.
     """
     indices = [one for one in args[1] if isinstance(one, torch.Tensor)]
     filled = len(args) > 2 and args[2].numel() == 1 and args[2].device.type == "cpu"
@@ -129,7 +129,7 @@ SCATTERING: Mapping[str, Callable[[Given], int]] = {
         lambda given: chosen_elements(given["self"], given["indices"]),
     ),
 }
-"""Number of written elements, for operations that write a part of their first argument."""
+"""Number of written elements, by operation that writes a part of its first argument."""
 
 ONLY_PLACING = frozenset({"index_copy_", "index_fill_"})
 """Scattering operations that never read the elements they overwrite."""
@@ -138,7 +138,7 @@ ONLY_PLACING = frozenset({"index_copy_", "index_fill_"})
 def moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     """Return the bytes that an operation reads and writes.
 
-    Written are the arguments marked so in its schema, and results that are no arguments.
+    It writes the arguments that its schema marks as written, and results that are no arguments.
     """
     name, given = func.overloadpacket.__name__, list(_arguments(func, args, kwargs))
     if name in SCATTERING:
@@ -176,7 +176,7 @@ def _adds_up(name: str, given: Given) -> bool:
 
 
 def _slices(tensor: torch.Tensor, dim: int, number: int) -> int:
-    """Return the number of elements in `number` slices of a dimension."""
+    """Return the number of elements in a number of slices along a dimension."""
     return number * (tensor.numel() // tensor.shape[dim] if tensor.numel() and tensor.dim() else 1)
 
 
@@ -197,7 +197,7 @@ def chosen_elements(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]
 
 
 def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the schema's arguments with their values; defaults may be missing."""
+    """Yield each argument in an operation's schema with its given value, without defaults."""
     for number, argument in enumerate(func._schema.arguments):
         if number < len(args):
             yield argument, args[number]

@@ -1,7 +1,7 @@
-"""Ledger of one rank: build the run, warm up until steps are alike, count the next step.
+"""Counting in one rank: build the run, warm up until steps are alike, count the next step.
 
 For compiled code, kernel calls, graph breaks and recompilations are counted. They come from torch's
-private counters; those that a version lacks are left out, with a note.
+private counters. Counters that a torch version lacks are left out, with a note.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ COMPILED = (
 
 
 def count(rank: Rank) -> RankLedger:
-    """Return the ledger of a step, in the rank of a worker; registered as a purpose."""
+    """Return the counts of one step of a worker's rank; function of the job purpose `count`."""
     return count_step(rank.run, partial(rank.take_steps, rank.build()))
 
 
 def count_step(run: Run, take_steps: Callable[[Stopwatch], None]) -> RankLedger:
-    """Return the ledger of the step after the warm-up. Raises InvalidRunError without one."""
+    """Return the counts of the step after the warm-up. Raises InvalidRunError without a step."""
     keep_provenance()  # after the run is built, before anything is compiled
     steps = CountedSteps(run)
     try:
@@ -56,7 +56,7 @@ def count_step(run: Run, take_steps: Callable[[Stopwatch], None]) -> RankLedger:
 
 
 class CountedSteps:
-    """Stopwatch of the counted step, without timing."""
+    """Stopwatch that counts the work of one step after the warm-up, and measures no time."""
 
     def __init__(self, run: Run) -> None:
         self.running = True
@@ -69,12 +69,12 @@ class CountedSteps:
         """Do nothing: no time is measured."""
 
     def mark(self, phase: PhaseName) -> None:
-        """Report the end of a phase of the step."""
+        """Pass the end of a phase of the step to the counter."""
         if self.counter is not None:
             self.counter.sites.mark(phase)
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step: of the warm-up, or the counted one."""
+        """End a step of the warm-up, or the counted step."""
         self._done += 1
         if self.counter is not None:
             self.close()
@@ -96,7 +96,7 @@ class CountedSteps:
 
 
 def _numbers(optimizer: Any) -> list[Any]:
-    """Return the optimizer's tensors that are on the host on every device: step numbers."""
+    """Return the optimizer's step numbers, which are host tensors on every device."""
     values = (one for state in getattr(optimizer, "state", {}).values() for one in state.values())
     return [one for one in values if getattr(one, "numel", lambda: 0)() == 1 and one.is_cpu]
 
@@ -172,7 +172,7 @@ def count_compilations(counter: OperationCounter) -> None:
 
 @cache
 def _kernels(source: str, provenance: str) -> tuple[tuple[str, SourceLine, int], ...]:
-    """Return the generated kernels that a graph calls, with their last source line."""
+    """Return name, last source line and number of calls of each generated kernel in a graph."""
     places = _places(provenance)
     found: Counter[tuple[str, SourceLine]] = Counter()
     for name in CALLS.findall(source):
@@ -182,7 +182,7 @@ def _kernels(source: str, provenance: str) -> tuple[tuple[str, SourceLine, int],
 
 
 def _places(provenance: str) -> dict[str, SourceLine]:
-    """Return the last source line outside of torch by kernel, keyed `kernel:number`."""
+    """Return the last source line outside of torch by kernel, from JSON keyed `kernel:number`."""
     places = {}
     for key, traces in json.loads(provenance or "{}").items():
         frames = [match for trace in traces for match in FRAME.finditer(trace)]

@@ -1,4 +1,7 @@
-"""Sites of operations: the module and source line, for backward operations too."""
+"""Sites of operations: the module and source line that ran each operation.
+
+The site of a backward operation is the site of its forward operation.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ CALL = torch.nn.Module._call_impl.__code__
 """Code object of every module call, whose `self` is the module."""
 
 BACKWARD = torch.autograd.graph._engine_run_backward.__code__
-"""Code objects that start a backward pass, below which stack frames are the engine's."""
+"""Code object that starts a backward pass; the frames that it calls are autograd's."""
 
 LONGEST_CODE = 160
 """Maximum characters of a stored source line."""
@@ -31,7 +34,7 @@ WORKER = Path(accel_bench.__file__).with_name("worker")
 
 
 class SourceLine(NamedTuple):
-    """A source line with the module that it ran for."""
+    """A source line, with the module for which it ran."""
 
     module: str
     file: str
@@ -62,7 +65,7 @@ class Sites:
         self.phase = FOLLOWING.get(ended, self.phase)
 
     def here(self) -> Site:
-        """Return the site of the operation that torch currently dispatches."""
+        """Return the module and source line of the operation that torch currently dispatches."""
         place, in_forward = self._walk(sys._getframe(1))
         backward = torch._C._current_graph_task_id() != -1
         if not backward:
@@ -74,7 +77,7 @@ class Sites:
         return self.site(place, "backward" if backward else self.phase)
 
     def site(self, place: SourceLine, phase: Phase) -> Site:
-        """Return a source line in a phase as a site of the ledger."""
+        """Return the ledger's site for a source line in a phase of the step."""
         key = (phase, place)
         if key not in self._known:
             self._known[key] = Site(
@@ -88,10 +91,10 @@ class Sites:
         return self._known[key]
 
     def _walk(self, frame: FrameType | None) -> tuple[SourceLine, bool]:
-        """Return the first line outside of torch, and the first module of the model.
+        """Return the innermost source line outside of torch, with the model's innermost module.
 
-        The second result tells if both come before a backward pass's start: they are then executed
-        now, as in a recomputed forward pass.
+        The second result is True if the line runs inside the backward pass, if any, as in a
+        recomputed forward pass.
         """
         module: str | None = None
         line = NOWHERE
@@ -119,14 +122,14 @@ class Sites:
     def _ended_in_backward(
         self, line: SourceLine, module: str | None, frame: FrameType
     ) -> tuple[SourceLine, bool]:
-        """Return the line of a Python backward function, else that of the autograd node."""
+        """Return the line of a Python backward function, or else the call of the backward pass."""
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
             return line._replace(module=own), True
         return self._walk(frame.f_back)[0], False
 
     def _of_node(self, caller: SourceLine) -> SourceLine:
-        """Return the line of the current autograd node's forward operation, else the caller's."""
+        """Return the line of the current autograd node's forward operation, or else `caller`."""
         node = torch._C._current_autograd_node()
         if node is None:
             return caller
@@ -139,7 +142,7 @@ class Sites:
 
 @cache
 def is_users_file(file: str) -> bool:
-    """Return whether a file belongs neither to torch, Python's library nor this counter."""
+    """Return whether a file is outside of torch, Python's library, and accel-bench's worker."""
     if file.startswith("<") or "torchinductor" in file:
         return False
     packages = f"{os.sep}site-packages{os.sep}"

@@ -1,4 +1,4 @@
-"""Findings of a profile on all ranks, by cost, and the most important one as a sentence."""
+"""Findings of a profile on all ranks, by cost, and the main finding as a sentence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.schema import HostReads, ModulePhase, ProfileFinding, RankProfile
 
 LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
-"""Fractions of a step from which gaps, exposed communication and a device waiting for the host are
-reported before the kernels."""
+"""Minimum fractions of a step for findings on gaps, on exposed communication, and on a device that
+waits for the host."""
 
 NOTHING = "nothing was recorded"
 
 
 def findings_of(profiles: Sequence[RankProfile]) -> tuple[ProfileFinding, ...]:
-    """Return the findings of all ranks: the most expensive first, then those without known cost
-    (ranks that wait, host reads), then the kernels."""
+    """Return the findings of all ranks, the most expensive first.
+
+    Then come findings without a known cost (ranks that wait, host reads), the longest kernel, and
+    marks for Nsight.
+    """
     found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
     found += _read_findings(profiles)
     found += _communication_findings(profiles)
@@ -35,7 +38,7 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[ProfileFinding, ...]:
 
 
 def _marks(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
-    """Yield a finding on steps marked for Nsight, if every rank has some."""
+    """Yield a finding on steps marked for Nsight, if every rank marked steps."""
     if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
         steps = count(min(one.steps for one in profiles), "step")
         yield ProfileFinding(
@@ -44,7 +47,7 @@ def _marks(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
 
 
 def answer_of(findings: Sequence[ProfileFinding]) -> str:
-    """Return the first finding, or without any a sentence on the longest kernel."""
+    """Return the main finding as a sentence; the longest kernel if nothing stands out."""
     if not findings:
         return NOTHING
     first = findings[0]
@@ -112,9 +115,9 @@ def _read_finding(profile: RankProfile, one: HostReads, who: str) -> ProfileFind
 
 
 def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
-    """Yield findings on communication, on the rank with the least of it.
+    """Yield findings on exposed communication, and on ranks that wait for a slower rank.
 
-    Additional time on other ranks is waiting.
+    The rank with the least exposed communication counts; more of it on other ranks is waiting.
     """
     ranks = [one for one in profiles if one.communication is not None and one.step_seconds]
     if not ranks:

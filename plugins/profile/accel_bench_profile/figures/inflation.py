@@ -1,4 +1,8 @@
-"""Overhead of recording: subtracted per event; the remainder is kept out of step parts."""
+"""Correction of profiled step times for the overhead of recording.
+
+Inflation is the ratio of recorded to measured step time. An overhead per event is subtracted. The
+remaining overhead is kept out of the parts of the step.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class ProfiledRun:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a recorded step."""
+        """Mean seconds of a recorded step, averaged over ranks."""
         return fmean(rank.step_seconds for rank in self.ranks)
 
     @property
@@ -52,11 +56,11 @@ class ProfiledRun:
 
     @property
     def events(self) -> float:
-        """Number of recorded events per step."""
+        """Number of recorded events per step, averaged over ranks."""
         return fmean(sum(one.events for one in rank.times) for rank in self.ranks)
 
     def recorded(self, event_seconds: float) -> dict[StepPart, float]:
-        """Return the seconds per unit by part as recorded, without the overhead of events.
+        """Return the recorded seconds per unit of work by step part, without events' overhead.
 
         The sum exceeds the measured seconds by the remaining overhead.
         """
@@ -70,7 +74,7 @@ class ProfiledRun:
 
 
 def event_seconds(runs: Iterable[ProfiledRun]) -> float:
-    """Return the overhead of an event in seconds, fitted to all runs by least squares."""
+    """Return the overhead of recording one event in seconds, fitted to runs by least squares."""
     found = [(r.events, r.step_seconds - (r.plain_seconds or r.window_step_seconds)) for r in runs]
     squares = sum(events**2 for events, _ in found)
     cost = sum(events * longer for events, longer in found) / squares if squares else 0.0
@@ -78,7 +82,7 @@ def event_seconds(runs: Iterable[ProfiledRun]) -> float:
 
 
 def scaled(recorded: Seconds, seconds: float) -> dict[StepPart, float]:
-    """Return parts of given total seconds, in the proportions of the recorded ones."""
+    """Return the recorded seconds of parts, scaled to a total of `seconds`."""
     whole = sum(recorded.values())
     return {part: seconds * spent / whole for part, spent in recorded.items()}
 
@@ -86,10 +90,10 @@ def scaled(recorded: Seconds, seconds: float) -> dict[StepPart, float]:
 def without_inflation(
     sides: tuple[Seconds, Seconds], inflations: tuple[float, float]
 ) -> tuple[Seconds, Seconds]:
-    """Move to unexplained the changes of parts caused only by different scaling of the sides.
+    """Move changes that only the different scaling of both sides causes to the unexplained part.
 
-    A part keeps the change common to its scaled and recorded seconds; the latter are in the scale
-    of the side with less overhead.
+    A part keeps the change that its scaled and its recorded seconds have in common. Recorded
+    seconds are in the scale of the side with less overhead.
     """
     a, b = dict(sides[0]), dict(sides[1])
     for part in sorted({*a, *b} - {UNEXPLAINED}):

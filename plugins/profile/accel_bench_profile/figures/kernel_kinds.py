@@ -21,7 +21,7 @@ SHARED: Mapping[NamedKind, str] = {
 
 @lru_cache(maxsize=4096)
 def shared_kind(name: str) -> NamedKind | None:
-    """Return the kind of an operation or kernel by name; None for a kind not shared."""
+    """Return the kind of a kernel or operation by name, if ledgers share the kind, or None."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)
 
@@ -73,7 +73,7 @@ def kind_of(name: str) -> Kind:
 
 
 def kind_of_operation(name: str) -> Kind:
-    """Return the kind of a host operation; Python functions have no namespace."""
+    """Return the kind of a host operation; `autograd` for an unmatched name without `::`."""
     kind = kind_of(name)
     return "autograd" if kind == "memory-bound" and "::" not in name else kind
 
@@ -86,7 +86,7 @@ def fused_by(name: str) -> str:
 
 
 def computes(name: str) -> bool:
-    """Return whether a host operation computes itself, rather than only calling others."""
+    """Return whether a host operation computes itself, rather than only calls other operations."""
     return kind_of_operation(name) not in ("autograd", "communication")
 
 
@@ -105,7 +105,7 @@ INDUCTOR: tuple[tuple[StepKind, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"triton_tem_\w*(flex|attention)")),
     ("norm", re.compile(r"triton_\w*rsqrt")),
 )
-"""Kernels of torch.compile, with the fused operations in their names."""
+"""Kinds of torch.compile's kernels, by patterns of the fused operations in their names."""
 
 ATTENTION_PARTS = re.compile(r"bmm|softmax|matmul|einsum")
 """Operations that count as attention if an attention module calls them itself."""
@@ -123,7 +123,7 @@ def step_kind(name: str) -> StepKind:
 
 
 def kind_in(name: str, role: str) -> StepKind:
-    """Return the kind of an operation called directly by a module of a role."""
+    """Return the kind of an operation that a module of a role, such as `norm`, calls itself."""
     kind = step_kind(name)
     if role == "attention" and kind == "matmul":
         return "attention" if ATTENTION_PARTS.search(name) else kind

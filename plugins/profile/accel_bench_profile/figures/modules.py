@@ -28,18 +28,18 @@ OUTSIDE = "(outside of modules)"
 
 
 class StepPart(NamedTuple):
-    """Part of a step."""
+    """Part of a step's time: a module, a kind of operation, and a direction."""
 
     module: str = OUTSIDE
     kind: StepKind = "idle"
     direction: StepDirection = "other"
 
     role: str = ""
-    """Kind of the module's own operations, while they are looked for; empty for any kind."""
+    """Kind of the operations that the module itself calls, used only to find their kind."""
 
 
 class ModuleTime(Frozen):
-    """Time of one kind of operation in the modules of one name."""
+    """Time of one kind of operation in the modules that share a path."""
 
     module: str
     """Path from the model, with `*` for the numbers of layers: `model.layers.*.mlp.up_proj`."""
@@ -48,10 +48,10 @@ class ModuleTime(Frozen):
     direction: StepDirection
 
     seconds: float
-    """Seconds per step, without those of inner modules."""
+    """Seconds per step, without seconds of inner modules."""
 
     calls: float
-    """Number of computing operations, innermost only; or of a device's kernels."""
+    """Number of innermost computing operations, or of a device's kernels."""
 
     events: float = 0.0
     """Number of recorded operations and ranges per step within this time."""

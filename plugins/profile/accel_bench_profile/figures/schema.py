@@ -55,7 +55,7 @@ class KernelTime(CallTime):
 
 
 class FusedKernel(CallTime):
-    """Evidence of fusion: a kernel's name."""
+    """Evidence of fusion: a kernel whose name shows fused operations."""
 
     what: str
     """Meaning of the name, such as `flash attention`."""
@@ -102,7 +102,7 @@ class LaunchGaps(Frozen):
 
 
 class HostTime(Frozen):
-    """Idle time of a step."""
+    """Idle time of a mean step, with its causes."""
 
     measures: Literal["device idle", "no operation"]
     """Definition of idle time. `device idle`: the device has no work while the host is busy. `no
@@ -201,7 +201,7 @@ class RankProfile(Frozen):
     """Seconds per mean step of all kernels, or on a CPU of all operations."""
 
     kernels: tuple[KernelTime, ...] = ()
-    """Kernels with the most time and those with the most calls, the longest first."""
+    """Kernels with the most time or the most calls, the longest first."""
 
     kinds: dict[Kind, float] = Field(default_factory=dict)
     """Seconds per mean step by kind, of all kernels."""
@@ -240,17 +240,17 @@ class RankProfile(Frozen):
 
 
 class ProfileFinding(Frozen):
-    """A finding worth looking at."""
+    """A finding of a profile, such as long idle time, with its cost."""
 
     kind: Literal["host", "read", "communication", "waiting", "launch", "kernels", "marks"]
     text: str
 
     seconds: float | None = None
-    """Seconds of a step that it concerns; null if they cannot be measured here."""
+    """Seconds of a step that the finding concerns; null if they cannot be measured here."""
 
 
 class StackProfile(Frozen):
-    """Profile of one run of a stack."""
+    """Profile of one run of a stack, over all ranks."""
 
     scenario: str
     stack: str
@@ -295,9 +295,9 @@ class ProfileReport(Document):
 
 
 def read_profile(folder: Path) -> RankProfile | None:
-    """Return the profile in a rank's folder; None without one.
+    """Return the profile in a rank's folder, or None if there is none.
 
-    Raises AccelBenchError for one that this version cannot read.
+    Raises AccelBenchError for a profile that this version cannot read.
     """
     path = folder / PROFILE_FILE
     try:

@@ -1,4 +1,7 @@
-"""Spans of a recorded cycle: operations, kernels, and the ranges around them."""
+"""Spans of a recorded cycle: operations, kernels, and the ranges around them.
+
+A cycle is a series of consecutive recorded steps. A lane is a host thread or a device stream.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Span(NamedTuple):
-    """An event with a duration; times are in nanoseconds of one clock."""
+    """A recorded event with a duration; times are in nanoseconds of one clock."""
 
     name: str
     kind: SpanKind
@@ -61,7 +64,7 @@ class Span(NamedTuple):
     """Number shared by a kernel and its launching call; 0 for none."""
 
     is_async: bool = False
-    """True if it ends on another thread than it started on, as gloo's collectives do."""
+    """True if the event ends on another thread than it started on, as gloo's collectives do."""
 
     sequence: int = -1
     """Number shared by an operation and its backward nodes; -1 for none."""
@@ -80,7 +83,7 @@ class Cycle:
     spans: Sequence[Span]
 
     def ranges(self, *names: str) -> list[Span]:
-        """Return the ranges whose names have a prefix."""
+        """Return the ranges whose names begin with one of these prefixes."""
         return [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
 
     @cached_property
@@ -90,22 +93,22 @@ class Cycle:
 
     @cached_property
     def lane(self) -> int:
-        """Host thread that ran the steps."""
+        """Identifier of the host thread that ran the steps."""
         return self.steps[0].lane if self.steps else 0
 
     @cached_property
     def operations(self) -> list[Span]:
-        """Host operations, except those that end on another thread."""
+        """Spans of host operations, except operations that end on another thread."""
         return [one for one in self.spans if one.kind == "operation" and not one.is_async]
 
     @cached_property
     def device(self) -> list[Span]:
-        """Kernels and copies of the device."""
+        """Spans of the device's kernels and copies."""
         return [one for one in self.spans if one.kind in ("kernel", "copy")]
 
     @cached_property
     def launches(self) -> dict[int, Span]:
-        """Calls of the device's runtime, by the correlation with their kernels."""
+        """Spans of calls of the device's runtime, by the correlation with their kernels."""
         runtime = (one for one in self.spans if one.kind == "runtime" and one.correlation)
         return {one.correlation: one for one in runtime}
 
@@ -122,13 +125,12 @@ class Cycle:
 
     @cached_property
     def marks(self) -> list[tuple[int, str]]:
-        """Ends of phases, with their names."""
+        """Times in nanoseconds at which phases ended, with the names of the phases."""
         return sorted((one.start, one.name.removeprefix(PHASE)) for one in self.ranges(PHASE))
 
     @cached_property
     def preempted(self) -> list[Interval]:
-        """Times of marks, with the nanoseconds of preemption since the previous one; empty if the
-        system does not report it."""
+        """Times of marks, with nanoseconds of preemption since the previous mark, if known."""
         marks = self.ranges(PREEMPTED)
         return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
 
@@ -149,7 +151,7 @@ class Cycle:
 
     @cached_property
     def nodes(self) -> list[tuple[Interval, str]]:
-        """Backward nodes, each with the module of its forward operation."""
+        """Intervals of backward nodes, each with the module of the node's forward operation."""
         modules: dict[tuple[int, int], str] = {}
         for one in self.operations:
             if one.sequence >= 0 and not one.name.startswith(NODE):
@@ -161,7 +163,7 @@ class Cycle:
     def place_at(self, moment: int) -> ModulePhase:
         """Return the innermost module and the phase at a time.
 
-        In the backward pass it is the module of the forward operation being differentiated.
+        In the backward pass, the module is the one whose forward operation is being differentiated.
         """
         module = self._module_at(moment)
         before = bisect_right(self.nodes, moment, key=lambda node: node[0][0])
@@ -182,7 +184,7 @@ class Cycle:
         return [(before, end) for (before, _), (end, name) in pairwise(edges) if name == phase]
 
     def phase_at(self, moment: int) -> str:
-        """Return the phase at a time: of the next mark, if it is in the same step."""
+        """Return the phase at a time, by the next mark in the same step; empty without a mark."""
         number = bisect_left(self.marks, (moment, ""))
         if number == len(self.marks):
             return ""
@@ -202,7 +204,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(intervals: Sequence[Interval], covered: Sequence[Interval]) -> list[Interval]:
-    """Return the parts of the intervals that others do not cover; both are merged."""
+    """Return the parts of intervals outside of `covered`; both are merged intervals in order."""
     left: list[Interval] = []
     first = 0
     for start, end in intervals:
@@ -225,7 +227,7 @@ def length(intervals: Iterable[Interval]) -> int:
 
 
 def within(spans: Iterable[Span], span: Span) -> list[Interval]:
-    """Return the merged parts of an interval that the spans cover."""
+    """Return the parts of a span that other spans cover, as merged intervals."""
     both = ((max(one.start, span.start), min(one.end, span.end)) for one in spans)
     return union((start, end) for start, end in both if start < end)
 
@@ -243,7 +245,7 @@ def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
 
 
 def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """Yield start and end of the pieces of one lane, with the index of the innermost span."""
+    """Yield the pieces of one lane: start, end, and the index of the innermost span."""
     stack: list[int] = []
     now = 0
     for number, span in enumerate([*spans, None]):

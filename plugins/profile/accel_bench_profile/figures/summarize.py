@@ -68,7 +68,7 @@ def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
 
 
 def foremost(kernels: Sequence[KernelTime], most: int) -> tuple[KernelTime, ...]:
-    """Return the kernels with the most time and those with the most calls, the longest first."""
+    """Return the `most` kernels by time and the `most` by calls, the longest first."""
     frequent = sorted(kernels, key=lambda one: -one.calls)[:most]
     kept = {id(one) for one in (*kernels[:most], *frequent)}
     return tuple(one for one in kernels if id(one) in kept)
@@ -109,7 +109,7 @@ def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
 
 
 def _kind(kind: Kind, moment: int, optimizer: Sequence[Interval]) -> Kind:
-    """Return the kind by name; unmatched operations of an optimizer step are `optimizer`."""
+    """Return the kind by name, or `optimizer` in an optimizer step, except for communication."""
     return "optimizer" if kind != "communication" and _holds(optimizer, moment) else kind
 
 
@@ -118,7 +118,7 @@ def _holds(intervals: Sequence[Interval], moment: int) -> bool:
 
 
 def communication_time(cycles: Sequence[Cycle]) -> CommunicationTime | None:
-    """Return the collectives of a mean step; None without any."""
+    """Return the communication time of a mean step, or None without collectives."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
     found = [(step, collectives_of(cycle), _computing(cycle)) for cycle, step in steps]
     if not any(collectives for _, collectives, _ in found):
@@ -146,7 +146,7 @@ def _computing(cycle: Cycle) -> list[Span]:
 
 
 def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
-    """Return the collectives by name; on a CPU the backend's, since calls would count twice."""
+    """Return the collectives by name; on a CPU only the backend's, so that none counts twice."""
     spans = [one for cycle in cycles for one in collectives_of(cycle)]
     backend = [one for one in spans if one.kind == "range"]
     found = mean_step(((one.name, one.end - one.start) for one in backend or spans), steps)
@@ -155,7 +155,7 @@ def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
 
 
 def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
-    """Return fields of a `RankProfile` from recorded cycles; empty without a step."""
+    """Return fields of a `RankProfile` from recorded cycles; without a step, `steps` is 0."""
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = [step for cycle in cycles for step in cycle.steps]
     if not steps:
@@ -176,8 +176,8 @@ def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
 def _step_seconds(cycles: Sequence[Cycle]) -> float:
     """Return the median seconds of a step.
 
-    With a device it is the median of the cycles' means, since the host runs ahead within a cycle,
-    and the last step takes the time of the others.
+    With a device it is the median of the cycles' means: the host runs ahead within a cycle, so that
+    the last step includes the time of earlier steps.
     """
     if any(cycle.device for cycle in cycles):
         means = [fmean(one.end - one.start for one in cycle.steps) for cycle in cycles]
@@ -186,7 +186,7 @@ def _step_seconds(cycles: Sequence[Cycle]) -> float:
 
 
 def host_time(cycles: Sequence[Cycle]) -> HostTime:
-    """Return the idle time of the recorded steps."""
+    """Return the idle time of a mean recorded step."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
     known = [one for cycle in cycles for _, one in cycle.preempted]
     on_device = any(cycle.device for cycle in cycles)
@@ -240,7 +240,7 @@ def _waits(cycle: Cycle) -> Iterator[Span]:
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
-    """Return long gaps by module and phase, with their sum in the step with the least."""
+    """Return long gaps by module and phase, each with its shortest sum in a step."""
     whole: list[dict[ModulePhase, int]] = []
     less_taken: list[dict[ModulePhase, int]] = []
     for cycle, found in gaps:
@@ -267,8 +267,8 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
     """Return host reads and waits for a device by module and phase.
 
-    On a CPU those of the optimizer and of the data are excluded: their step numbers and batches are
-    on the host on every device.
+    On a CPU, reads in the optimizer and data phases are excluded: their step numbers and batches
+    are on the host on every device.
     """
     calls = (
         (cycle.place_at(one.start), one.end - one.start)
@@ -286,7 +286,7 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
 
 
 def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
-    """Return the delays of kernels, by correlation with their launching calls."""
+    """Return the delays of kernels after the calls that launched them."""
     late = idle = kernels = 0
     delays: list[int] = []
     for cycle in cycles:

@@ -1,6 +1,6 @@
 """Difference of the step time of two stacks, by module and kind of operation.
 
-Seconds are those of the measured windows, divided in the proportions of the profiled steps without
+The seconds of the measured windows are divided in the proportions of the profiled steps, without
 recording overhead. Rounds that both stacks measured are paired.
 """
 
@@ -55,7 +55,7 @@ class ProfiledStack:
 
     @property
     def compiled(self) -> frozenset[str]:
-        """Modules compiled as a whole."""
+        """Paths of the modules that the stack compiles as a whole."""
         ranks = (rank for run in self.runs.values() for rank in run.ranks)
         return frozenset(module for rank in ranks for module in rank.compiled)
 
@@ -63,7 +63,7 @@ class ProfiledStack:
 def profile_waterfall(
     a: ProfiledStack, b: ProfiledStack, scenario: str, unit: str, sweep: str = ""
 ) -> ProfileWaterfall | None:
-    """Return the difference of A and B over their common rounds; None without any."""
+    """Return the difference of stacks A and B over common rounds, or None without such rounds."""
     rounds = sorted(set(a.runs) & set(b.runs))
     if not rounds:
         return None
@@ -107,7 +107,7 @@ def profile_waterfall(
 def _in_windows(
     recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]], left: Inflation
 ) -> _Pairs:
-    """Return the parts of the measured windows of each round."""
+    """Return the parts of each round, scaled to the seconds of the measured windows."""
     found = []
     for (a, b), (one, other) in zip(recorded.rounds, runs, strict=True):
         sides: tuple[Seconds, Seconds] = scaled(a, one.seconds), scaled(b, other.seconds)
@@ -133,14 +133,14 @@ def _is_worth_naming(change: TimeChange, step: float) -> bool:
 
 
 class _Pairs:
-    """Parts of both stacks, paired by round."""
+    """Seconds of the step parts of both stacks, paired by round."""
 
     def __init__(self, rounds: Sequence[tuple[Seconds, Seconds]]) -> None:
         self.rounds = rounds
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
     def change(self, chosen: Callable[[StepPart], bool]) -> TimeChange:
-        """Return the total of chosen parts in A and in B, and the change."""
+        """Return the total seconds of chosen parts in A and in B, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
             for pair in self.rounds
@@ -148,7 +148,10 @@ class _Pairs:
         return TimeChange.over(*((a, b) for a, b in sums))
 
     def changes(self, chosen: Callable[[StepPart], str]) -> dict[str, float]:
-        """Return the mean change by a name of parts, the largest first, without empty names."""
+        """Return the mean change by name that `chosen` gives to parts, the largest first.
+
+        Parts with an empty name are left out.
+        """
         sums: dict[str, float] = defaultdict(float)
         for a, b in self.rounds:
             for part in self.parts:
@@ -193,7 +196,7 @@ def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
 
 
 def module_group(path: str, whole: Iterable[str]) -> str:
-    """Return the display module of a path: a part of a layer, or a compiled module.
+    """Return the module under which a path is shown: a part of a layer, or a compiled module.
 
     Inner modules cannot be compared if either stack compiled the outer one as a whole.
     """
@@ -218,7 +221,7 @@ def _inflation(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> float:
 def _notes(
     a: ProfiledStack, b: ProfiledStack, rounds: Sequence[RoundKey], left: Inflation
 ) -> Iterable[str]:
-    """Yield limitations of the comparison."""
+    """Yield a sentence on each limitation of the comparison."""
     for stack in (a, b):
         if stack.compiled:
             listed = ", ".join(sorted(stack.compiled))
@@ -234,7 +237,7 @@ def _notes(
 
 
 def _disturbed(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> Iterable[str]:
-    """Yield notes on preemption of a stack's steps by other processes."""
+    """Yield a sentence if other processes disturbed a stack's measured or recorded steps."""
     inflation = _inflation(stack, rounds)
     preempted = fmean(stack.runs[key].preempted_seconds for key in rounds)
     if inflation < LESS:

@@ -1,4 +1,4 @@
-"""Document of `accel-bench profile A --against B`: the difference of two stacks' time, by part."""
+"""JSON document of `accel-bench profile A --against B`: the difference of two stacks' time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ UNLIKE = 1.1
 
 
 class KindChange(TimeChange):
-    """Change of one kind of operation."""
+    """Change of the time of one kind of operation."""
 
     kind: StepKind
 
 
 class ModuleChange(TimeChange):
-    """Change of one module, inner modules included."""
+    """Change of the time of one module, inner modules included."""
 
     module: str
     """Path with `*` for the numbers of layers; `(outside of modules)` for the rest."""
@@ -34,7 +34,7 @@ class ModuleChange(TimeChange):
 
 
 class Inflation(Frozen):
-    """Ratio of profiled to measured step time of each stack."""
+    """Ratio of profiled to measured step time, for each of two stacks."""
 
     a: float
     b: float
@@ -46,7 +46,7 @@ class Inflation(Frozen):
 
 
 class ProfileWaterfall(Frozen):
-    """Difference of the steps of A and B, by part."""
+    """Difference of the step time of two stacks A and B, by part."""
 
     scenario: str
     sweep: str = ""

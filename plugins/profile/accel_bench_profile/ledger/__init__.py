@@ -1,1 +1,1 @@
-"""Ledgers of a training step's counted work, and differences between two of them."""
+"""Ledgers of a training step's counted work, and differences between two ledgers."""

@@ -29,7 +29,7 @@ MOST_SETTINGS = 8
 
 
 class TotalChange(Frozen):
-    """A changed sum over the step."""
+    """Change of a figure's sum over the step."""
 
     figure: Figure
 
@@ -63,13 +63,13 @@ class LedgerDifference(Document):
     """Source lines with rises: lines with more work than before first, in order of execution."""
 
     shifts: tuple[Shift, ...] = ()
-    """Rises in modules that falls in others hide in the sum."""
+    """Rises in some modules that falls in other modules hide in the sum."""
 
     notes: tuple[str, ...] = ()
 
     @property
     def closes(self) -> bool:
-        """True if a gate fails: a sum rose, or a kind of operations did in a module."""
+        """True if a gate fails: a sum rose, or operations of a kind rose in a module."""
         return bool(self.rose or self.shifts)
 
     @property
@@ -89,7 +89,7 @@ TotalKey: TypeAlias = tuple[Figure, str, str]
 
 
 def difference(before: Ledger, after: Ledger) -> LedgerDifference:
-    """Return the difference between two ledgers."""
+    """Return the difference between two ledgers: changed sums, and source lines of rises."""
     old, new = totals(before), totals(after)
     order = {key: None for key in (*old, *new)}
     changes = [
@@ -128,7 +128,10 @@ def totals(ledger: Ledger) -> Counter[TotalKey]:
 
 
 def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
-    """Yield other differences: versions, settings, device, ranks, and uncounted work."""
+    """Yield a sentence on each further difference: versions, settings, device, ranks, views.
+
+    Uncounted work is named too.
+    """
     # A plugin that only one of the stacks has is what they differ in.
     common = before.versions.keys() & after.versions.keys()
     old, new = ({k: v for k, v in one.versions.items() if k in common} for one in (before, after))
@@ -149,7 +152,7 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
 
 
 def settings_notes(settings: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence on the settings in which two works differ, if any do."""
+    """Yield a sentence on the settings in which two scenarios differ, if any differ."""
     if settings:
         more = len(settings) - MOST_SETTINGS
         rest = f"; and {more} more" if more > 0 else ""

@@ -18,14 +18,14 @@ TURNS: tuple[frozenset[Figure], ...] = (
     frozenset({"kernels", "saved_bytes"}),
     frozenset({"operations"}),
 )
-"""Figures that order lines: a line comes first if these rose."""
+"""Sets of figures that order lines: lines at which a figure of the first set rose come first."""
 
 LineKey: TypeAlias = tuple[str, str, str]
 """File, function and code of a source line, its identity regardless of its number."""
 
 Risen: TypeAlias = tuple[LedgerEntry, Counter[Figure], Counter[Figure]]
-"""An operation at a line that contributes to a sum that rose, with the difference of the figures at
-the line and that in the module, over all its lines and operations."""
+"""An operation at a line that contributes to a sum that rose, with the change of its figures at the
+line, and with the change of the figures in the module."""
 
 FREE = "view"
 """Kind of operations without cost, which never fail a gate."""
@@ -35,7 +35,7 @@ MOST_SHIFTS = 3
 
 
 class PlaceChange(Frozen):
-    """A source line at which a figure rose, of those figures that also rose in total."""
+    """A source line at which a figure rose that also rose in total."""
 
     file: str
     lines: tuple[int, ...]
@@ -55,7 +55,7 @@ class PlaceChange(Frozen):
 
 
 class Shift(Frozen):
-    """Operations of a kind that rose in some modules and fell in others, with an equal sum."""
+    """Operations of a kind that rose in some modules and fell in others; their sum did not rise."""
 
     kind: str
     dtype: str
@@ -77,18 +77,18 @@ class Shift(Frozen):
 
 
 def where(place: PlaceChange) -> str:
-    """Return a source line with its module: `file.py:12 (model.layers.*.mlp)`."""
+    """Return a source line and its module as text: `file.py:12 (model.layers.*.mlp)`."""
     modules = f" ({', '.join(filter(None, place.modules))})" if any(place.modules) else ""
     return f"{line_of(place)}{modules}"
 
 
 def line_of(place: PlaceChange) -> str:
-    """Return a source line as `file.py:12`."""
+    """Return a source line as text: `file.py:12`."""
     return f"{place.file or 'no file'}:{','.join(map(str, place.lines))}"
 
 
 def amount(figure: Figure, number: int) -> str:
-    """Return a number with the unit of its figure, and its sign if negative."""
+    """Return a number as text with the unit of its figure, and with its sign if negative."""
     form: Callable[[int], str] = "{:,}".format
     if figure.endswith("bytes"):
         form = size
@@ -98,12 +98,12 @@ def amount(figure: Figure, number: int) -> str:
 
 
 def signed_amount(figure: Figure, number: int) -> str:
-    """Return a difference with its sign and its unit."""
+    """Return a difference as text with its sign and the unit of its figure."""
     return f"{'+' if number > 0 else ''}{amount(figure, number)}"
 
 
 def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
-    """Return kinds and dtypes of operations that became more in any module.
+    """Return kind and dtype of operations whose number rose in any module.
 
     The backward pass is excluded: autograd's order decides in which of two modules gradients are
     added.
@@ -117,7 +117,7 @@ def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
 
 
 def shifts(before: Ledger, after: Ledger, hidden: frozenset[tuple[str, str]]) -> Iterator[Shift]:
-    """Yield shifts: operations that rose in some modules and fell in others."""
+    """Yield a shift for each hidden kind: operations rose in some modules and fell in others."""
     for kind, dtype in sorted(hidden):
         only = frozenset({(kind, dtype)})
         rose, fell = (
@@ -179,7 +179,7 @@ def _module(entry: LedgerEntry) -> tuple[str, ...]:
 
 
 KEYS: tuple[Callable[[LedgerEntry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
-"""Keys by which changes are summed."""
+"""Functions that return the key by which changes of entries are summed."""
 
 
 def _line(entry: LedgerEntry) -> LineKey:
@@ -230,7 +230,7 @@ def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceCh
 
 
 def _collapse(modules: Iterable[str]) -> Iterator[str]:
-    """Yield distinct names, with `*` for numbers in which they differ."""
+    """Yield distinct module names, with `*` for numbers in which they differ."""
     groups: dict[str, dict[str, None]] = {}
     for name in modules:
         groups.setdefault(re.sub(r"\b\d+\b", "*", name), {})[name] = None

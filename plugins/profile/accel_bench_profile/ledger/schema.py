@@ -1,4 +1,4 @@
-"""Ledger of a training step: every operation with its module and source line, counted."""
+"""Ledger of a training step: counts of every operation, with its module and source line."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Figure: TypeAlias = Literal[
 ]
 """Counted figures.
 
-`operations` are calls of torch's dispatcher, views included; `kernels` those that compute or copy,
-and the kernels of compiled code. `moved_bytes` are the contents that they read and write.
-`allocations` are new storages of results; `saved_bytes` those saved by autograd for the backward
-pass. `synchronizations` are operations for which the host waits for the device, or would wait on an
-asynchronous one.
+`operations` are calls of torch's dispatcher, views included; `kernels` are calls that compute or
+copy, and the kernels of compiled code. `moved_bytes` are the contents that kernels read and write.
+`allocations` are new storages of results; `saved_bytes` are storages that autograd saves for the
+backward pass. `synchronizations` are operations for which the host waits for the device, or would
+wait on an asynchronous one.
 """
 
 Kind: TypeAlias = Literal[
@@ -67,7 +67,7 @@ Phase: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
 
 
 class Site(Frozen):
-    """Source line of an operation; for a backward operation, of its forward operation."""
+    """Module and source line of an operation; a backward operation has its forward operation's."""
 
     phase: Phase
 
@@ -88,7 +88,7 @@ class Site(Frozen):
 
 
 class LedgerEntry(Frozen):
-    """Equal operations at one source line, for one module."""
+    """Counts of equal operations at one source line, for one module."""
 
     site: Site
 
@@ -113,7 +113,7 @@ class Ledger(Document):
     stack: str
 
     work: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the work by dotted key, including those of the stack."""
+    """Settings of the scenario by dotted key, including the stack's settings."""
 
     device: str
     ranks: int
@@ -128,7 +128,7 @@ class Ledger(Document):
 
 
 class RankLedger(Frozen):
-    """Counts of one rank."""
+    """Counted work of one step on one rank."""
 
     entries: tuple[LedgerEntry, ...]
     left_out: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ EntryKey: TypeAlias = tuple[Site, str, Kind, str]
 
 
 def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
-    """Return the entries of all ranks, with equal operations of a site merged."""
+    """Return the ledger entries of all ranks, with equal operations of a site merged."""
     totals: dict[EntryKey, Counter[Figure]] = {}
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)
@@ -147,7 +147,7 @@ def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
 
 
 def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[LedgerEntry, ...]:
-    """Return the entries of sums, without figures of 0."""
+    """Return a ledger entry for each sum, without figures of 0."""
     return tuple(
         LedgerEntry(
             site=site,
@@ -165,7 +165,7 @@ MAXIMUM_BYTES = 64 * 2**20
 
 
 def write_ledger(path: Path, ledger: Ledger) -> None:
-    """Write a ledger, replacing the file."""
+    """Write a ledger as JSON, replacing the file."""
     head = json.dumps(ledger.model_dump(mode="json", exclude={"entries"}), indent=1)
     lines = (
         json.dumps(entry.model_dump(mode="json", exclude_defaults=True)) for entry in ledger.entries

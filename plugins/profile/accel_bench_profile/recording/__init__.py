@@ -1,1 +1,1 @@
-"""Recording of steps after the measured window, with separate steps for each part."""
+"""Recording of steps after the measured window: time and memory in separate steps."""

@@ -1,9 +1,9 @@
 """Attribution of profiled time to modules, kinds of operations and directions.
 
-The place of a host operation is the module whose range contains it, or in the backward the module
-of the operation being differentiated. Each moment of a step then belongs to one place: on a CPU to
-that of the main thread's innermost operation, on a device to that of the running kernel. The times
-therefore add up to the steps, even where work overlaps.
+The place of a host operation is the module whose range contains it, or in the backward pass the
+module of the operation being differentiated. Each moment of a step then belongs to one place: on a
+CPU the place of the main thread's innermost operation, on a device the place of the running kernel.
+The times therefore add up to the steps, even where work overlaps.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def attribute(
 ) -> ModuleTimes | None:
     """Return the time of a mean recorded step by part; None without a step.
 
-    `roles` are kinds of modules by path: an attention's own operations are attention. `unlike` are
-    paths of numbered modules that differ in class from their siblings.
+    `roles` are kinds of modules by path: the operations that an attention module itself calls are
+    attention. `unlike` are paths of numbered modules that differ in class from their siblings.
     """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = sum(len(cycle.steps) for cycle in cycles)
@@ -64,7 +64,7 @@ def attribute(
 
 
 def folded(path: str, unlike: Collection[str] = ()) -> str:
-    """Return a module's path with `*` for the numbers of layers, except unlike ones."""
+    """Return a module's path with `*` for the numbers of layers, except `unlike` modules."""
 
     def fold(number: re.Match[str]) -> str:
         return number[0] if path[: number.end()] in unlike else "*"
@@ -73,7 +73,7 @@ def folded(path: str, unlike: Collection[str] = ()) -> str:
 
 
 class _Totals:
-    """Sums of time by part of a step, with folded modules."""
+    """Sums of time by part of a step, with `*` for the numbers of layers."""
 
     def __init__(self, steps: int, unlike: Collection[str]) -> None:
         self._steps = steps
@@ -95,7 +95,7 @@ class _Totals:
                 counted.add(one.call)
 
     def times(self) -> tuple[ModuleTime, ...]:
-        """Return the sums of a mean step, the longest first."""
+        """Return the times of a mean step by part, the longest first."""
         return tuple(
             ModuleTime(
                 module=key.module,
@@ -113,7 +113,7 @@ class _Totals:
 
 
 def _whole(cycle: Cycle) -> Interval:
-    """Return the start of the first step and the end of the last."""
+    """Return the interval from a cycle's first step to the end of its last step."""
     return cycle.steps[0].start, max(step.end for step in cycle.steps)
 
 
@@ -125,7 +125,7 @@ def _segments(cycle: Cycle, host: HostPlaces) -> Iterable[Segment]:
 
 
 def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
-    """Yield segments of the main thread, each in the innermost operation around it."""
+    """Yield segments of the main thread, each at the place of the innermost operation."""
     at, end = _whole(cycle)
     lane = host.lanes[cycle.lane]
     spans = [span for span, _ in lane]
@@ -140,7 +140,7 @@ def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 
 
 def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
-    """Yield segments of the device: computing kernels, then collectives, else idle.
+    """Yield segments of the device: computing kernels, then collectives, or else idle time.
 
     A gap belongs to the module of the kernel after it, which was launched late.
     """
@@ -162,7 +162,7 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 def _covered(
     segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPart | None = None
 ) -> Iterator[Segment]:
-    """Attribute idle time within the intervals to `by`, or to communication."""
+    """Yield segments; attribute idle time within the intervals to `by`, or to communication."""
     spans = union(intervals)
     starts = [start for start, _ in spans]
     for one in segments:

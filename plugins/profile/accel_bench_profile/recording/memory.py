@@ -49,7 +49,7 @@ of its bytes."""
 class MemoryRecorder(WindowRecorder):
     """Recorder of memory, by torch's profiler in separate steps.
 
-    Following every tensor through every operation is slow, so these steps are not timed.
+    It follows every tensor through every operation, which is slow: these steps are not timed.
     """
 
     name = "memory"
@@ -107,7 +107,7 @@ class MemoryRecorder(WindowRecorder):
         self._recorded = found
 
     def result(self) -> Mapping[str, Any]:
-        """Return the peak, and the bytes saved by a forward pass."""
+        """Return `RankProfile` fields: the memory peak, and the bytes saved by a forward pass."""
         warned = tuple(self._warnings)
         return {"memory": self._recorded, "saved": self._saved, "warnings": warned}
 

@@ -39,8 +39,9 @@ OF_PHASE = {
 class HostPlaces:
     """Places (module, kind, direction) of a cycle's host operations, by lane, in order of start.
 
-    `collectives` end on another thread. `events` counts the events within each place: those of the
-    steps' thread, or with a device those of all threads, since all lengthen its idle time.
+    `collectives` are spans that end on another thread. `events` counts recorded events by place. On
+    a CPU only the steps' thread counts; with a device all threads count, since all lengthen its
+    idle time.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
@@ -61,7 +62,7 @@ class HostPlaces:
                 self._add(span)
 
     def placed(self, place: StepPart, moment: int) -> StepPart:
-        """Return a place; outside of ranges, the place of the phase if it has one."""
+        """Return a place, or for an empty place the place of the phase at a time."""
         if place != StepPart():
             return place
         return OF_PHASE.get(self._cycle.phase_at(moment), place)
@@ -111,7 +112,7 @@ class HostPlaces:
         return StepPart(path, "idle", direction, self._roles.get(path, ""))
 
     def _node(self, span: Span) -> StepPart:
-        """Return the place of a backward node: of its operation, else of the last one."""
+        """Return the place of a backward node's forward operation, or of the last known node."""
         found = self._operations.get((span.forward_lane, span.sequence))
         if span.sequence < 0 or found is None:
             return self._last_node._replace(kind="memory-bound")
@@ -128,7 +129,10 @@ class HostPlaces:
 
 
 def kernel_place(kernel: Span, host: HostPlaces) -> StepPart:
-    """Return the place of a kernel's operation, with the kind in the name of a fused kernel."""
+    """Return the place of the operation that launched a kernel.
+
+    The kernel's name gives the kind if the operation has no special kind.
+    """
     place = host.launching(kernel)
     if place.kind not in ("idle", "memory-bound"):
         return place
@@ -144,7 +148,7 @@ def _kind(name: str, outer: StepPart) -> StepKind:
 
 
 def computing(spans: Sequence[Span]) -> set[int]:
-    """Return the indices of a thread's computing operations without computing inner ones."""
+    """Return the indices of a thread's operations that compute and contain no such operation."""
     found: set[int] = set()
     around: list[int] = []
     for number, span in enumerate(spans):

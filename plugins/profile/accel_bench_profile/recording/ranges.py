@@ -1,6 +1,6 @@
 """Ranges in a trace for the calls of modules, and marks at the ends of phases.
 
-Marks for Nsight replace torch's profiler, since two programs cannot both record a device.
+Marks for Nsight replace torch's profiler, since two programs cannot record one device.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROLES = {"attention": ("Attention", "Attn"), "norm": ("Norm",), "loss": ("Loss",
 
 
 class ModuleRanges:
-    """Ranges around the calls of each module, and of the model, until `remove`.
+    """Ranges in the trace around the calls of the model and each module, until `remove`.
 
     Compiled modules keep their graphs: they get one range, without ranges inside. `check` is called
     at the edges of ranges.
@@ -81,8 +81,10 @@ class ModuleRanges:
 
 
 def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
-    """Hide a block from dispatch modes: selective checkpointing would count ranges as operations
-    that it cannot recompute."""
+    """Return a context without dispatch modes.
+
+    Selective checkpointing would count ranges as operations that it cannot recompute.
+    """
     if torch._C._len_torch_dispatch_stack():
         hidden: contextlib.AbstractContextManager[Any] = _disable_current_modes()
         return hidden
@@ -98,7 +100,7 @@ def mark_phase(phase: str) -> None:
 class Preemption:
     """Marks of preemption: time in which this thread was ready while other work ran.
 
-    There are none if the kernel does not count it.
+    There are no marks if the operating system does not count this time.
     """
 
     def __init__(self) -> None:
@@ -116,13 +118,13 @@ class Preemption:
                 self._marked = waited
 
     def close(self) -> None:
-        """Stop reading the kernel's counter."""
+        """Stop reading the operating system's counter."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _read(self) -> int | None:
-        """Return the nanoseconds of preemption so far."""
+        """Return the nanoseconds of preemption so far, or None if unknown."""
         if self._file is None:
             return None
         try:
@@ -132,7 +134,7 @@ class Preemption:
 
 
 def plain_path(name: str, adapted: bool = False) -> str:
-    """Return a module's path without wrappers, equal in all stacks."""
+    """Return a module's path without names of wrappers, so that it is equal in all stacks."""
     path = WRAPPERS.sub("", name).lstrip(".")
     if adapted:
         path = ADAPTED.sub("", path)
@@ -140,7 +142,7 @@ def plain_path(name: str, adapted: bool = False) -> str:
 
 
 def role_of(module: nn.Module) -> str:
-    """Return the kind of a module's own operations by its class name; empty for any."""
+    """Return the kind of a module's own operations by its class name; empty if unspecific."""
     name = type(module).__name__
     return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
 
@@ -180,19 +182,19 @@ class NsightMarks(WindowRecorder):
         self._phase = ExitStack()
 
     def start(self) -> None:
-        """Begin with the first step. Raises RuntimeError without a CUDA device."""
+        """Begin the first step. Raises RuntimeError without a CUDA device."""
         if self._run.device.type != "cuda":
             raise RuntimeError("Nsight records CUDA devices, and this run has none")
         self._begin_step()
 
     def mark(self, phase: PhaseName) -> None:
-        """End the range of a phase, and begin that of the next."""
+        """End the range of a phase, and begin the range of the next phase."""
         self._phase.close()
         if self._quiet <= self._taken and phase in FOLLOWING:
             self._phase.enter_context(torch.cuda.nvtx.range(f"phase: {FOLLOWING[phase]}"))
 
     def end_step(self, batches: Sequence[Batch]) -> None:
-        """End the range of a step, and begin that of the next."""
+        """End the range of a step, and begin the range of the next step."""
         self._phase.close()
         self._step.close()
         self._taken += 1

@@ -91,7 +91,7 @@ class Recorder(WindowRecorder):
             self._profiler.start()
 
     def mark(self, phase: PhaseName) -> None:
-        """Record a mark in the trace."""
+        """Record the end of a phase as a mark in the trace."""
         if self._preemption is not None:
             self._preemption.check()
         mark_phase(phase)
@@ -142,7 +142,7 @@ class Recorder(WindowRecorder):
         return (taken >= 0 and within == quiet) or (taken > 0 and within == 0)
 
     def result(self) -> Mapping[str, Any]:
-        """Return the figures of all cycles."""
+        """Return the fields of a `RankProfile` from all recorded cycles."""
         return {
             **figures_of(self._cycles, self._request.top),
             "modules": attribute(self._cycles, self._ranges.roles, self._ranges.unlike)
@@ -174,7 +174,7 @@ class Recorder(WindowRecorder):
             self._warnings.append(f"the trace could not be written: {error} (figures are complete)")
 
     def _keep_spans(self, spans: list[Span]) -> None:
-        """Store a cycle's spans while there is room."""
+        """Store a cycle's spans, unless a rank would have more than `MOST_SPANS`."""
         self._spans += len(spans)
         if self._cycles and self._spans > MOST_SPANS:
             self._warnings.append(
@@ -196,7 +196,7 @@ def device_activity(device: DeviceType) -> ProfilerActivity | None:
 
 
 def write_trace(profiler: Any, path: Path) -> None:
-    """Write a compressed trace atomically. Raises OSError or RuntimeError."""
+    """Write a compressed trace, or no file on failure. Raises OSError or RuntimeError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Where a process is killed, hundreds of megabytes stay: in the system's folder, not in results.
     with TemporaryDirectory(prefix="accel-bench-trace-") as folder:

@@ -1,7 +1,8 @@
 """Profiled steps after the window: parts that record in succession, and their results.
 
-A part records one thing alone, in as many steps as it needs, so that its cost affects no other
-part's figures. A new part is a class named in `parts_of`, with fields of `RankProfile`.
+A part is a recorder of one thing, such as memory, in as many steps as it needs. Its cost thus
+affects no other part's figures. A new part is a class named in `parts_of`, with fields of
+`RankProfile`.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ logger = logging.getLogger("accel_bench")
 
 
 class WindowRecorder(ABC):
-    """A recorder of some of the steps, whose exceptions become warnings of the profile."""
+    """Base class of a part, whose exceptions become warnings of the profile."""
 
     name: str
     """Subject of the recording, for warnings."""
 
     steps: int
-    """Number of its steps, equal on every rank even after failures, since ranks synchronize."""
+    """Number of the part's steps, equal on all ranks even after failures: ranks synchronize."""
 
     @abstractmethod
     def start(self) -> None:
@@ -60,7 +61,7 @@ class WindowRecorder(ABC):
 
 
 class StepReader(WindowRecorder):
-    """Reader of each step's scalars, which the measured window may not read."""
+    """Part that reads each step's scalars, which the measured window may not read."""
 
     name = "scalars of steps"
 
@@ -86,17 +87,17 @@ class StepReader(WindowRecorder):
         self.start()
 
     def result(self) -> Mapping[str, Any]:
-        """Return the steps' scalars."""
+        """Return the steps' scalars as a field of `RankProfile`."""
         return {"scalars": tuple(self._found)}
 
     def _peak_bytes(self) -> int | None:
-        """Return the peak bytes of the step, or the current ones if the allocator has no peak."""
+        """Return the step's peak bytes, or the current bytes if the allocator reports no peak."""
         held = self._device.memory()
         return held.get("device_peak_allocated_bytes", held.get("device_allocated_bytes"))
 
 
 class ProfileWindow(StepStage):
-    """Scheduler of all parts' steps, one part after the other."""
+    """Scheduler that gives steps to the recording parts, one part after another."""
 
     phase = "observe_steps"
 
@@ -121,7 +122,7 @@ class ProfileWindow(StepStage):
                 self._part.mark(phase)
 
     def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
-        """End a step of the given micro-batches; return whether another one is needed."""
+        """End a step of the given micro-batches; return whether another step is needed."""
         self._left -= 1
         if self._part is not None and not self._failed:
             with self._warns(self._part):
@@ -132,7 +133,7 @@ class ProfileWindow(StepStage):
         return self._left > 0
 
     def stop(self) -> None:
-        """Stop the part, and store its result."""
+        """Stop the current part, and store its result."""
         part, self._part = self._part, None
         if part is None:
             return
@@ -148,7 +149,7 @@ class ProfileWindow(StepStage):
         return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
 
     def _next(self) -> None:
-        """Start the next part with steps; one without steps ends at once."""
+        """Start the next part that needs steps; parts without steps are started and stopped."""
         while self._left <= 0 and self._waiting:
             part = self._waiting.pop(0)
             self._part, self._left, self._failed = part, part.steps, False
@@ -188,7 +189,7 @@ class Profiler(ProfileWindow):
         }
 
     def fail(self, error: Exception) -> None:
-        """Stop, and write the profile of the steps before a failed one."""
+        """Stop recording, and write the profile of the steps before the step that failed."""
         self.warnings += reasons_of(error, "observe_steps")
         self.stop()
         self.finish()
@@ -205,7 +206,7 @@ class Profiler(ProfileWindow):
 
 
 def rank_folder(run: Run) -> Path:
-    """Return the folder of a rank's profile."""
+    """Return the folder in which a rank writes its profile."""
     return run.folder / PROFILE_FOLDER / f"rank{run.rank}"
 
 

@@ -1,9 +1,9 @@
 """Observer of a training process: records each optimizer step in a memory-mapped file.
 
-It is imported by its path into the observed command's own Python, and uses only the standard
-library and torch. It never synchronizes with the device and prints nothing. Numbers of a step are
-in shared memory as soon as the step has ended, so that they survive any signal.
-`accel_bench_ab.record` reads the files.
+The observed command's own Python imports it by path. It uses only the standard library and torch,
+never synchronizes with the device and prints nothing. Numbers of a step are in shared memory as
+soon as the step has ended, so that they survive any signal. `accel_bench_ab.record` reads the
+files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WATCHES: list[Watch] = []
 
 
 def start(torch: Any, folder: str) -> None:
-    """Observe optimizers, losses and batches of this process and those forked from it."""
+    """Observe the optimizers, losses and batches of this process and its forked children."""
     watch = Watch(torch, folder)
     WATCHES.append(watch)
     optimizers = sys.modules["torch.optim.optimizer"]

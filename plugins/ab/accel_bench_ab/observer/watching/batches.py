@@ -7,17 +7,17 @@ from typing import Any
 
 
 class Reading:
-    """One iterator of a data loader: whether it has ended, and whether a batch was trained on."""
+    """State of a data loader's iterator: `ended`, and `trained` if a batch was trained on."""
 
     def __init__(self) -> None:
         self.ended = self.trained = False
 
 
 def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
-    """Return processed, real and supervised tokens, and sequences, of a batch on the host.
+    """Return the processed, real and supervised tokens and the sequences of a host batch, or None.
 
-    Each `*input_ids` is counted with its `*attention_mask`, and `tokens`, as torchtune names them;
-    None for a batch without token ids.
+    Token tensors are named `*input_ids`, each with its `*attention_mask`, or `tokens` in torchtune.
+    The result is None for a batch without token ids.
     """
     if isinstance(batch, (tuple, list)):
         found = [one for one in batch if hasattr(one, "keys")]
@@ -45,7 +45,7 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
 
 
 def is_tokens(value: Any, torch: Any) -> bool:
-    """Return whether a value is a tensor of token ids on the host; bytes are those of images."""
+    """Return whether a value is a host tensor of token ids; integers of 8 bits are image pixels."""
     known = isinstance(value, torch.Tensor) and value.is_cpu and value.dim() >= 2
     return known and value.dtype in (torch.int64, torch.int32)
 
@@ -57,9 +57,10 @@ def count_nonzero(tensor: Any) -> int:
 
 
 def count_labels(labels: Any) -> int:
-    """Return the number of labels that a causal model learns from: all but the first of each row.
+    """Return the number of labels that a causal model learns from.
 
-    The whole tensor is compared, as a slice of it takes twice as long; numpy is faster than torch.
+    The first label of each row and labels of -100 do not count. The whole tensor is compared, since
+    a slice of it takes twice as long. numpy is faster than torch.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or labels.dim() != 2:

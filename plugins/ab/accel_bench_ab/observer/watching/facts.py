@@ -7,7 +7,7 @@ from typing import Any
 
 
 def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
-    """Return the optimizers' classes, and their current settings by parameter."""
+    """Return the optimizers' classes, and the number of weights by value of each hyperparameter."""
     facts: dict[str, Any] = {"optimizer": "+".join(type(one).__name__ for one in optimizers)}
     rates: dict[str, int] = {}
     decays: dict[str, int] = {}
@@ -38,19 +38,19 @@ def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a numeric optimizer setting, or a tuple of them."""
+    """Return whether a value is a float, or a tuple or list of floats."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return all(isinstance(one, float) and not isinstance(one, bool) for one in values)
 
 
 def number_text(value: Any) -> str:
-    """Return numbers as text with six digits."""
+    """Return a number, or a comma-separated list of numbers, as text with six digits."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return ", ".join(f"{float(one):.6g}" for one in values)
 
 
 def device_facts(torch: Any) -> dict[str, Any]:
-    """Return the device in use, and its allocator's peak bytes, read without synchronizing."""
+    """Return the device in use and its allocator's peaks in bytes, without synchronizing."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return {"device": "cpu"}
     return {
@@ -62,7 +62,7 @@ def device_facts(torch: Any) -> dict[str, Any]:
 
 
 def compiler_facts() -> dict[str, Any]:
-    """Return the counters of torch's compiler; empty if it is not loaded."""
+    """Return the numbers of torch.compile's graphs and graph breaks; empty if it is not loaded."""
     dynamo = sys.modules.get("torch._dynamo")
     counters = getattr(getattr(dynamo, "utils", None), "counters", None)
     if counters is None:
@@ -73,7 +73,7 @@ def compiler_facts() -> dict[str, Any]:
 
 
 def peak_resident_bytes() -> int | None:
-    """Return this process's peak resident memory, if it can be read."""
+    """Return this process's peak resident memory in bytes, or None if it cannot be read."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             for line in file:

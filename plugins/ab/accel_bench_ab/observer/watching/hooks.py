@@ -9,7 +9,7 @@ from .watch import Watch
 
 
 def untraced(function: Any) -> Any:
-    """Return the function, marked to be excluded from torch's compiler."""
+    """Wrap a function, so that torch's compiler does not trace it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -38,7 +38,7 @@ def watch_backward(torch: Any, watch: Watch) -> None:
 
 
 def watch_scaler(torch: Any, watch: Watch) -> None:
-    """Patch torch's gradient scaler to record the unscaled loss of each scaled one."""
+    """Patch torch's gradient scaler to store the unscaled loss with each scaled loss."""
     kind = torch.amp.grad_scaler.GradScaler
     own = kind.scale
 
@@ -54,7 +54,7 @@ def watch_scaler(torch: Any, watch: Watch) -> None:
 
 
 def watch_autocast(torch: Any, watch: Watch) -> None:
-    """Patch torch's autocast to record its dtype where gradients are computed."""
+    """Patch torch's autocast to record its dtype when gradients are enabled."""
     kind = torch.amp.autocast_mode.autocast
     own = kind.__enter__
 

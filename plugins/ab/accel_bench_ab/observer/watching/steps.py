@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 FIELDS = 8
-"""Numbers of a step, each of eight bytes: nanoseconds of its end by the monotonic clock; processed,
-real and supervised tokens, and sequences, -1 for not seen; the loss as a float64, NaN for not seen;
-backward passes; 1 once the step has ended."""
+"""Number of fields of a step, each of eight bytes: its end in nanoseconds of the monotonic clock;
+processed, real and supervised tokens, and sequences (-1 if unseen); loss as float64 (NaN if
+unseen); backward passes; 1 once the step has ended."""
 
 GROWTH = 1024
-"""Number of steps by which a file grows, allocated on the disk, since writing to a page without
-disk space would kill the process."""
+"""Number of steps by which a file grows. Disk space is allocated for them, since writing to a
+mapped page without disk space would kill the process."""
 
 
 class Steps:

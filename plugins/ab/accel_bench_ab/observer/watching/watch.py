@@ -1,4 +1,7 @@
-"""Observations of one training process: steps, losses, batches, and changes of the weights."""
+"""Recorder of one training process: steps, losses, batches, and changes of the weights.
+
+A sketch is a short vector of sums over a weight tensor, small enough to store and compare.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ UNSEEN = -1
 
 
 class Watch:
-    """Observations of one training process."""
+    """Recorder of one training process: its steps, losses, batches and weight changes."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self.torch, self.folder = torch, folder
@@ -88,7 +91,7 @@ class Watch:
             self._guarded("update", self._first_sketch, optimizer)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Record the end of a step; a failure ends the record, and never the training."""
+        """Record the end of a step. A failure stops the recording, but not the training."""
         now = time.monotonic_ns()
         try:
             if not self.steps_unseen:
@@ -97,7 +100,7 @@ class Watch:
             self._lose(f"the observer failed: {error!r}")
 
     def _end_step(self, optimizer: Any, now: int) -> None:
-        """Record the end of a step, which further steps without a backward pass belong to."""
+        """Record the end of a step, or extend the last step if no backward pass came between."""
         entered, self.entered = self.entered, False
         if self.probe is not None and (weight := self.probe()) is not None:
             self.version = weight._version
@@ -117,9 +120,9 @@ class Watch:
         self._note(now)
 
     def _another(self, optimizer: Any, first: int, entered: bool, now: int) -> None:
-        """Count a further optimizer, or its next group of parameters, as part of the same step.
+        """Count a further optimizer, or its next group of parameters, as part of the last step.
 
-        A step that ends without having been `entered` belongs to a class around the last one.
+        A step that ends without having been `entered` comes from a wrapper of the last optimizer.
         """
         if entered and first in self.parts:
             self._lose("an optimizer took two steps without a backward pass between them")
@@ -193,7 +196,7 @@ class Watch:
             self.pending_losses.append(loss.detach())
 
     def _count_tokens(self) -> None:
-        """Add the tokens of the batch that was read first to the step's tokens."""
+        """Add the tokens of the oldest waiting batch to the tokens of the step."""
         reading, counts = self.waiting.pop(0) if self.waiting else (self.reading, None)
         if counts is None:
             self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
@@ -206,22 +209,22 @@ class Watch:
         tokens[3] += counts[3]
 
     def read(self, reading: Reading) -> None:
-        """Record the data loader that is about to return a batch."""
+        """Record the iterator of the data loader that is about to return a batch."""
         if reading is not self.reading:
             self._drop_untrained()
             self.reading = reading
 
     def fetched(self, reading: Reading, batch: Any) -> None:
-        """Record a batch that a data loader has returned, until its backward pass.
+        """Queue a batch that a data loader has returned, until its backward pass.
 
-        A batch that is read without gradients is one of an evaluation.
+        A batch that is read without gradients belongs to an evaluation, and is ignored.
         """
         if self.tokens_unseen or len(self.waiting) >= MOST_READ or not self.torch.is_grad_enabled():
             return
         self.waiting.append((reading, counts_of(batch, self.torch)))
 
     def _drop_untrained(self) -> None:
-        """Forget the batches of an evaluation: its loader has ended without a backward pass."""
+        """Drop queued batches of loaders that ended without a backward pass: evaluations."""
         self.waiting[:] = [one for one in self.waiting if one[0].trained or not one[0].ended]
 
     def _keep_loss(self, number: int) -> None:
@@ -243,8 +246,7 @@ class Watch:
         self._guarded("update", self.write)
 
     def _guarded(self, what: str, work: Any, *args: Any) -> None:
-        """Call a function whose exceptions must not affect the training: they are why something,
-        such as the loss, is not seen."""
+        """Call a function; store its exception as the reason why `what` is unseen."""
         try:
             work(*args)
         except Exception as error:
@@ -270,8 +272,7 @@ class Watch:
             self._lose(f"its record could not be written: {error.strerror}")
 
     def _rank_and_world(self) -> tuple[int, int]:
-        """Return rank and world size, as known at the first step: a process group may be gone
-        later."""
+        """Return rank and world size, stored since the process group may be destroyed later."""
         distributed = self.torch.distributed
         if self.place is None and distributed.is_available() and distributed.is_initialized():
             self.place = distributed.get_rank(), distributed.get_world_size()
@@ -310,7 +311,7 @@ class Watch:
         return "the command was killed, with its losses on the device" if lost else ""
 
     def _read_optimizers(self) -> None:
-        """Record the optimizers' settings, after the same steps in every run."""
+        """Record the optimizers' settings. The observer calls it at the same steps of every run."""
         alive = [known() for known in self.optimizers]
         self.of_optimizers = optimizer_facts([one for one in alive if one is not None])
 
@@ -347,7 +348,7 @@ class Watch:
     def _first_sketch(self, optimizer: Any) -> None:
         """Sketch an optimizer's weights now, and again when the optimizer is deleted.
 
-        Weights thus live no longer than without the observer.
+        The observer thus keeps no weight alive longer than the optimizer does.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if any(id(one) not in self.names for one in parameters):
@@ -373,7 +374,7 @@ class Watch:
         self.finalizers.append(last)
 
     def _look_at_modules(self) -> None:
-        """Name the weights of all optimizers, and note what hides losses and changes."""
+        """Find the names of all optimizers' weights; detect modules that hide losses or changes."""
         modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
         self.names = {**names_in(modules, optimizers), **self.names}
         self.sharded = any(type(one).__name__ == "FullyShardedDataParallel" for one in modules)
@@ -393,14 +394,16 @@ class Watch:
         return ""
 
     def _early_sketch(self) -> None:
-        """Sketch the changes of all weights, if none was deleted."""
+        """Sketch the changes of all weights, unless a weight was deleted."""
         alive = {name: known() for name, known in self.trained.items()}
         if alive and all(one is not None for one in alive.values()):
             self._sketch(alive)
 
     def _last_sketch(self, pid: int, trained: dict[str, Any], dtypes: dict[str, Any]) -> None:
-        """Sketch the changes of an optimizer's weights before they are deleted with it, unless they
-        were changed since the last step, as by loading the best checkpoint."""
+        """Sketch the changes of an optimizer's weights when the optimizer is deleted.
+
+        Weights that changed after the last step, as by loading the best checkpoint, get no sketch.
+        """
         if pid != os.getpid() or self.steps_unseen:
             return
         weight = self.probe()
@@ -412,7 +415,7 @@ class Watch:
         self.write()
 
     def _sketch(self, trained: dict[str, Any]) -> None:
-        """Store the sketched change of weights since before the first step."""
+        """Store a sketch of the weights' change since before the first step."""
         if self.update_unseen:
             return
         updates = self.updates.setdefault(self.count, {})

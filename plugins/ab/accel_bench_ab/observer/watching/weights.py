@@ -9,7 +9,7 @@ BUCKETS, ROW = 31, 31 * 131
 
 
 def live(*kinds: type) -> list[list[Any]]:
-    """Return all objects of each class."""
+    """Return a list of the live objects of each class."""
     import gc
 
     found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
@@ -17,9 +17,10 @@ def live(*kinds: type) -> list[list[Any]]:
 
 
 def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
-    """Return names of the optimizers' weights by id, in the smallest module with most of them.
+    """Return the names of the optimizers' weights by their ids.
 
-    All optimizers are asked at once: one for each weight names it as one for all weights does.
+    A name is a path in the module with the most of all weights, of several in the smallest. One
+    optimizer for each weight thus gives the same names as one optimizer for all weights.
     """
     groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
     wanted = {id(weight) for group in groups for weight in group["params"]}

@@ -1,4 +1,4 @@
-"""Attention functions: queries, keys and values in, an output of the queries' shape out."""
+"""Attention functions of queries, keys and values, whose outputs have the queries' shape."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return causal attention within sequences: (batch, heads, tokens, head)."""
+    """Return torch's causal attention of tensors of shape (batch, heads, tokens, head)."""
     grouped = query.shape[-3] != key.shape[-3]
     return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
 
 
 def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return the attention of `sdpa`, computed by the flash kernel only."""
+    """Return the same causal attention as `sdpa`, computed by the flash kernel only."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return sdpa(query, key, value)
 
@@ -27,7 +27,7 @@ def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.
 def flex(length: int, device: str) -> Callable[..., Any]:
     """Return a flex attention function with a causal block mask of equally long sequences.
 
-    It is compiled on a GPU: uncompiled, it materializes all scores.
+    The function is compiled on a GPU: uncompiled, it materializes all scores.
     """
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -44,7 +44,7 @@ def flex(length: int, device: str) -> Callable[..., Any]:
 
 
 def varlen(longest: int) -> Callable[..., Any]:
-    """Return torch's function for packed sequences of at most `longest` tokens."""
+    """Return torch's attention function for packed sequences of at most `longest` tokens."""
     from torch.nn.attention.varlen import varlen_attn
 
     takes_groups = "enable_gqa" in signature(varlen_attn).parameters  # not before torch 2.12
@@ -63,7 +63,7 @@ def varlen(longest: int) -> Callable[..., Any]:
 
 
 def one_by_one(lengths: Sequence[int]) -> Callable[..., Any]:
-    """Return a function that calls attention for each packed sequence of these lengths."""
+    """Return an attention function that computes each packed sequence in a call of its own."""
     sizes = list(lengths)
 
     def each_sequence(

@@ -1,5 +1,4 @@
-"""Layers of language models in plain torch, with transformers' names of their parameters, and a
-module that steps an optimizer."""
+"""Layers of language models in plain torch, named as in transformers, and an AdamW step."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ LEARNING_RATE = 1e-2
 
 
 def at_least_float32(given: torch.dtype) -> torch.dtype:
-    """Return the dtype of sums: float32 or longer; Thunder lacks `torch.promote_types`."""
+    """Return float64 for float64, or else float32; Thunder lacks `torch.promote_types`."""
     return torch.float64 if given == torch.float64 else torch.float32
 
 
@@ -38,7 +37,7 @@ class RMSNorm(nn.Module):
         self.variance_epsilon = EPSILON
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the normalized last dimension, times the weight."""
+        """Return hidden states normalized over the last dimension, times the weight."""
         given = hidden_states.dtype
         wide = hidden_states.to(at_least_float32(given))
         mean = wide.pow(2).mean(-1, keepdim=True)
@@ -74,7 +73,7 @@ class GPT2MLP(nn.Module):
 
 
 class LinearCrossEntropy(nn.Module):
-    """Output projection and loss, with stored logits of all tokens."""
+    """Output projection and cross-entropy loss; the logits of all tokens are stored."""
 
     def __init__(self, hidden: int, vocabulary: int) -> None:
         super().__init__()
@@ -94,14 +93,13 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def rotary(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys of shape (batch, heads, tokens, head), rotated by angles (1, tokens,
-    head)."""
+    """Return queries and keys (batch, heads, tokens, head), rotated by angles (1, tokens, head)."""
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return q * cos + _turned(q) * sin, k * cos + _turned(k) * sin
 
 
 def angles(length: int, head: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines of shape (1, tokens, head) in torch's default dtype."""
+    """Return cosines and sines (1, tokens, head) of rotary embedding in torch's default dtype."""
     steps = torch.arange(0, head, 2, dtype=torch.float64) / head
     turns = torch.outer(torch.arange(length, dtype=torch.float64), base**-steps)
     both = torch.cat((turns, turns), -1).unsqueeze(0)
@@ -114,7 +112,7 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
 
 
 class AdamWStep(nn.Module):
-    """Matrices with torch's AdamW; its state is created in the first step."""
+    """Matrices that torch's AdamW updates; the first step creates the optimizer's state."""
 
     def __init__(self, sizes: Sequence[tuple[int, int]]) -> None:
         super().__init__()
@@ -122,7 +120,7 @@ class AdamWStep(nn.Module):
         self.optimizer: Any = torch.optim.AdamW(self.weights, lr=LEARNING_RATE)
 
     def forward(self, *gradients: torch.Tensor) -> list[torch.Tensor]:
-        """Take a step, and return the matrices."""
+        """Take an optimizer step with a gradient for each matrix, and return the matrices."""
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.grad = gradient
         self.optimizer.step()
@@ -130,7 +128,7 @@ class AdamWStep(nn.Module):
 
 
 def stepping_in_float64(module: Any) -> Any:
-    """Return a copy with float64 matrices and moments; the step count stays float32."""
+    """Return a copy of an AdamWStep with float64 matrices and moments, and a float32 step count."""
     found = copy.deepcopy(module).double()
     for state in found.optimizer.state.values():
         state.update({key: one.double() for key, one in state.items() if key != "step"})

@@ -1,4 +1,4 @@
-"""PEFT's LoRA layers over frozen bases, and equal dense layers in float64."""
+"""PEFT's LoRA layers over frozen base layers, and equal dense layers in float64."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ProjectionModule(nn.Module):
 
 
 def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule:
-    """Return a frozen projection with a nonzero adapter."""
+    """Return a frozen projection of a kind, such as `nf4`, with a nonzero LoRA adapter."""
     found: Any = ProjectionModule(BASES[base](inputs, outputs).requires_grad_(False))
     found.is_loaded_in_4bit, found.is_loaded_in_8bit = base == "nf4", base == "int8"
     # A packed layer has no parameter that would say where it is.
@@ -50,7 +50,7 @@ def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule
 
 
 def in_float64(module: Any, base: str) -> ProjectionModule:
-    """Return a projection with a dense float64 base of equal values."""
+    """Return a float64 copy of an adapted projection, with a dense base of equal values."""
     layer = module.proj
     matrix = DEQUANTIZE[base](layer.get_base_layer()).double()
     outputs, inputs = matrix.shape
@@ -103,7 +103,7 @@ def _int8(inputs: int, outputs: int) -> nn.Module:
 
 
 def _gptq(inputs: int, outputs: int) -> nn.Module:
-    """Return GPTQModel's torch layer with random codes, and scales that give the usual spread."""
+    """Return GPTQModel's torch layer with random codes, and scales for weights of usual spread."""
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.quantization import FORMAT
 
@@ -129,7 +129,7 @@ def _gptq(inputs: int, outputs: int) -> nn.Module:
 
 
 def _packed(inputs: int, outputs: int) -> dict[str, torch.Tensor]:
-    """Return GPTQ's packed tensors, format 2: codes of 0 to 15 around zero points of 8."""
+    """Return GPTQ's packed tensors of format 2 by name: codes 0 to 15 around zero points of 8."""
     words, groups = inputs * 4 // WORD_BITS, inputs // GROUP
     limit = 2**31
     # Codes are uniform, so their standard deviation is a square root of (16 * 16 - 1) / 12.
@@ -167,7 +167,7 @@ BASES: dict[str, Callable[[int, int], nn.Module]] = {
     "int8": _int8,
     "gptq": _gptq,
 }
-"""Constructors of bases by kind, from the numbers of input and output features."""
+"""Constructors of base layers by kind, from the numbers of input and output features."""
 
 DEQUANTIZE: dict[str, Callable[[Any], torch.Tensor]] = {
     "dense": lambda layer: layer.weight.detach(),
@@ -175,4 +175,4 @@ DEQUANTIZE: dict[str, Callable[[Any], torch.Tensor]] = {
     "int8": _from_int8,
     "gptq": _from_gptq,
 }
-"""Functions that return a base's matrix of shape (out, in)."""
+"""Functions that return a base layer's matrix of shape (out, in), by kind."""

@@ -12,8 +12,8 @@ from accel_bench.machine.devices import of_torch_type
 from accel_bench.modeling.tensors import device_index
 
 FIRST_SEED = 2025
-"""Offset of seeds from those of cotangents: an input equal to its cotangent would have no gradient
-through a norm."""
+"""Offset of seeds, so that inputs and cotangents differ: an input equal to its cotangent would have
+no gradient through a norm."""
 
 OF_BATCHES = 1_000_003
 """Distance between the seeds of two batches, larger than the number of their tensors."""
@@ -28,9 +28,10 @@ def batch_seed(seed: int) -> int:
 
 
 def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: int) -> Any:
-    """Call a function with a seed, and a device and dtype as torch's defaults.
+    """Return the result of a function that is called with a seed, a device and a dtype.
 
-    The global random state and the defaults are restored.
+    Device and dtype are torch's defaults during the call. The global random state and the defaults
+    are restored.
     """
     place, before = torch.device(device), torch.get_default_dtype()
     with of_torch_type(place.type).keep_random_state(device_index(place)), place:
@@ -44,9 +45,9 @@ def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: in
 
 @torch.no_grad()
 def filled(kind: Callable[..., nn.Module], *args: Any) -> nn.Module:
-    """Return a module with weights initialized as in models, and vectors around one and zero.
+    """Return a module with random weights: matrices and biases around 0, norms' weights around 1.
 
-    Neighbouring values differ, which reveals kernels that mix them up.
+    Neighboring values differ, which reveals kernels that mix them up.
     """
     module = kind(*args)
     for name, parameter in module.named_parameters():

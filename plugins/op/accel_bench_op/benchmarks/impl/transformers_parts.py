@@ -35,7 +35,7 @@ class LossOnlyModel(nn.Module):
 
 
 class BlockModule(nn.Module):
-    """A block, or its attention, with cosines and sines, if any, as positional arguments."""
+    """Decoder block or attention, with rotary cosines and sines as positional arguments."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class BlockModule(nn.Module):
 
 
 def model(shape: Shape, device: str, dtype: str) -> Any:
-    """Return a causal language model in training mode."""
+    """Return a causal language model of a shape with random weights, in training mode."""
     kind = getattr(transformers, shape.architecture)
     config = kind.config_class(**shape.config)
     found, _ = random_model(config, getattr(torch, dtype), device, SEED)
@@ -57,7 +57,7 @@ def model(shape: Shape, device: str, dtype: str) -> Any:
 
 
 def block(shape: Shape, device: str, dtype: str) -> nn.Module:
-    """Return one decoder block."""
+    """Return one decoder block of a shape with random weights."""
     few = {"n_layer": 1, "num_hidden_layers": 1, "bos_token_id": 1, "eos_token_id": 1}
     changes = {key: few[key] for key in few if key in shape.config} | {"vocab_size": FEW_TOKENS}
     alone = replace(shape, changes={**shape.changes, **changes})
@@ -72,34 +72,34 @@ def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
 
 
 def experts(shape: Shape, device: str, dtype: str) -> nn.Module:
-    """Return the experts of a block, with the grouped product."""
+    """Return the experts of a decoder block, which multiply by `grouped_mm`."""
     (found,) = experts_of(block(shape, device, dtype))
     multiply_by("grouped_mm", found)
     return found
 
 
 def experts_of(module: nn.Module) -> list[Any]:
-    """Return the modules of experts whose implementation transformers chooses."""
+    """Return the submodules of experts, whose implementation transformers chooses."""
     return [part for part in module.modules() if hasattr(part, "gate_up_proj")]
 
 
 def multiply_by(implementation: str, module: nn.Module) -> None:
-    """Set the implementation of experts: `grouped_mm`, or the loop `eager`."""
+    """Set the implementation of a module's experts: `grouped_mm`, or the loop `eager`."""
     for found in experts_of(module):
         found.config._experts_implementation = implementation
 
 
 def in_float64(module: nn.Module) -> nn.Module:
-    """Return a float64 copy without the grouped product, which lacks float64."""
+    """Return a float64 copy of a module, whose experts use a loop: `grouped_mm` lacks float64."""
     found = copy.deepcopy(module).double()
     multiply_by("eager", found)
     return found
 
 
 def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
-    """Return a float64 copy whose routers choose the same experts as those of the module.
+    """Return a float64 copy of a module, whose routers choose the same experts as the module's.
 
-    None for a module without routers.
+    The result is None for a module without routers.
     """
     if not routers_of(module):
         return None
@@ -125,12 +125,12 @@ def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
 
 
 def routers_of(module: nn.Module) -> list[nn.Module]:
-    """Return the routers, in the order of the layers."""
+    """Return the routers of a module, in the order of the layers."""
     return [part for part in module.modules() if type(part).__name__.endswith("TopKRouter")]
 
 
 def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the chosen experts (tokens, experts per token) of each router, in order."""
+    """Return the experts that each router chooses in a call: (tokens, experts per token)."""
     found: list[torch.Tensor] = []
 
     def note(_: Any, args: Any, out: Any) -> None:
