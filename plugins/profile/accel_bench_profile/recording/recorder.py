@@ -196,19 +196,20 @@ def device_activity(device: DeviceType) -> ProfilerActivity | None:
 
 
 def write_trace(profiler: Any, path: Path) -> None:
-    """Write a compressed trace, or no file on failure. Raises OSError or RuntimeError."""
+    """Write a compressed trace, whole or not at all. Raises OSError or RuntimeError."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.unfinished")
     # Where a process is killed, hundreds of megabytes stay: in the system's folder, not in results.
     with TemporaryDirectory(prefix="accel-bench-trace-") as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
         check_whole(plain)
         try:
-            with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=6) as target:
+            with plain.open("rb") as source, gzip.open(unfinished, "wb", 6) as target:
                 shutil.copyfileobj(source, target)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def check_whole(path: Path) -> None:
