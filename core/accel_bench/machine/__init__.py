@@ -1,1 +1,1 @@
-"""The machine: its devices and their state, process memory, libraries, provenance."""
+"""Readings of the machine: devices and their state, process memory, libraries, provenance."""

@@ -1,6 +1,6 @@
-"""The cache folder: this user's own, since its content is run or unpickled.
+"""Folder of caches, which belongs to the user alone since its files are run or unpickled.
 
-It never lies in a results folder, which may have come from another person with a cache inside.
+The folder never lies in a results folder, which another person may have sent with caches inside.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ VARIABLE = "ACCEL_BENCH_CACHE"
 def cache_folder() -> Path:
     """Create the cache folder if missing, and return it.
 
-    Raises StoreError for a link, another user's folder, a folder that others can enter, and an
-    unknown home.
+    Raises StoreError if the folder cannot be made, is a link, belongs to another user, can be
+    entered by others, or begins with a `~` although there is no home folder.
     """
     folder = _named_folder()
     is_new = not os.path.lexists(folder)
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def _problem(folder: Path, status: os.stat_result) -> str:
-    """Return the reason why others could have written into a folder; empty if they could not."""
+    """Return the reason why others could write into a folder, or an empty text if they cannot."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link; remove it"
     if status.st_uid != os.geteuid():
@@ -54,7 +54,7 @@ def _problem(folder: Path, status: os.stat_result) -> str:
 
 
 def _named_folder() -> Path:
-    """Return the configured path of the folder. Raises StoreError for a `~` without a home."""
+    """Return the configured path of the cache folder. Raises StoreError for `~` without a home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # An XDG folder that is not absolute is to be ignored, says its specification.
     base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")

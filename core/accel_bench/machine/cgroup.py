@@ -1,4 +1,4 @@
-"""Limits of this process's control group: memory, with the kills by the kernel, and CPUs.
+"""Memory and CPU limits of this process's Linux control group, and its out-of-memory kills.
 
 Both versions of Linux's control groups are read: `memory.oom_control` and `cpu.cfs_quota_us` of
 version 1, `memory.events` and `cpu.max` of version 2, as the kernel's admin guide describes them.
@@ -16,21 +16,21 @@ MOUNT = Path("/sys/fs/cgroup")
 """Folder at which control groups are mounted; in version 1 with a folder for each controller."""
 
 UNLIMITED_BYTES = 2**60
-"""Least limit that means none: version 1 writes the largest number of pages."""
+"""Limit in bytes that counts as unlimited: version 1 writes the largest number of pages."""
 
 
 class MemoryGroup(NamedTuple):
-    """Memory of the control group of this process and its children."""
+    """Memory limit and out-of-memory kills of the control group of this process."""
 
     kills: int
     """Number of the group's processes that the kernel killed for lack of memory; 0 if uncounted."""
 
     limit_bytes: int | None
-    """Smallest memory limit of the group and its ancestors, in bytes; None without one."""
+    """Smallest memory limit of the group and its ancestors, in bytes; None without a limit."""
 
 
 def read_memory_group() -> MemoryGroup | None:
-    """Return the memory group of this process; None without one."""
+    """Return limit and kills of this process's memory group, or None if no group can be read."""
     controlled = _groups("memory")
     if controlled is None:
         return None
@@ -48,7 +48,7 @@ def read_memory_group() -> MemoryGroup | None:
 def read_cpu_limit() -> float | None:
     """Return the number of CPUs that this process and its children may use; None without a limit.
 
-    The smallest quota, divided by its period, of the group and its ancestors.
+    The number is the smallest quota divided by its period, of the group and its ancestors.
     """
     version, groups = _groups("cpu") or (2, [])
     if version == 1:
@@ -63,9 +63,9 @@ def read_cpu_limit() -> float | None:
 
 
 def _groups(controller: str) -> tuple[int, list[Path]] | None:
-    """Return the version of control groups, and the folders of this process's group and above.
+    """Return the control groups' version (1 or 2), and the folders of the group and its ancestors.
 
-    In a container that hides the group's path the mount itself is the group.
+    In a container that hides the group's path, the mount point itself counts as the group.
     """
     try:
         lines = [line.split(":", 2) for line in MEMBERSHIP.read_text().splitlines()]

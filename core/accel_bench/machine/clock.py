@@ -1,4 +1,4 @@
-"""The clocks, bound before any plugin is imported.
+"""Clock functions of the standard library, imported here before any plugin is imported.
 
 A plugin that later replaces functions of `time` has no effect on timings.
 """

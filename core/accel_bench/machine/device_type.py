@@ -17,16 +17,17 @@ READINGS = {
     "device_peak_reserved_bytes": "reserved_bytes.all.peak",
     "device_peak_inactive_split_bytes": "inactive_split_bytes.all.peak",
 }
-"""Readings of an allocator, each with its name in the `memory_stats` of torch's modules."""
+"""Memory readings by name, each with its key in `memory_stats()` of modules like `torch.cuda`."""
 
 
 class DeviceType:
     """Type of device, such as `cuda`, named by `resources.device`.
 
-    A distribution adds one by an entry point of the group `accel_bench.devices`, of that name.
+    A distribution adds a type by an entry point of its name in the group `accel_bench.devices`.
     Methods that are not overridden call torch's module of the device type, such as `torch.cuda`,
-    with functions common to all backends of torch. The module of a description imports nothing
-    heavy; methods documented as called in a worker find torch imported.
+    with functions common to all backends of torch. A module that defines a type imports nothing
+    heavy. `find`, `driver`, `lacks` and `peak_flops` are called in the parent, without torch, and
+    all other methods in a worker that has imported torch.
     """
 
     torch_type: ClassVar[str]
@@ -36,7 +37,7 @@ class DeviceType:
     """Name of the type for people, as in `2 CUDA devices`."""
 
     preference: ClassVar[int] = 10
-    """Rank for `resources.device: auto`, which selects the highest available type; a CPU has 0."""
+    """Priority for `resources.device: auto`, which selects the highest usable type; a CPU has 0."""
 
     on_host: ClassVar[bool] = False
     """True for devices that compute synchronously in the host's memory."""
@@ -53,8 +54,7 @@ class DeviceType:
     # In the parent, without torch.
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names of this machine's devices of this type, in order; import nothing
-        heavy."""
+        """Return the names of a machine's devices of this type, in order, without heavy imports."""
         raise NotImplementedError
 
     def driver(self, machine: Machine) -> str | None:
@@ -66,8 +66,8 @@ class DeviceType:
         return ""
 
     def peak_flops(self, name: str, dtype: str) -> float | None:
-        """Return the dense peak of a device in FLOP/s, by its maker's name, for operands of a torch
-        dtype such as `bfloat16`; None to use the table of devices."""
+        """Return the dense peak in FLOP/s of the device model `name`, for operands of a torch dtype
+        such as `bfloat16`; None to use the shipped table of devices."""
         return None
 
     # In a worker, when torch has been imported.
@@ -86,7 +86,7 @@ class DeviceType:
         return started is not None and bool(started())
 
     def use(self, index: int) -> None:
-        """Make a device the current one of this process."""
+        """Make the device with this index the current device of this process."""
         self.module().set_device(index)
 
     def identify(self, index: int) -> tuple[str, str]:
@@ -101,7 +101,7 @@ class DeviceType:
     def make_event(self) -> Any:
         """Return a timing event, with `record()` and `elapsed_time(later)` in milliseconds.
 
-        None for devices without events: steps are then timed by the host's clock alone.
+        Returns None for devices without events, whose steps the host's clock alone times.
         """
         return self._asked("Event", enable_timing=True)
 
@@ -139,6 +139,6 @@ class DeviceType:
             yield
 
     def _asked(self, name: str, **arguments: Any) -> Any:
-        """Return the result of a function of torch's module; None if the module lacks it."""
+        """Return the result of torch's function `name`, or None if torch's module lacks it."""
         function = getattr(self.module(), name, None)
         return None if function is None else function(**arguments)

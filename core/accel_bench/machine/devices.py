@@ -1,4 +1,4 @@
-"""The installed device types, also of other distributions, and the selection of one."""
+"""Installed device types, of this and of other distributions, and functions that select one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVICES = "accel_bench.devices"
 """Entry-point group of device types: `name = "package.module:Class"`."""
 
 AUTO = "auto"
-"""Name that stands for the available device type of highest preference."""
+"""Value of `resources.device` that selects the usable device type of highest preference."""
 
 HOST = "cpu"
 """Name of the device type that every machine has."""
@@ -39,8 +39,8 @@ OTHERS = {
 def device_types() -> Mapping[str, DeviceType]:
     """Return the installed device types by name, in the order of their preference.
 
-    Shipped types win over others of their names. A type that cannot be imported is left out with a
-    warning. Raises PluginError if none is installed.
+    A shipped type replaces other distributions' types of its name. A type that cannot be imported
+    is left out with a warning. Raises PluginError if the type `cpu` is missing.
     """
     found: dict[str, DeviceType] = {}
     entries = metadata.entry_points(group=DEVICES)
@@ -63,7 +63,7 @@ def device_types() -> Mapping[str, DeviceType]:
 def device_type(name: str) -> DeviceType:
     """Return the device type that `resources.device` names.
 
-    Raises ScenarioError for a type that is not installed, with the nearest name or the need.
+    Raises ScenarioError if it is not installed; the text has the nearest name, or what it needs.
     """
     known = device_types()
     if name in known:
@@ -80,17 +80,17 @@ def device_type(name: str) -> DeviceType:
 
 
 def best_device(machine: Machine) -> str:
-    """Return the device type of `resources.device: auto`: the preferred one that torch can use."""
+    """Return the name of the device type that `resources.device: auto` selects on a machine."""
     torch = machine.versions.get("torch", "")
     usable = (n for n, one in device_types().items() if one.find(machine) and not one.lacks(torch))
     return next(usable, HOST)
 
 
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
-    """Return the device type called `name` if it has the torch type, else the first that has it.
+    """Return an installed device type with a torch type, if possible the one called `name`.
 
-    Without an installed one, torch's own module is used; the host's for types without a module,
-    such as `meta`.
+    If none is installed, the result calls torch's module of that name, or it is the CPU's type if
+    torch has no such module, as for `meta`.
     """
     known = device_types()
     if name in known and known[name].torch_type == torch_type:
@@ -100,7 +100,7 @@ def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
 
 
 def _undescribed(torch_type: str) -> DeviceType | None:
-    """Return a device type made from torch's module alone; None without a module."""
+    """Return a device type that calls torch's module of this name, or None without the module."""
     module = getattr(sys.modules.get("torch"), torch_type, None)
     if not hasattr(module, "synchronize"):
         return None

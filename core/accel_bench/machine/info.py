@@ -1,4 +1,4 @@
-"""The machine and its installed software, read without torch and without changes."""
+"""Description of the machine and its installed software, read without importing torch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class GPU(Frozen):
     """Unique id of the GPU."""
 
     memory_bytes: int
-    """Total memory of the GPU; the host's if the GPU shares it."""
+    """Total memory of the GPU in bytes, or of the host if the GPU shares its memory."""
 
     compute_capability: tuple[int, int]
     """CUDA compute capability, major and minor."""
@@ -95,29 +95,29 @@ class Machine(Frozen):
     python: str
 
     versions: dict[str, str]
-    """Versions of the relevant distributions, with the commit of a checkout."""
+    """Versions of the distributions in `RELEVANT`, with the commit of an editable install."""
 
     libraries: dict[str, str] = Field(default_factory=dict)
     """Versions of libraries that only some scenarios use."""
 
     driver: str | None = None
-    """Version of the NVIDIA driver; null without one."""
+    """Version of the NVIDIA driver; null without a driver."""
 
     cuda: str | None = None
-    """Newest CUDA version that the driver supports; null without one."""
+    """Newest CUDA version that the driver supports; null without a driver."""
 
     gpus: tuple[GPU, ...] = ()
-    """GPUs, by index."""
+    """Responding GPUs, in the order of NVML's index."""
 
     c_compiler: str | None = None
-    """Path of the C compiler on the search path; null without one."""
+    """Path of the C compiler on the search path; null without a compiler."""
 
     load_average: float | None = Field(None)
     """Load average of the last minute at the time of reading."""
 
     @property
     def device(self) -> str:
-        """Device type of `resources.device: auto`: the preferred one that torch can use."""
+        """Name of the device type that `resources.device: auto` selects on this machine."""
         from accel_bench.machine.devices import best_device
 
         return best_device(self)
@@ -144,14 +144,14 @@ def read_machine() -> Machine:
 
 
 def _memory_bytes() -> int:
-    """Return the host's memory, or a container's limit."""
+    """Return the host's memory in bytes, or a container's limit if that is less."""
     group, total = read_memory_group(), psutil.virtual_memory().total
     limit = group.limit_bytes if group else None
     return total if limit is None else min(total, limit)
 
 
 def available_memory() -> int:
-    """Return the free memory of the host in bytes, or a container's if less."""
+    """Return the host's available memory in bytes, at most a container's memory limit."""
     return min(_memory_bytes(), psutil.virtual_memory().available)
 
 
@@ -173,7 +173,7 @@ def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the CPU's model name, if the system has one."""
+    """Return the CPU's model name, or the machine type, such as `x86_64`, if it is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -183,14 +183,14 @@ def _processor() -> str:
 
 
 def find_program(*names: str | None) -> str | None:
-    """Return the path of the first of the given programs that exists."""
+    """Return the path of the first given program that exists, or None if none exists."""
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
-    """Return driver, CUDA version and GPUs by NVML; empty without a driver.
+    """Return driver version, CUDA version and GPUs by NVML; None, None and () without a driver.
 
-    A lost or inaccessible GPU is left out, as by CUDA.
+    A lost or inaccessible GPU is left out, as CUDA does.
     """
     try:
         nvml, listed = library(), devices()
@@ -204,7 +204,7 @@ def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
 
 
 def _read_gpu(device: NVMLDevice) -> GPU | None:
-    """Return the description of one GPU; None for one that does not respond."""
+    """Return the description of one GPU, or None if the GPU does not respond."""
     try:
         name = device.ask("GetName")
         memory = device.ask("GetMemoryInfo")

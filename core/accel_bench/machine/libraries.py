@@ -36,34 +36,34 @@ class LibraryEffect(Frozen):
     """Description of the effect, in a sentence."""
 
     do: str = Field(min_length=1)
-    """Advice against the effect."""
+    """Advice to users on how to avoid the effect."""
 
 
 class Libraries(Frozen):
     """The content of `sample_configurations/libraries.yaml`."""
 
     libraries: tuple[RecordedLibrary, ...]
-    """Libraries to record."""
+    """Libraries whose versions are recorded."""
 
     incompatible: tuple[LibraryEffect, ...]
     """Combinations of distributions that do not work."""
 
     changes_every_stack: tuple[LibraryEffect, ...]
-    """Combinations that are no fault, but change plain stacks too once installed."""
+    """Combinations of distributions that work, but change every stack once they are installed."""
 
 
 @cache
 def read_libraries() -> Libraries:
-    """Return the shipped list. Raises ScenarioError for an unusable file."""
+    """Return the shipped list of libraries. Raises ScenarioError if its file is invalid."""
     document = load_file(presets_root() / "libraries.yaml")
     return validate(Libraries, document.data, document.where, ScenarioError)
 
 
 def accelerator_modules() -> tuple[str, ...]:
-    """Return the modules whose import alone can change how a model runs, sorted."""
+    """Return the names of modules whose import alone can change how a model runs, sorted."""
     return tuple(sorted({name for one in read_libraries().libraries for name in one.modules}))
 
 
 def known_distributions() -> tuple[str, ...]:
-    """Return the names of the libraries' distributions, sorted."""
+    """Return the distribution names of all listed libraries, sorted."""
     return tuple(sorted(one.distribution for one in read_libraries().libraries))

@@ -37,7 +37,7 @@ UUID_PREFIX = "GPU-"
 
 
 class NoReadingError(AccelBenchError):
-    """NVML or a device does not respond: missing, denied or lost."""
+    """Error for NVML or a device that does not respond: missing, denied or lost."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class Devices(NamedTuple):
     """Responding devices, by NVML's index."""
 
     problems: tuple[str, ...] = ()
-    """Reasons why other devices do not respond."""
+    """Texts on devices that do not respond, each with the reason."""
 
 
 @cache
 def library() -> Any:
-    """Return the bindings, initialised until the program ends.
+    """Return the module `pynvml`, with NVML initialized until the program ends.
 
-    Opening them takes seconds if the driver keeps no state between clients, which would delay the
-    first reading of every run. Raises NoReadingError.
+    Opening NVML takes seconds if the driver keeps no state between clients, which would delay the
+    first reading of every run. Raises NoReadingError if NVML cannot be opened.
     """
     import pynvml
 
@@ -87,7 +87,7 @@ def library() -> Any:
 
 
 def devices() -> Devices:
-    """Return all devices. Raises NoReadingError when NVML itself does not respond."""
+    """Return all of NVML's devices. Raises NoReadingError if NVML itself does not respond."""
     nvml = library()
     found, problems = [], []
     for index in range(_call(nvml.nvmlDeviceGetCount) or 0):
@@ -99,14 +99,14 @@ def devices() -> Devices:
 
 
 def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
-    """Return the device of a uuid, in NVML's or torch's form; None without one."""
+    """Return the device with a uuid, in NVML's or torch's form, or None if no device has it."""
     wanted = uuid.removeprefix(UUID_PREFIX).lower()
     same = [one for one in among if one.uuid.removeprefix(UUID_PREFIX).lower() == wanted]
     return same[0] if wanted and same else None
 
 
 def clock_limit_mask(device: NVMLDevice) -> int | None:
-    """Return the limits of a device's clocks as bits, also with older drivers."""
+    """Return NVML's bit mask of a device's clock limits, or None if the driver has no query."""
     mask = device.ask("GetCurrentClocksEventReasons")
     mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
     return None if mask is None else int(mask)
@@ -128,8 +128,8 @@ def visible_devices(
 ) -> tuple[NVMLDevice, ...] | None:
     """Return the devices that CUDA shows to a process with this environment, in CUDA's order.
 
-    None if NVML cannot tell: CUDA's own order puts the fastest first, a lost device shifts numbers,
-    and an instance of a partitioned device (MIG) is no device of its own here.
+    Returns None if NVML cannot tell: CUDA's default order begins with the fastest device, a lost
+    device shifts the numbers, and NVML does not list instances of a partitioned device (MIG).
     """
     by_bus = sorted(listed.found, key=lambda device: device.bus)
     ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(by_bus) == 1
@@ -150,7 +150,7 @@ def visible_devices(
 
 
 def read(function: Callable[[], Any]) -> Any:
-    """Return a system-wide value from NVML; None if NVML does not respond."""
+    """Return the result of an NVML function without arguments, or None if NVML fails."""
     try:
         return _call(function)
     except NoReadingError:
@@ -158,7 +158,7 @@ def read(function: Callable[[], Any]) -> Any:
 
 
 def _program(pid: int) -> str:
-    """Return a program's name, without its arguments, which can hold secrets."""
+    """Return the name of a process's program, without arguments, which can hold secrets."""
     try:
         return psutil.Process(pid).name()
     except psutil.Error:
@@ -166,7 +166,7 @@ def _program(pid: int) -> str:
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
-    """Return the device of an item of CUDA_VISIBLE_DEVICES: a number or the start of a uuid."""
+    """Return the device of an item of CUDA_VISIBLE_DEVICES: a number, or a uuid's beginning."""
     if entry.isdigit():
         return by_bus[int(entry)] if int(entry) < len(by_bus) else None
     same = [one for one in by_bus if entry and one.uuid.startswith(entry)]
@@ -174,7 +174,7 @@ def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
 
 
 def _device(nvml: Any, index: int) -> NVMLDevice:
-    """Return a device by its index. Raises NoReadingError for a lost or inaccessible one."""
+    """Return a device by its index. Raises NoReadingError if it is lost or inaccessible."""
     handle = _call(nvml.nvmlDeviceGetHandleByIndex, index)
     uuid = _call(nvml.nvmlDeviceGetUUID, handle)
     if handle is None or uuid is None:
@@ -185,7 +185,7 @@ def _device(nvml: Any, index: int) -> NVMLDevice:
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of an NVML call; None if unsupported. Raises NoReadingError otherwise."""
+    """Return an NVML function's result; None if unsupported. Raises NoReadingError for errors."""
     import pynvml
 
     unknown = (
@@ -204,7 +204,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _reason(pynvml: Any, code: int, message: str) -> str:
-    """Return the description of an NVML error, with accel-bench's words before NVML's message."""
+    """Return the text of an NVML error: words like `the device is lost:` and NVML's message."""
     words = {
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVML is missing",

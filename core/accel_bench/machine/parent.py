@@ -1,4 +1,4 @@
-"""Linking of a process to the end of its parent, also by a process between the two."""
+"""Functions that end a process together with its parent, or put a process between the two."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def put_process_between() -> None:
-    """Fork, and return only in the new process, which ends with this one.
+    """Fork, and return only in the child process, which ends when the calling process ends.
 
-    This process waits for the new one and exits with its status: code that kills its parent then
-    kills this process, and not the one that started it.
+    The calling process waits for the child and exits with its status. Code in the child that kills
+    its parent then kills the calling process, and not the process that started the latter.
     """
     between = os.getpid()
     if child := os.fork():

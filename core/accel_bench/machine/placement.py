@@ -1,4 +1,4 @@
-"""The position of this process among a launcher's processes, by environment variables."""
+"""Position of this process among a launcher's processes, read from environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.errors import ScenarioError
 
 
 class _Variables(NamedTuple):
-    """Environment variables of a launcher; empty for a value that it does not set."""
+    """Names of a launcher's environment variables; empty for a value that it does not set."""
 
     launcher: str
     rank: str
@@ -57,8 +57,8 @@ PER_PROCESS = (
         "SLURM_STEP_NUM_NODES",
     ),
 )
-"""Launchers that start one process for each rank, the innermost first: MPI or SLURM may start
-torchrun once on each node."""
+"""Variables of launchers that start one process for each rank. The innermost launcher comes first:
+MPI or SLURM may start torchrun once on each node."""
 
 PER_NODE = (
     _Variables("Kubeflow", "PET_NODE_RANK", "PET_NNODES", "", "PET_NPROC_PER_NODE"),
@@ -67,39 +67,39 @@ PER_NODE = (
     ),
     _Variables("dstack", "DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "", "DSTACK_GPUS_PER_NODE"),
 )
-"""Launchers that start one process on each node; `local_size` is their devices, if stated."""
+"""Variables of launchers that start one process on each node; `local_size` counts its devices."""
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "DSTACK_MASTER_NODE_IP")
-"""Variables that name the machine of rank 0; SkyPilot's and SLURM's list all machines."""
+"""Variables with the address of rank 0; SkyPilot and SLURM have lists of all machines instead."""
 
 FIRST_NODE = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")
-"""Pattern of the first of SLURM's list of nodes: `n1` of `n[1-2,7]`, `n1,m4` or `n1`."""
+"""Pattern of the first node in SLURM's list of nodes: `n1` in `n[1-2,7]`, `n1,m4` or `n1`."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Position of this process, by the variables of the launcher that has started it."""
+    """Position of this process among the processes of the launcher that has started it."""
 
     launcher: str
     """Name of the launcher."""
 
     rank: int
-    """Number of the process, or of the node if there is one process for each node."""
+    """Index of the process, or of the node if there is one process for each node."""
 
     size: int
     """Number of all processes."""
 
     local_rank: int | None = None
-    """Number of the process on its node; None if unknown."""
+    """Index of the process on its node; None if unknown."""
 
     local_size: int | None = None
     """Number of processes on the node, or of its devices if there is one process for each node."""
 
     node: int | None = None
-    """Number of the node."""
+    """Index of the node; None if unknown."""
 
     nodes: int | None = None
-    """Number of all nodes."""
+    """Number of all nodes; None if unknown."""
 
     per_node: bool = False
     """True for one process on each node, which starts the node's ranks."""
@@ -108,11 +108,11 @@ class Placement:
     """Name or address of the machine of rank 0."""
 
     port: int | None = None
-    """Launcher's own port on the machine of rank 0."""
+    """Port that the launcher itself uses on the machine of rank 0; None if unknown."""
 
 
 def read_placement(variables: Mapping[str, str]) -> Placement | None:
-    """Return the position by launchers' variables; None without any.
+    """Return this process's position by launchers' variables, or None if no launcher set any.
 
     Raises ScenarioError for contradictory variables.
     """
@@ -129,7 +129,7 @@ def read_placement(variables: Mapping[str, str]) -> Placement | None:
 
 
 def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Placement | None:
-    """Return the position by one launcher's variables; None without both rank and size."""
+    """Return the position by one launcher's variables, or None if the size is not set."""
     if not variables.get(names.size):  # such as SLURM_PROCID alone, in the batch step of a job
         return None
     if not variables.get(names.rank):
@@ -168,7 +168,7 @@ def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Pl
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:
-    """Return the number in a variable; None for an unset one, or a word such as `auto`."""
+    """Return the number in a variable, or None if it is unset or a word such as `auto`."""
     text = variables.get(name, "") if name else ""
     if not text or (name.startswith("PET_") and text.isalpha()):
         return None
@@ -185,9 +185,9 @@ def _address(variables: Mapping[str, str]) -> str:
 
 
 def _refuse_contradiction(inner: Placement, outer: Placement) -> None:
-    """Raise ScenarioError for two launchers of which neither has started the other.
+    """Raise ScenarioError if neither of two launchers can have started the other.
 
-    A launcher may start another one once, once for each node, or once for each process.
+    A launcher may start another launcher once, once for each node, or once for each process.
     """
     problems = list(_contradictions(inner, outer))
     if problems:

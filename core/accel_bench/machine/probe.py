@@ -1,4 +1,4 @@
-"""Reading of the machine's state before and after every attempt, without torch or changes."""
+"""Readings of the machine's state before and after every attempt, without importing torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CPU_FREQUENCIES = Path("/sys/devices/system/cpu")
 
 
 def read_state(gpus: bool) -> MachineState:
-    """Return the state of host and GPUs (if the run uses any) within milliseconds; never raise."""
+    """Return the state of the host, and of GPUs if asked, within milliseconds; never raise."""
     found, problems = _within(ANSWER_SECONDS, _read_gpus) if gpus else ((), ())
     return MachineState(
         monotonic_seconds=time.monotonic(), cpu=_read_cpu(), gpus=found, problems=problems
@@ -39,7 +39,7 @@ def read_state(gpus: bool) -> MachineState:
 
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
-    """Return the state after a run, once NVML no longer lists ended processes."""
+    """Return the state after a run, once NVML lists no ended processes, or after 2 seconds."""
     known = {
         process.pid
         for state in (before.gpus if before else ())
@@ -56,7 +56,7 @@ def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
 
 
 def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Return the states of all responding GPUs, and the reasons why others do not respond."""
+    """Return the states of all responding GPUs, and texts on GPUs that do not respond."""
     try:
         listed = devices()
     except NoReadingError as error:
@@ -65,7 +65,7 @@ def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
 
 
 def _read_gpu(device: NVMLDevice) -> GPUState:
-    """Return the state of one GPU; an inaccessible value leaves the others."""
+    """Return the state of one GPU, with None for each value that cannot be read."""
     import pynvml
 
     problems: list[str] = []
@@ -108,7 +108,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
 
 
 def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
-    """Return the value; None, with a line in `problems`, if access is denied."""
+    """Return `read()`, or None after adding the reason to `problems` if reading fails."""
     try:
         return read()
     except NoReadingError as error:
@@ -125,7 +125,7 @@ def _limited(violation: Any) -> float | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether a process is this program or a descendant."""
+    """Return whether a process is this process or one of its descendants."""
     try:
         return pid == os.getpid() or any(
             parent.pid == os.getpid() for parent in psutil.Process(pid).parents()
@@ -135,7 +135,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _read_cpu() -> CPUState:
-    """Return the counters of the host."""
+    """Return the state of the host: load, CPU seconds, frequency and memory."""
     spent = psutil.cpu_times()
     # The kernel counts time of guests twice, as guests' and as users'.
     counted = [getattr(spent, name) for name in spent._fields if not name.startswith("guest")]
@@ -157,7 +157,7 @@ def _read_cpu() -> CPUState:
 
 
 def _frequency() -> float | None:
-    """Return the mean frequency of the cores; None on some, mostly virtual, systems."""
+    """Return the cores' mean frequency in MHz; None on some, mostly virtual, machines."""
     try:
         found = psutil.cpu_freq()
     except (OSError, NotImplementedError):
@@ -175,7 +175,7 @@ def _read(path: Path) -> str:
 def _within(
     seconds: float, read: Callable[[], tuple[tuple[GPUState, ...], tuple[str, ...]]]
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Return the GPUs' states read in a thread, which is abandoned when the driver hangs."""
+    """Return the GPUs' states and problems, read in a thread that is given up after `seconds`."""
     answers: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
     thread = threading.Thread(target=lambda: answers.append(read()), daemon=True)
     thread.start()

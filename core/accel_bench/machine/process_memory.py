@@ -1,4 +1,4 @@
-"""Memory of this process, resident and torch's on a GPU, at the stages of its life."""
+"""Host and GPU memory of this process at the end of each stage, such as loading the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORGET_PEAK = Path("/proc/self/clear_refs")
 
 
 class Stage(Frozen):
-    """A stage of a worker's life, with time and memory at its end."""
+    """Stage of a worker process, such as loading the model, with time and memory at its end."""
 
     name: str
     """Name of the finished stage: `imports`, `load_model`, `first_step` ..."""
@@ -45,7 +45,7 @@ class Stage(Frozen):
     """Peak bytes reserved by torch's allocator since the stage before."""
 
     device_peak_inactive_split_bytes: int | None = None
-    """Peak sum of free pieces of partly used blocks in bytes, which cannot be given back."""
+    """Peak bytes in free pieces of partly used blocks, which torch cannot return to the GPU."""
 
 
 def resident_bytes() -> int | None:
@@ -67,7 +67,7 @@ def peak_resident_bytes() -> int | None:
 
 
 def device_bytes() -> dict[str, int]:
-    """Return the readings of torch's allocator on the current device; empty without one.
+    """Return torch's memory readings of the current GPU in bytes; empty if torch uses no GPU.
 
     Does not synchronise: the allocator's statistics are kept on the host.
     """
@@ -76,7 +76,7 @@ def device_bytes() -> dict[str, int]:
 
 
 def reset_peak_memory() -> bool:
-    """Reset the peaks of memory; return whether the resident memory's was reset."""
+    """Reset the peak memory of host and GPU; return whether the host's could be reset."""
     if (device := started_device()) is not None:
         device.reset_peak_memory()
     try:
@@ -87,7 +87,7 @@ def reset_peak_memory() -> bool:
 
 
 class Trace:
-    """Record of the stages of a worker's life, with their time and memory."""
+    """Record of a worker's stages so far, with time and memory at the end of each."""
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
@@ -98,8 +98,8 @@ class Trace:
     def mark(self, name: str, forget: bool = True) -> Stage:
         """Record the end of the stage `name`, with the peaks since the stage before.
 
-        The peaks are reset for the next stage, unless `forget` is false, for a plugin that reads
-        them itself.
+        The peaks are then reset for the next stage. They stay if `forget` is false, so that a
+        plugin can read them itself.
         """
         stage = Stage(
             name=name,
@@ -118,21 +118,21 @@ class Trace:
         return time.monotonic() - self._origin
 
     def reset_peak_memory(self) -> None:
-        """Exclude memory that is no longer in use from the next stage's peaks."""
+        """Reset the peaks, so that freed memory does not count in the next stage's peaks."""
         self._own_peak = reset_peak_memory()
 
     resident_bytes = staticmethod(resident_bytes)
     peak_resident_bytes = staticmethod(peak_resident_bytes)
 
     def find(self, name: str) -> Stage | None:
-        """Return the stage of a name; None if it was not reached."""
+        """Return the ended stage called `name`, or None if there is none yet."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
 def _process_started() -> float:
-    """Return time.monotonic() at the start of this process, to 10 ms; now if unknown.
+    """Return time.monotonic() as of this process's start, to 10 ms, or as of now if unknown.
 
-    Thus the interpreter's start and the imports before the first hook are counted too.
+    Times since then include the interpreter's start and the imports before the first hook.
     """
     now = time.monotonic()
     try:

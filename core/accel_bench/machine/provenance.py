@@ -15,20 +15,20 @@ from urllib.parse import unquote, urlparse
 GENERATED_FOLDERS = frozenset(
     {"accel_bench_results", "build", "cache", "dist", "gpu-results", "node_modules", "__pycache__"}
 )
-"""Folders of generated files, which are no sources; a compiler's cache has modules too."""
+"""Names of folders with generated files, which are no sources, even modules of a compiler."""
 
 CODE = (".py", ".pyx", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h")
-"""Endings of code files; other untracked files, such as a report, change no result."""
+"""Endings of code files. Untracked files with other endings, such as a report, are ignored."""
 
 COMMIT_DIGITS = 10
-"""Number of shown digits of a commit's hash."""
+"""Number of digits to which the hash of a commit is shortened."""
 
 
 @cache
 def distribution_version(name: str) -> str:
     """Return the version of a distribution; `0.1.0+commit[.dirty-hash]` for an editable one.
 
-    Returns an empty string for one that is not installed.
+    Returns an empty string for a distribution that is not installed.
     """
     try:
         found = metadata.distribution(name)
@@ -48,7 +48,7 @@ def commit_of(distribution: metadata.Distribution) -> str:
 
 @cache
 def git_state(folder: Path) -> str:
-    """Return a checkout's commit, with a hash of uncommitted changes; empty without git."""
+    """Return a checkout's commit, with a hash of uncommitted changes, or an empty text."""
     arguments = ("--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
     lines = _git(folder, "status", *arguments).splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
@@ -85,21 +85,21 @@ def _sources_digest(folder: Path) -> str:
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    """Yield a folder's Python files, without entering environments, which have ten thousands."""
+    """Yield the Python files below a folder, except in hidden and in generated folders."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_generated(Path(place, name))]
         yield from (Path(place, name) for name in files if name.endswith(".py"))
 
 
 def _is_generated(folder: Path) -> bool:
-    """Return whether a folder holds environments, results or generated code instead of sources."""
+    """Return whether a folder is hidden, or holds results or generated code, and no sources."""
     if folder.name.startswith("."):
         return True
     return folder.name in GENERATED_FOLDERS and not (folder / "__init__.py").exists()
 
 
 def _editable_folder(distribution: metadata.Distribution) -> Path | None:
-    """Return the folder of an editable install, from the installer's record."""
+    """Return the folder of an editable install, by the installer's record, or None."""
     try:
         record = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:

@@ -1,12 +1,12 @@
-"""The reaper, a program that runs one rank, adopts the processes it leaves behind and ends them.
+"""Program (reaper) that runs one rank, and ends all processes that the rank leaves behind.
 
     python -I -S reaper.py PARENT_PID DESCRIPTOR COMMAND...
 
 The rank's process id is written to the descriptor.
 
-On Linux a process can adopt the orphans among its descendants. So no process of a rank escapes, not
-by leaving its session nor by changing its environment: all end with the rank, and the rank ends
-with the parent, however that ends.
+On Linux a process can adopt the orphans among its descendants. No process of a rank can therefore
+escape by leaving its session or by changing its environment. All of them end with the rank, and
+the rank ends with the parent, even if the parent is killed.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 5.0
 
 
 def main(parent: int, report: int, command: list[str]) -> int:
-    """Run the command, and return its exit code, negative for a signal that ended it."""
+    """Run the command, report its process id, and return its exit code (-N for signal N)."""
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     reading, writing = os.pipe()
@@ -50,7 +50,7 @@ def main(parent: int, report: int, command: list[str]) -> int:
 
 
 def reap(worker: int) -> int | None:
-    """Wait for all children that have ended; return the worker's status if it has."""
+    """Collect all ended children; return the worker's wait status, or None while it runs."""
     found = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -61,7 +61,7 @@ def reap(worker: int) -> int | None:
 
 
 def end_children() -> None:
-    """Kill all children, and their adopted children, until there are none."""
+    """Kill all children, and orphans that become children, for at most 5 seconds."""
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         try:
@@ -84,7 +84,7 @@ def kill(pid: int) -> None:
 
 
 def parent_of(pid: str) -> int:
-    """Return the parent's id of a process; 0 for an ended one."""
+    """Return the process id of a process's parent, or 0 if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
             return int(status.read().rpartition(b")")[2].split()[1])

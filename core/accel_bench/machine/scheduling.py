@@ -1,4 +1,4 @@
-"""Scheduling of a process, restored after a block, and the end of processes that the block left."""
+"""Context managers that restore this process's scheduling, and end processes that a block left."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def restored_scheduling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_children() -> Iterator[None]:
-    """End the processes that the block has started and left, and their orphans.
+    """End the processes that the block has left running, and their orphans, after the block.
 
-    Only on Linux in the main thread, with no other threads but daemons: otherwise the owner of a
-    process is unknown.
+    This works on Linux in the main thread, if all other threads are daemons. Elsewhere no process
+    is ended, since it is unknown who started it.
     """
     threads = (one for one in threading.enumerate() if not one.daemon)
     if sys.platform != "linux" or [*threads] != [threading.current_thread()]:
@@ -105,7 +105,7 @@ if sys.platform == "linux":
 
 
 def running_children() -> Iterator[int]:
-    """Yield the running children of this process."""
+    """Yield the process ids of this process's running children."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if child.status() != psutil.STATUS_ZOMBIE:
@@ -113,9 +113,9 @@ def running_children() -> Iterator[int]:
 
 
 def _python_helpers() -> set[int]:
-    """Return the id of Python's resource tracker process, if it runs.
+    """Return the process id of Python's resource tracker, if it runs, as a set.
 
-    It computes nothing and ends with this program; Python warns if it ends before.
+    The tracker computes nothing and ends with this program. Python warns if it ends earlier.
     """
     module = sys.modules.get("multiprocessing.resource_tracker")
     helper = getattr(getattr(module, "_resource_tracker", None), "_pid", None)
@@ -123,7 +123,7 @@ def _python_helpers() -> set[int]:
 
 
 def _end_all_but(kept: set[int]) -> None:
-    """Kill all other children, and their adopted children, until there are none."""
+    """Kill all children except `kept`, and orphans that become children, in 5 s at most."""
     until = time.monotonic() + PATIENCE_SECONDS
     while (left := {*running_children()} - kept) and time.monotonic() < until:
         for pid in left:

@@ -19,12 +19,12 @@ CLOCK_LIMITS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""Names of the bits by which NVML reports limits of the clocks."""
+"""Names of the reasons that limit a GPU's clocks, by their bits in NVML's mask."""
 
 
 THROTTLING = ("hw_power_brake", "hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown")
-"""Limits that no device should meet in normal work. `sw_power_cap` is not one of them: many boards
-reach their cap in every training run, and the cap itself is stored."""
+"""Clock limits that no device should meet in normal work. `sw_power_cap` is not among them: many
+boards reach their cap in every training run, and the cap itself is stored."""
 
 
 class GPUProcess(Frozen):
@@ -56,7 +56,7 @@ class GPUState(Frozen):
     application_memory_clock_megahertz: int | None = None
 
     clock_limits: tuple[str, ...] | None = None
-    """Current limits of the clocks, in the words of `CLOCK_LIMITS`."""
+    """Names of the current limits of the clocks, as in `CLOCK_LIMITS`."""
 
     power_limited_seconds: float | None = None
     """Seconds since the driver was loaded in which power limited the clocks."""
@@ -93,7 +93,7 @@ class GPUState(Frozen):
 
 
 class CPUState(Frozen):
-    """State of the host, with counters since its start; two states give a fraction."""
+    """State of the host. Its counters run from the host's start; compare two states."""
 
     load_average: float | None = None
     """Load average of the last minute: processes that run or wait."""
@@ -102,7 +102,7 @@ class CPUState(Frozen):
     """Seconds since the start, summed over all cores of the machine."""
 
     busy_seconds: float | None = None
-    """Seconds in which a core worked for this machine, summed over all cores."""
+    """Seconds in which a core was neither idle nor stolen, summed over all cores."""
 
     stolen_seconds: float | None = None
     """Seconds in which the hypervisor gave a core to others (steal), summed over all cores."""
@@ -148,10 +148,10 @@ def limits_in(mask: int) -> tuple[str, ...]:
 
 
 def other_process_reason(pid: int, name: str, uuid: str) -> str:
-    """Return the reason for another program's process on a GPU."""
+    """Return the reason text for a process of another program that computes on a GPU."""
     return f"other_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
 
 
 def throttled(limits: Iterable[str]) -> tuple[str, ...]:
-    """Return the limits, of those given, that mean throttling."""
+    """Return the given clock limits that mean throttling, as listed in `THROTTLING`."""
     return tuple(limit for limit in limits if limit in THROTTLING)

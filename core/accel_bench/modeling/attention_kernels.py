@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any
 
 FUSED = re.compile(r"attention|attn", re.IGNORECASE)
-"""Parts of autograd node names of fused kernels: torch's, flash-attn's, flex attention's."""
+"""Pattern in autograd node names of fused attention: torch's, flash-attn's, flex attention's."""
 
 UNFUSED = re.compile(r"(?<!log)softmax", re.IGNORECASE)
-"""Parts of node names of unfused attention, a softmax between products, unlike a loss's."""
+"""Pattern in autograd node names of unfused attention: a softmax, but no loss's log-softmax."""
 
 ENDING = re.compile(r"Backward\d*$")
 """Ending that autograd adds to an operation's name."""
@@ -19,9 +19,9 @@ ENDING = re.compile(r"Backward\d*$")
 def attention_kernels(output: Any) -> dict[str, int]:
     """Return the number of attention kernels in the autograd graph below a tensor, by name.
 
-    `{"ScaledDotProductCudnnAttention": 32}`. Without any fused kernel, softmaxes are counted:
-    `SafeSoftmax` of torch's math backend, `Softmax` of eager attention or of a router. Empty if a
-    compiler has hidden them, or if attention needs no gradient.
+    An example is `{"ScaledDotProductCudnnAttention": 32}`. Without any fused kernel, softmaxes are
+    counted: `SafeSoftmax` of torch's math backend, `Softmax` of eager attention or of a router. The
+    result is empty if a compiler has hidden the kernels, or if attention needs no gradient.
     """
     names = Counter(ENDING.sub("", node.name()) for node in _nodes(output.grad_fn))
     for kind in (FUSED, UNFUSED):

@@ -13,8 +13,8 @@ CHECKPOINTS = "gradient_checkpointing"
 def block_lists(model: Any) -> dict[str, list[nn.Module]]:
     """Return the repeated blocks of a model by the path of their list, one for each tower or stack.
 
-    They are the outermost `ModuleList`s of layers of one class that transformers can checkpoint;
-    without any, the blocks of `decoder_blocks`.
+    The lists are the outermost `ModuleList`s of layers of one class that transformers can
+    checkpoint. A model without such lists has the list of `decoder_blocks`.
     """
     found: dict[str, list[nn.Module]] = {}
     for name, module in model.named_modules():
@@ -28,20 +28,20 @@ def block_lists(model: Any) -> dict[str, list[nn.Module]]:
 
 
 def repeated_blocks(model: Any) -> list[nn.Module]:
-    """Return all blocks of `block_lists`, one list after the other."""
+    """Return the repeated blocks of all of a model's `block_lists` in one list."""
     return [block for blocks in block_lists(model).values() for block in blocks]
 
 
 def _are_blocks(modules: list[nn.Module]) -> bool:
-    """Return whether modules are layers of one class, without regard to wrappers of the class."""
+    """Return whether modules are layers of one class, which transformers can checkpoint."""
     return len({type(one) for one in modules}) == 1 and hasattr(modules[0], CHECKPOINTS)
 
 
 def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
     """Return the path of the list of a model's decoder blocks, and the blocks.
 
-    They are the items of the longest outermost `ModuleList`; of a vision-language model, those of
-    its text decoder. Without any list the path is empty and there are no blocks.
+    The blocks are the items of the longest outermost `ModuleList`, within the text decoder of a
+    vision-language model. Without any list the path is empty and there are no blocks.
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     inside = {id(module) for module in decoder.modules()}

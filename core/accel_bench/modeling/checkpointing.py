@@ -7,20 +7,20 @@ from typing import Any, Protocol, runtime_checkable
 from accel_bench.errors import ScenarioError
 
 CHECKPOINTING_WORDS = ("activation", "gradient")
-"""Parts of the name of a model's checkpointing attribute, which transformers renamed in 5.23."""
+"""Words before `_checkpointing_enable` in a model's method, which transformers renamed in 5.23."""
 
 RECOMPUTES_LAST_MATMUL = "recomputes_last_matmul"
 """Attribute set to False by a module whose forward has saved all its inputs when its last matmul
-begins: checkpointing ends the second forward there, so that the matmul is not recomputed, and core
-does not count its FLOPs."""
+begins. Checkpointing ends the second forward there, so the matmul is not recomputed and the core
+does not count its FLOPs twice."""
 
 
 @runtime_checkable
 class CheckpointFunction(Protocol):
     """Function that checkpoints a decoder block in place of torch's own `checkpoint`.
 
-    A plugin puts it into the block's `_gradient_checkpointing_func`. Core reads it after the
-    warm-up, to count recomputation; torch's own recomputes everything.
+    A plugin puts the function into the block's `_gradient_checkpointing_func`. After the warm-up
+    the core asks it what is recomputed; torch's own function recomputes everything.
     """
 
     policy: str
@@ -33,8 +33,8 @@ class CheckpointFunction(Protocol):
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
         """Return whether a block recomputes its matmuls, and its attention.
 
-        `matmuls` is the number of the block's weight matrices. None if only some are recomputed, or
-        if it is not known.
+        `matmuls` is the number of the block's weight matrices. A value is None if it is unknown, or
+        if only a part is recomputed.
         """
 
 

@@ -9,13 +9,13 @@ from collections import Counter
 from typing import Any
 
 REASONS = 3
-"""Largest number of stored reasons of a kind."""
+"""Largest number of stored reasons for graph breaks, and for recompilations."""
 
 
 def read_compilation() -> dict[str, Any]:
-    """Return JSON of all compilations so far; a count that torch does not keep is null.
+    """Return counts of all compilations so far as JSON; null for a count that torch lacks.
 
-    Imports torch's compiler if nothing has yet.
+    Imports torch's compiler if it is not imported yet.
     """
     parts = {
         _seconds: ("compile_seconds",),
@@ -63,7 +63,7 @@ def _graph_counts() -> dict[str, Any]:
 
 
 def _recompile_counts() -> dict[str, Any]:
-    """Return the number of recompilations, with the reasons of the first ones."""
+    """Return the number of recompilations, with the reasons of the first recompilations."""
     from torch._dynamo.utils import get_compilation_metrics
 
     reasons = (entry.recompile_reason for entry in get_compilation_metrics())

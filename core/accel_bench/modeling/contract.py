@@ -1,18 +1,19 @@
-"""The interface of models for the engines in the box, and the check that names missing parts.
+"""Interface of models for the shipped engines, and a check that names a model's missing parts.
 
 A model that a plugin returns from `load_model` is a `torch.nn.Module` with
 
-- `forward(input_ids, labels, ..., num_items_in_batch)`: tensors of shape (samples, length) under
-the names of `Batch.inputs`. If the task takes the model's own loss, it returns an object whose
-`loss`, of shape (), is the sum of the losses of supervised tokens (label != -100 after the shift)
-divided by `num_items_in_batch`: an optimizer step of several micro-batches, or ranks, adds their
-losses up. - optionally `config`: core reads `vocab_size` (data beyond it is refused) and sizes for
-FLOPs, from `config.get_text_config()` if it exists. - optionally
-`gradient_checkpointing_enable(gradient_checkpointing_kwargs)` and
-`gradient_checkpointing_disable()`: without them `train.gradient_checkpointing` is refused.
+- `forward(input_ids, labels, ..., num_items_in_batch)`, called with tensors of shape (samples,
+  length) under the names of `Batch.inputs`. If the task uses the model's own loss, it returns an
+  object whose `loss`, of shape (), is the sum of the losses of supervised tokens (label != -100
+  after the shift) divided by `num_items_in_batch`. The losses of a step's micro-batches and ranks
+  are added up.
+- optionally `config`, from which (or from its `get_text_config()`) the core reads sizes for FLOPs
+  and `vocab_size`; data with more tokens is refused.
+- optionally `gradient_checkpointing_enable(gradient_checkpointing_kwargs)` and
+  `gradient_checkpointing_disable()`, without which `train.gradient_checkpointing` is refused.
 
-`load_model` calls `accel_bench.check_fit(config, run)` where it does not use `load_base_model`, and
-`prepare_process` imports what is heavy: what comes later counts as the model's memory.
+A `load_model` without `load_base_model` calls `accel_bench.check_fit(config, run)`. Heavy imports
+belong into `prepare_process`: later ones count as the model's memory.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from accel_bench.engine import own_loss
 from accel_bench.errors import PluginError, ScenarioError
 
 PROBED_TOKENS = 8
-"""Length of the sequence on which a model's loss is tested."""
+"""Length in tokens of the sequence on which a model's loss is tested."""
 
 CLOSE = 0.05
-"""Tolerance within which two losses are 2:1, in 16 bits too."""
+"""Relative tolerance within which two losses are 2:1, also in 16-bit dtypes."""
 
 
 def text_config(config: Any) -> Any:
@@ -42,10 +43,7 @@ def has_attention(config: Any) -> bool:
 
 
 def check_model(run: Run) -> None:
-    """Refuse a model that a shipped engine would train wrongly, naming the missing part.
-
-    Raises PluginError.
-    """
+    """Raise PluginError, naming the defect, for a model that shipped engines train wrongly."""
     if run.loss is not own_loss:
         return  # The task divides.
     adapted = run.unwrapped_model
@@ -67,13 +65,13 @@ def check_precision(run: Run) -> None:
 
 
 def _written_in(model: Any) -> str:
-    """Return the module that defines a model's forward."""
+    """Return the name of the Python module that defines a model's forward."""
     owners = (kind.__module__ for kind in type(model).__mro__ if "forward" in vars(kind))
     return next(owners, "")
 
 
 def _problem(model: Any, run: Run) -> str:
-    """Return the defect of a model for the shipped engines; empty for none."""
+    """Return a text on a model's defect for the shipped engines, or an empty text."""
     forward = getattr(model, "forward", None)
     if forward is None or not hasattr(model, "named_parameters"):
         return "is no torch.nn.Module"
@@ -89,9 +87,9 @@ def _problem(model: Any, run: Run) -> str:
 
 
 def _wrong_division(model: Any, run: Run) -> str:
-    """Return the defect of a loss that ignores the number of tokens to divide by.
+    """Return a text if a model's loss ignores `num_items_in_batch`, or an empty text.
 
-    Two losses of one sequence are compared, uncompiled, in evaluation mode.
+    The function compares two losses of one sequence, uncompiled, in evaluation mode.
     """
     from accel_bench.modeling.evaluating import evaluating
 
@@ -110,7 +108,7 @@ def _wrong_division(model: Any, run: Run) -> str:
 
 
 def _loss(model: Any, run: Run, count: int) -> float:
-    """Return the loss of a sequence of zeros, with fixed random numbers."""
+    """Return a model's loss of a sequence of zeros, divided by `count`, with a fixed seed."""
     import torch
 
     ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=str(run.device))

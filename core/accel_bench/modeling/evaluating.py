@@ -17,8 +17,8 @@ def evaluating(run: Run) -> Iterator[None]:
     """Compute without gradients and dropout within the block, in the precision of the scenario.
 
     Afterwards every module is back in its mode, random numbers continue where they were, and
-    weights that FSDP2 has gathered are sharded again. Compiled regions run eagerly: code compiled
-    for an evaluation would be recompiled for training, for shapes that vary.
+    weights that FSDP2 has gathered are sharded again. Compiled regions run eagerly, since the
+    varying shapes of an evaluation would have the training's code compiled again.
     """
     modes = {module: module.training for module in run.model.modules()}
     run.model.train(False)

@@ -1,4 +1,4 @@
-"""Addresses of this machine."""
+"""Checks of network addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, by its loopback address; no name is looked up."""
+    """Return whether a host is a loopback address or `localhost`, without a name lookup."""
     if host == "localhost":
         return True
     try:

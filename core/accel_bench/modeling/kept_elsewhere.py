@@ -54,7 +54,7 @@ class KeptElsewhere:
 
 
 def keep_elsewhere(parameter: torch.Tensor, kept: KeptElsewhere) -> None:
-    """Declare how a parameter is read that a library stores elsewhere."""
+    """Declare how to read a parameter that a library stores in tensors of its own."""
     setattr(parameter, ATTRIBUTE, kept)
 
 
@@ -65,13 +65,13 @@ def kept_elsewhere(parameter: torch.Tensor) -> KeptElsewhere | None:
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:
-    """Return the shape of a whole parameter, also of a placeholder."""
+    """Return the shape of a whole parameter, even if the model has only a placeholder."""
     kept = kept_elsewhere(parameter)
     return parameter.shape if kept is None else kept.shape
 
 
 def elements_of(parameter: torch.Tensor) -> int:
-    """Return the number of elements of a whole parameter, also of a placeholder."""
+    """Return a whole parameter's number of elements, even if the model has a placeholder."""
     return shape_of(parameter).numel()
 
 
@@ -84,10 +84,10 @@ def dtype_of(parameter: torch.Tensor) -> torch.dtype:
 def show_gradients(
     gradients: Mapping[torch.Tensor, Callable[[], torch.Tensor | None]], most: float | None
 ) -> None:
-    """Store norms and indices of whole gradients, each of which is freed before the next is read.
+    """Store the norms, and two indices, of whole gradients, which are read one at a time.
 
-    Called on all ranks together, before the first step; `most` is the total norm to which the
-    engine clips them in the step.
+    An engine calls this on all ranks together, before its first step. `most` is the total norm to
+    which the engine clips the gradients in that step.
     """
     shown: dict[torch.Tensor, ShownGradient] = {}
     for parameter, read in gradients.items():
@@ -103,10 +103,10 @@ def show_gradients(
 
 
 def describe_gradient(weights: torch.Tensor, gradient: torch.Tensor) -> ShownGradient:
-    """Return the norm of a gradient, with two indices: of its largest element, and of the smallest
-    weight with a gradient.
+    """Return a gradient's norm, and the indices of two elements that a step should change.
 
-    An update that is rounded away beside a large weight still shows in a small one.
+    The elements are the gradient's largest, and the smallest weight with a gradient: an update that
+    is rounded away in a large weight still shows in a small weight.
     """
     weights, gradient = weights.flatten(), gradient.flatten()
     smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()

@@ -31,7 +31,7 @@ class CacheSize:
 
     @property
     def problem(self) -> str:
-        """Difference from the expected size as text; empty for none, or if none is known."""
+        """Text on a difference from the expected size; empty if equal, or if none is expected."""
         if self.expected in (None, self.bytes):
             return ""
         return f"the cache holds {self.bytes:,} bytes, arithmetic says {self.expected:,}"
@@ -44,12 +44,12 @@ class CacheSize:
         return f"{what}, for {self.requests} x {self.length} tokens"
 
     def document(self) -> dict[str, Any]:
-        """Return the size as JSON."""
+        """Return the fields as JSON, with `exact`: true if the size is as expected."""
         return {**asdict(self), "exact": None if self.expected is None else not self.problem}
 
 
 def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
-    """Return the size of a cache of transformers; None for one that cannot be read."""
+    """Return the size of a key-value cache of transformers, or None if it cannot be read."""
     layers = getattr(cache, "layers", None)
     if not layers:
         return None
@@ -66,9 +66,9 @@ def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
 
 
 def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tensor]) -> int | None:
-    """Return the expected bytes of a cache; None if unknown.
+    """Return the expected bytes of a key-value cache, or None if unknown.
 
-    Under autocast each operation has a dtype of its own: numbers count in their stored dtype.
+    Under autocast each operation has a dtype of its own, so the stored tensors' dtype counts.
     """
     config = text_config(getattr(run.unwrapped_model, "config", None))
     numbers = expected_numbers(config, length, run.scenario.inference.cache == "static")
@@ -84,7 +84,7 @@ def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tens
 def expected_numbers(config: Any, length: int, static: bool) -> int | None:
     """Return the expected number of elements in the keys of a request, by the configuration.
 
-    None if layers store other tensors than keys and values of the last tokens, or if the
+    Returns None if layers store other tensors than keys and values of the last tokens, or if the
     configuration does not state the number of heads.
     """
     heads, size = key_value_heads(config), head_size(config)
@@ -93,8 +93,8 @@ def expected_numbers(config: Any, length: int, static: bool) -> int | None:
 
 
 def key_value_heads(config: Any) -> int | None:
-    """Return the number of key-value heads of a layer; None if it stores other tensors, as with
-    latent attention, or if the configuration does not state it."""
+    """Return a layer's number of key-value heads, or None if the configuration does not state it
+    or layers store other tensors, as with latent attention."""
     queries = getattr(config, "num_attention_heads", None)
     if queries is None or getattr(config, "kv_lora_rank", None):
         return None
@@ -114,9 +114,9 @@ def head_size(config: Any) -> int | None:
 
 
 def kept_lengths(config: Any, length: int, static: bool) -> list[int] | None:
-    """Return the number of tokens that each layer stores of `length`; None for unknown layers.
+    """Return how many of `length` tokens each layer stores, or None for unknown kinds of layers.
 
-    A window of w tokens leaves w - 1 of them for the next one; a static cache has room for all w.
+    A layer with an attention window of w tokens stores the last w - 1, a static cache all w.
     """
     window = getattr(config, "sliding_window", None)
     default = "full_attention" if window is None else "sliding_attention"

@@ -1,4 +1,4 @@
-"""Latencies of requests, and metrics of them, the same for every engine."""
+"""Latencies of requests, and metrics that are computed from them alike for every engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERCENTILES = (50, 90, 99)
 """Percentiles reported for every latency."""
 
 SATURATED = 0.98
-"""Utilization of a server, as a fraction, from which requests pile up."""
+"""Utilization of a server, as a fraction of time, from which it counts as saturated."""
 
 
 def now() -> float:
@@ -47,7 +47,7 @@ class Served:
 
     @property
     def ended(self) -> float:
-        """Time of the last token."""
+        """Time at which the last token reached the host."""
         return self.tokens[-1][0]
 
     @property
@@ -72,9 +72,9 @@ class Served:
 
     @property
     def inter_token_seconds(self) -> list[float]:
-        """Seconds between tokens, of every request; tokens that arrive together share the interval.
+        """Seconds from token to token of all requests; tokens arriving together share an interval.
 
-        A request's first tokens have none: they count as the first token's latency.
+        The tokens that arrive first have no interval, but count in the first token's latency.
         """
         found: list[float] = []
         for (before, _), (after, count) in itertools.pairwise(self.tokens):
@@ -98,7 +98,7 @@ class Arrivals:
         return max(0.0, self._next - instant)
 
     def take(self, instant: float, most: int) -> list[float]:
-        """Return up to `most` arrivals before a time, each only once."""
+        """Remove and return up to `most` arrival times that are not after a time."""
         taken: list[float] = []
         while len(taken) < most and self._next <= instant:
             taken.append(self._next)
@@ -123,7 +123,7 @@ class Load:
     """Utilization of the server as a fraction of time; None if only the server knows it."""
 
     saturated: bool
-    """True if requests pile up."""
+    """True if requests arrive faster than the server answers, so that they pile up."""
 
     @property
     def text(self) -> str:
@@ -134,9 +134,9 @@ class Load:
 
 
 def load_of(served: Sequence[Served], offered: float) -> Load:
-    """Return the load of a server from the first of these batches to the last.
+    """Return the load of a server that answered these batches; `offered` is in requests/s.
 
-    The harness's own time between batches counts neither as work nor as waiting.
+    The benchmark's own time between batches counts neither as work nor as waiting.
     """
     working = sum(one.ended - one.started for one in served)
     whole = working + sum(one.waited for one in served[1:])
@@ -146,14 +146,14 @@ def load_of(served: Sequence[Served], offered: float) -> Load:
 
 
 KEEPS_UP = 0.9
-"""Least fraction of arriving requests that a server which keeps up answers."""
+"""Least fraction of the arriving requests that a server answers if it is not saturated."""
 
 
 def load_of_streams(served: Sequence[Served], offered: float) -> Load:
     """Return the load of a server that answers requests concurrently.
 
-    Requests pile up if later ones have longer latencies: the medians of the first and of the last
-    third decide.
+    The server is saturated if later requests have longer latencies. The medians of the first and
+    of the last third of the requests are compared.
     """
     requests = sorted((one.arrivals[0], one.ended) for one in served)
     ends = sorted(ended for _, ended in requests)
@@ -168,14 +168,14 @@ def load_of_streams(served: Sequence[Served], offered: float) -> Load:
 
 
 def _middles(requests: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median arrival of requests, and their median latency."""
+    """Return the median arrival and latency of requests, given as pairs (arrival, end)."""
     latencies = [ended - arrival for arrival, ended in requests]
     return statistics.median(arrival for arrival, _ in requests), statistics.median(latencies)
 
 
 def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple[float, int]]:
-    """Return the parts of a stream with `tokens` tokens in all, spread as evenly as possible; there
-    are at least as many tokens as parts."""
+    """Return a stream's parts (time, tokens) with `tokens` spread over them as evenly as possible.
+    There must be at least as many tokens as parts."""
     count = len(parts)
     ends = [-(-number * tokens // count) for number in range(count + 1)]
     shares = [after - before for before, after in itertools.pairwise(ends)]
@@ -185,9 +185,9 @@ def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple
 def latency_metrics(
     served: Sequence[Served], load: Load | None, seconds: float
 ) -> Iterator[Metric]:
-    """Yield the metrics of requests measured within a number of seconds.
+    """Yield metrics of latencies and rates of the requests that were answered in `seconds`.
 
-    `load` belongs to requests at a rate; None if new requests follow the last answers.
+    `load` is given if requests arrive at a rate, and None if they follow the last answers.
     """
     if not served:
         return
@@ -212,7 +212,7 @@ def latency_metrics(
 
 
 def _decode(served: Sequence[Served]) -> float | None:
-    """Return the tokens per second after the first; None if all came at once."""
+    """Return the tokens per second after first tokens, or None if all tokens came together."""
     seconds = covered_seconds([(one.tokens[0][0], one.ended) for one in served])
     tokens = sum(one.new_tokens - one.requests * one.tokens[0][1] for one in served)
     return tokens / seconds if seconds else None

@@ -46,8 +46,8 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     Sets `run.weights_fingerprint`. `replace(name, module)` is for loaders that quantize: it is
     called for every module of the decoder blocks that owns weights itself, as soon as they are on
     the device, and returns the module's replacement, or None to keep it. At most one block is then
-    on the device in full precision, and the weights are those of every other stack. Raises
-    ScenarioError when the id, the overrides, the vocabulary or the length do not fit.
+    on the device in full precision, and every stack gets the same weights. Raises ScenarioError if
+    the id, the overrides, the vocabulary or the length do not fit.
     """
     use = run.scenario.model
     config = build_config(use, run.trust_remote_code)
@@ -74,9 +74,9 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
 
 
 def load_other_model(run: Run, name: str) -> Any:
-    """Return a second model beside the scenario's, such as one that drafts tokens for it.
+    """Return a model other than the scenario's, such as the draft model for speculative decoding.
 
-    Raises ScenarioError when it cannot be loaded, or has another vocabulary.
+    Raises ScenarioError if the model cannot be loaded, or has another vocabulary.
     """
     use = run.scenario.model.model_copy(update={"id": name, "overrides": {}, "revision": None})
     config = build_config(use, run.trust_remote_code)
@@ -97,10 +97,10 @@ def load_other_model(run: Run, name: str) -> Any:
 
 
 def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """Return the configuration of a model with its overrides applied and the cache off.
+    """Return the configuration of a model, with overrides applied and no key-value cache.
 
     Overrides are applied before the configuration is built, since other values follow from them,
-    such as the list of layer types from the number of layers. Raises ScenarioError.
+    such as the list of layer types from the number of layers. Raises ScenarioError if that fails.
     """
     published, raw = _published_config(use, trust_remote_code)
     config = _apply_overrides(published, raw, use.overrides) if use.overrides else published
@@ -133,7 +133,7 @@ def check_model_class(config: Any, model_class: str, run: Run) -> None:
 
 
 def count_parameters(model: Any, trainable: bool = False) -> int:
-    """Return the number of parameters, or of the trainable ones; tied ones count once."""
+    """Return the number of parameters, or only of trainable ones; tied parameters count once."""
     return sum(
         parameter.numel()
         for parameter in model.parameters()
@@ -201,7 +201,7 @@ def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
 def _pretrained_model(
     config: PreTrainedConfig, use: ModelUse, model_class: str, trust_remote_code: bool
 ) -> Any:
-    """Return a model with real weights on the host, all of them from safetensors."""
+    """Return a pretrained model on the host, with all weights from safetensors files."""
     try:
         model, loading = getattr(transformers, model_class).from_pretrained(
             **pretrained_source(use, trust_remote_code),
@@ -252,7 +252,7 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
 def check_fit(config: Any, run: Run, name: str | None = None) -> None:
     """Raise ScenarioError for token ids or positions beyond the model's embeddings.
 
-    For loaders that do without `load_base_model`. `name` is the model's, by default the scenario's.
+    Loaders without `load_base_model` call this. `name` is by default the scenario's model id.
     """
     name = name or run.scenario.model.id
     published = hasattr(config, "get_text_config")  # as transformers' own have it
@@ -274,9 +274,9 @@ def check_fit(config: Any, run: Run, name: str | None = None) -> None:
 
 
 def learned_positions(config: Any) -> int | None:
-    """Return the longest sequence that a model's learned positions allow; None for rotary ones.
+    """Return the longest sequence that learned positions allow, or None for rotary positions.
 
-    Rotary positions extend beyond the published length; learned ones are a table that ends there.
+    Rotary positions extend beyond the published length; learned positions end with their table.
     """
     text = config.get_text_config()
     if getattr(text, "rope_parameters", None) is not None:

@@ -17,9 +17,9 @@ __all__ = ["IGNORED_LABEL", "labelled_loss", "repeated_rows", "token_loss"]
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: int) -> Any:
-    """Return the sum of supervised tokens' cross-entropies over `supervised_in_step`, in float32.
+    """Return the sum of supervised tokens' cross-entropies divided by `supervised_in_step`.
 
-    `logits` have shape (samples, length, vocabulary), `labels` (samples, length).
+    `logits` (samples, length, vocabulary) are cast to float32; `labels` are (samples, length).
     """
     flat = logits.flatten(0, -2).float()
     total = functional.cross_entropy(
@@ -35,7 +35,7 @@ def labelled_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int
 
 
 def repeated_rows(ids: torch.Tensor) -> torch.Tensor:
-    """Return a mask of equal rows of token ids, shape (rows, rows), without the diagonal.
+    """Return a mask, shape (rows, rows), of pairs of equal rows of ids, without the diagonal.
 
     Rows are compared by a 64-bit hash, so that memory grows with the rows alone.
     """

@@ -1,4 +1,4 @@
-"""Contexts around each call of a module, without recompilation."""
+"""Context managers entered around each call of a module, without recompiling the module."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
 CALL, MARK = "_compiled_call_impl", "_torchdynamo_orig_callable"
-"""Attribute of a module's compiled call, which replaces hooks and forward, and torch's mark of
-compiled objects."""
+"""Module attribute with a compiled call, which replaces hooks and forward, and attribute by which
+torch marks compiled objects."""
 
 Around: TypeAlias = Callable[[str], AbstractContextManager[Any]]
-"""Function that returns the context of a module's call, by the module's path."""
+"""Function that returns a context manager for a module's call, given the module's path."""
 
 
 @contextmanager
 def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
     """Enter `around(path)` for each call of a module below `model` within the block.
 
-    A compiled module is entered as one: nothing is added to the compiled code.
+    A compiled module counts as one module, since nothing is added to compiled code.
     """
     with ExitStack() as stack:
         for path, module in called_modules(model):
@@ -34,9 +34,9 @@ def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
 
 
 def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield each module that Python calls, once, with its path; the model itself first.
+    """Yield path and module, once, of each module that Python calls, the model first.
 
-    Of compiled modules only the outermost is called by Python.
+    Python calls a compiled module, but no module inside it.
     """
     inside: set[int] = set()
     for path, module in model.named_modules():
@@ -56,7 +56,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
 def calls_past_hooks(module: torch.nn.Module) -> bool:
     """Return whether a module's call is replaced by code that wraps compiled code.
 
-    Torch calls no hook then. A wrapper of compiled code is recognized by `functools.wraps`.
+    Torch then calls no hook. A wrapper made by `functools.wraps` counts as compiled code itself.
     """
     call = getattr(module, CALL, None)
     # Where the compiler is switched off, torch leaves the plain call there.
@@ -85,9 +85,9 @@ def after_calls(module: torch.nn.Module, see: Callable[[Any, Any, Any], None]) -
 
 @contextmanager
 def around_module(module: torch.nn.Module, path: str, around: Around) -> Iterator[None]:
-    """Enter `around(path)` for each call of one module within the block, also if it raises.
+    """Enter `around(path)` for each call of one module within the block.
 
-    Checkpointing ends its second forward pass by an exception.
+    The context is also left if the call raises, by which checkpointing ends its second forward.
     """
     compiled: Any = getattr(module, CALL, None)
     if compiled is not None:

@@ -18,8 +18,7 @@ from accel_bench.run_context import Run
 
 ROUNDINGS = 8.0
 """Number of roundings that a near tie's margin allows for. In llamas with random weights, of 1 to
-32 blocks in bfloat16 and float16, tokens that were 4.5 of them apart have changed places, and none
-further."""
+32 blocks in bfloat16 and float16, tokens up to 4.5 roundings apart have changed places."""
 
 MOST_REQUESTS = 256
 """Largest number of requests whose near ties are searched."""
@@ -31,7 +30,7 @@ RESERVE = 0.05
 """Fraction of `measure.timeout_seconds` that is left for storing the results."""
 
 MOST_POSITIONS = 64
-"""Largest number of positions whose logits are copied in float32 at once: a vocabulary is large."""
+"""Largest number of positions whose logits are copied to float32 together, to save memory."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Configuration keys of mixtures of experts, between which rounding may choose."""
@@ -40,12 +39,11 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 def find_near_ties(
     run: Run, end_pass: Callable[[], object] = lambda: None
 ) -> list[Sequence[int]] | None:
-    """Return the positions (from 0) of near ties in each of the first answers, by one forward pass
-    each; `end_pass` is called after it.
+    """Return the positions (from 0) of near ties in each of the run's first answers.
 
-    None if each token must be equal, if the answer is not greedy, and for models in which roundings
-    add up in another way. Fewer answers are returned if memory or time runs out: the measurement
-    stands.
+    One forward pass is made for each answer, and `end_pass` is called after it. Returns None if
+    each token must be equal, if decoding is not greedy, or if the model's margin is unknown. Fewer
+    answers are searched if memory or time runs out, which does not fail the run.
     """
     asked, model = run.scenario.inference, run.unwrapped_model
     dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
@@ -80,8 +78,7 @@ def find_near_ties(
 
 
 def _seconds_for_them(run: Run) -> float:
-    """Return the seconds for the search: a fraction of the time limit, and no more than is left
-    before the reserve."""
+    """Return the seconds for the search: a share of the time limit, at most the time left."""
     limit = run.scenario.measure.timeout_seconds
     return min(SHARE_OF_TIME * limit, (1 - RESERVE) * limit - run.trace.age())
 
@@ -122,8 +119,7 @@ def _are_near(logits: torch.Tensor, margin: float) -> torch.Tensor:
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which compiled code runs eagerly: new sequence lengths would be
-    recompiled for nothing."""
+    """Return a context in which compiled code runs eagerly, as each new length would recompile."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

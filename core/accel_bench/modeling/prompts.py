@@ -11,13 +11,13 @@ from accel_bench.engine import Batch
 
 
 class Prompts:
-    """Iterator over the samples of endless batches, without their padding."""
+    """Source of prompts, which are the samples of endless batches without their padding."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._rows = _rows(batches)
 
     def take(self, count: int) -> list[torch.Tensor]:
-        """Return the token ids of the next prompts, each of shape (its length,)."""
+        """Return the token ids of the next `count` prompts, each of shape (its length,)."""
         return [next(self._rows) for _ in range(count)]
 
 
@@ -31,8 +31,7 @@ def _rows(batches: Iterator[Batch]) -> Iterator[torch.Tensor]:
 def left_padded(
     prompts: Sequence[torch.Tensor], width: int, pad_token_id: int, device: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and mask of shape (prompts, width) on the device, padded on the left so that all
-    prompts end at the same position."""
+    """Return ids and mask of left-padded prompts on the device, both of shape (prompts, width)."""
     ids = torch.full((len(prompts), width), pad_token_id, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for number, prompt in enumerate(prompts):

@@ -22,11 +22,11 @@ def describe_quantized(
     kernel: str,
     elements: int | None = None,
 ) -> dict[str, JsonValue]:
-    """Return evidence of a model whose modules `quantized`, by name, hold weights of `bits` bits.
+    """Return JSON evidence of a model with quantized modules: their number, kernel and bytes.
 
-    `kernel` names the kernel that multiplies with them. Each of these modules has `in_features` and
-    `out_features`, unless `elements` is the number of their weights. Bytes include all tensors of a
-    module, such as scales and zero points; shared tensors count once.
+    `quantized` has the modules by name, with weights of `bits` bits. `kernel` multiplies with them.
+    Each module has `in_features` and `out_features`, unless `elements` is the number of weights.
+    Bytes include all tensors of a module, such as scales; shared tensors count once.
     """
     from accel_bench.modeling.tensors import elements_by_dtype
 
@@ -72,7 +72,7 @@ def stored_bytes(*modules: torch.nn.Module) -> int:
 
 
 def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
-    """Return the modules' tensors, only the largest of those that begin at one address."""
+    """Return the modules' tensors, and only the largest of tensors that share an address."""
     from accel_bench.modeling.tensors import plain_tensors
 
     kept: dict[tuple[int, object], torch.Tensor] = {}

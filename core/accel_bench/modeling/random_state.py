@@ -17,7 +17,7 @@ from accel_bench.modeling.tensors import device_index
 def keep_random_state(places: Iterable[torch.device] | torch.device | str) -> Iterator[None]:
     """Restore the random state of the host, and of the given devices, after the block.
 
-    The host's state is torch's, numpy's global one, from which SpecAugment draws, and Python's.
+    The host's state includes torch's, Python's, and numpy's global state (used by SpecAugment).
     """
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
     given = [torch.device(places)] if isinstance(places, str | torch.device) else [*places]

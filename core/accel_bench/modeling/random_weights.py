@@ -1,4 +1,4 @@
-"""Weights created, or moved, block by block: a quantized model is never whole in full precision."""
+"""Creation of weights block by block: a quantized model is never whole in full precision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.tensors import is_simulated
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
-"""Function of a module's name and the module with its weights that returns its replacement."""
+"""Function that returns the replacement of a module, or None, given its name and the module."""
 
 MODEL_CLASS = "AutoModelForCausalLM"
 """Class of transformers that creates a model if no task names one."""
@@ -33,18 +33,18 @@ SAMPLED_PARAMETERS = 4
 """Number of parameters from each end of a model that its fingerprint covers."""
 
 SAMPLED_ELEMENTS = 1024
-"""Number of elements of each such parameter."""
+"""Number of elements of each parameter that a fingerprint covers."""
 
 
 class _OwnValuesError(Exception):
-    """A parameter is filled by its constructor, so that the model must be created as a whole."""
+    """Error for a parameter that its constructor fills: the model must be created as a whole."""
 
 
 class Fingerprint:
     """Digest of the beginnings of a model's first and last few parameters.
 
-    The names are chosen at once, the weights are read later: a loader that replaces modules passes
-    each to `look` before it goes.
+    The constructor chooses the parameters, and `look` reads their weights: a loader that replaces
+    modules passes each module to `look` before it is replaced.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -53,7 +53,7 @@ class Fingerprint:
         self._seen: dict[str, bytes | None] = {name: None for name, _ in ends}
 
     def look(self, name: str, module: nn.Module) -> None:
-        """Read the chosen parameters that are in `module`."""
+        """Read the weights of all chosen parameters that are in the module called `name`."""
         prefix = f"{name}." if name else ""
         if is_simulated():
             return
@@ -79,8 +79,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     model_class: str = MODEL_CLASS,
     replace: Replace | None = None,
 ) -> tuple[Any, str]:
-    """Create a configuration's model with random weights on the device; return it and its
-    fingerprint.
+    """Return a configuration's model with random weights on the device, and its fingerprint.
 
     Each module's weights depend on its name, the configuration, dtype, device type and seed alone,
     so every stack gets the same weights, whatever `replace` does with them. The global random state
@@ -114,7 +113,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
 
 
 def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
-    """Move a model with weights to the device, block by block; return it and its fingerprint."""
+    """Move a model to the device, block by block; return the model and its fingerprint."""
     moves = not is_simulated()  # Fake weights are made where they stay.
     return _in_blocks(model, lambda name, module: moves and module.to(place), replace)
 
@@ -122,7 +121,7 @@ def place_model(model: Any, place: torch.device, replace: Replace | None = None)
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Create the weights of each block, then all other weights, with replacements in between."""
+    """Make each block's weights, then all other weights; return the model and its fingerprint."""
     fingerprint = Fingerprint(model)
     for path, blocks in block_lists(model).items():
         for number, block in enumerate(blocks):
@@ -149,12 +148,12 @@ def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None
 
 
 class _Filling:
-    """Filler of modules without weights, each from a seed of its own."""
+    """Function that fills modules with random weights, each module from a seed of its own."""
 
     def __init__(
         self, model: PreTrainedModel, place: torch.device, seed: int, *, again: bool
     ) -> None:
-        """Store model, device and seed; `again` permits a second creation of the whole model."""
+        """Store model, device and seed; `again` is true if the model may be created anew."""
         self._model = model
         self._again = again
         self._place = place
@@ -180,7 +179,7 @@ class _Filling:
 
     @torch.no_grad()
     def __call__(self, name: str, module: nn.Module) -> None:
-        """Fill a module and its children, except those already filled.
+        """Fill a module and its children, except modules that are already filled.
 
         Raises _OwnValuesError for a parameter that its class does not initialize, while the model
         may be created anew, and ScenarioError if parts of it have been replaced.
@@ -199,7 +198,7 @@ class _Filling:
         self._has_blocks = True
 
     def _fill(self, name: str, module: nn.Module, owner: PreTrainedModel) -> None:
-        """Fill children first, then their module, as transformers does."""
+        """Fill a module's children, then the module itself, in transformers' order."""
         if id(module) in self._filled:
             return
         owner = module if isinstance(module, PreTrainedModel) else owner
@@ -223,7 +222,7 @@ class _Filling:
         return owner
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return memory for a parameter, marked as unfilled; tied parameters share it."""
+        """Return a parameter on the device, filled with NaN; tied parameters share it."""
         if id(parameter) in self._made:
             return self._made[id(parameter)][1]
         data = torch.full_like(parameter, torch.nan, device=self._place)
@@ -237,8 +236,8 @@ class _Filling:
 def seed_generators(seed: int, device_types: Collection[str]) -> None:
     """Seed the generators of all devices, or only the CPU's if nothing else draws numbers.
 
-    For each device that has not been started, `torch.manual_seed` formats the stack: a millisecond
-    for each module of a model.
+    `torch.manual_seed` formats the call stack for each device that has not been started, which
+    takes a millisecond for each module of a model.
     """
     if set(device_types) == {"cpu"}:
         torch.default_generator.manual_seed(seed)
@@ -247,5 +246,5 @@ def seed_generators(seed: int, device_types: Collection[str]) -> None:
 
 
 def seed_of(seed: int, name: str) -> int:
-    """Return a seed derived from `seed` and `name`."""
+    """Return a 63-bit seed that is derived from `seed` and `name`."""
     return random.Random(f"{seed}/{name}").getrandbits(63)

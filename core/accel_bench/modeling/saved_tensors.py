@@ -16,11 +16,11 @@ from accel_bench.run_context import Run
 _CountT = TypeVar("_CountT")
 
 OUTSIDE = ""
-"""Name of the module for tensors that the outermost module saves itself."""
+"""Module path of tensors that no module inside the model saves, but the model itself."""
 
 
 def saved_bytes(model: torch.nn.Module, forward: Callable[[], Any], device: str) -> int:
-    """Return the bytes of the distinct storages on a device that `forward` has autograd save.
+    """Return the bytes of the distinct storages that autograd saves in `forward` on a device.
 
     Parameters and buffers are left out. A storage counts whole if any view of it is saved. Of a
     checkpointed part only its inputs are saved; a compiled part reports its saved tensors, and is
@@ -43,10 +43,10 @@ def saved_bytes_by_module(
 
 
 def one_forward(run: Run, model: torch.nn.Module, count: Callable[..., _CountT]) -> _CountT:
-    """Return `count`'s value for the loss of the next micro-batch, computed as engines do.
+    """Return `count(model, forward, device)`, with a function `forward` for one forward pass.
 
-    No backward pass follows, and the random state is restored. `count` gets the model, the pass and
-    the device.
+    The pass computes the loss of the next micro-batch as engines do. No backward pass follows, and
+    the random state is restored.
     """
     batch = next(run.batches)
     device = str(run.device)

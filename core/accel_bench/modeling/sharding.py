@@ -12,7 +12,7 @@ from accel_bench.modeling.kept_elsewhere import kept_elsewhere
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> torch.Tensor:
-    """Scale gradients down to a total L2 norm; return their previous norm, of shape ().
+    """Scale gradients down to a total L2 norm of `most`; return the norm before, of shape ().
 
     The norm of a sharded tensor is over all its shards. Torch's function cannot mix tensors of
     different sharding: each kind is added up by itself.
@@ -55,10 +55,10 @@ def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the gradient of this rank's part of a parameter; None without one.
+    """Return the gradient of this rank's part of a parameter, or None without a gradient.
 
-    A backward pass may leave the gradient sharded otherwise: all ranks that share the parameter
-    call this together.
+    All ranks that share the parameter must call this together, since a backward pass may leave the
+    gradient sharded in another way than the parameter.
     """
     gradient: Any = parameter.grad
     if gradient is None:
@@ -73,7 +73,7 @@ def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
 def reshard(model: torch.nn.Module) -> None:
     """Free weights that FSDP2 has gathered for a forward pass without a backward pass.
 
-    For the outermost module only a backward pass would free them.
+    Only a backward pass would otherwise free the weights of the outermost module.
     """
     for module in model.modules():
         if hasattr(module, "set_reshard_after_forward"):
@@ -85,8 +85,8 @@ def without_gradient_sync(
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """Return a function that makes contexts in which each rank accumulates its own gradients.
 
-    For all micro-batches of a step but the last. The contexts do nothing if the synchronization of
-    gradients cannot wait.
+    Engines enter a context for each micro-batch of a step but the last. The contexts do nothing if
+    the model cannot delay the synchronization of gradients.
     """
     if hasattr(model, "no_sync"):
         found: Callable[[], contextlib.AbstractContextManager[Any]] = model.no_sync

@@ -1,4 +1,4 @@
-"""Division of weight matrices by the model's own tensor-parallel plan."""
+"""Sharding of weight matrices over devices by the model's own tensor-parallel plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from accel_bench.errors import ScenarioError
 GATHERED = "colwise_gather_output"
 COLUMNS = ("colwise", GATHERED)
 ROWS = ("rowwise", "rowwise_split_input")
-"""Styles of linear layers in transformers' plans, named by the sharded side of the matrix."""
+"""Styles in transformers' plans of linear layers that are sharded row-wise."""
 
 EMBEDDING = "embedding_rowwise"
 """Style of an embedding whose rows are sharded."""
@@ -32,7 +32,7 @@ EXPERTS = ("packed_colwise", "moe_tp_experts", "grouped_gemm")
 
 
 def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str, int]:
-    """Shard linear layers in place; return their number, by style in the plan.
+    """Shard linear layers in place; return the number of sharded layers by the plan's style.
 
     `option` is the user's setting as named in errors. Raises ScenarioError for a model without a
     plan, and for layers that cannot be sharded.
@@ -56,7 +56,7 @@ def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str
 
 
 def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
-    """Yield each linear layer of the plan with its style, except layers with tied weights."""
+    """Yield name and style of each layer to shard: no experts, and no tied weights."""
     inner = getattr(model, "get_base_model", lambda: model)()
     prefix = next(name for name, module in model.named_modules() if module is inner)
     plan = {_pattern(key): style for key, style in (getattr(inner, "tp_plan", None) or {}).items()}
@@ -103,9 +103,9 @@ def _style(style: str) -> ParallelStyle:
 
 
 def _adapted(name: str, style: str) -> dict[str, ParallelStyle]:
-    """Return the styles of a layer with LoRA, one of whose two matrices is sharded with it.
+    """Return the styles, by module name, of a layer with LoRA and of one LoRA matrix.
 
-    It is B for sharded columns and A for rows; the other one is small and stays whole.
+    B is sharded with a column-wise layer, and A with a row-wise layer. The other matrix is whole.
     """
     matrix = "lora_B" if style in COLUMNS else "lora_A"
     return {f"{name}.base_layer": _style(style), f"{name}.{matrix}.*": _style(style)}

@@ -17,9 +17,9 @@ PLAN = "base_model_tp_plan"
 
 
 def tensor_parallel_problems(model: ModelUse, size: int, option: str) -> Iterator[str]:
-    """Yield reasons why `size` devices cannot share a model's matrices; `option` sets the number.
+    """Yield texts on why `size` devices, set by `option`, cannot share a model's matrices.
 
-    Nothing is imported; a model known only on a hub has no reasons.
+    The model is not imported. A model that is known only on a hub has no such texts.
     """
     config = model_config(model) or {}
     for key in HEADS:

@@ -26,22 +26,22 @@ def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 
 
 def device_index(place: torch.device) -> int:
-    """Return the index of a device; without an index, the current device's."""
+    """Return the index of a device, or of its type's current device if it has no index."""
     if place.index is not None:
         return place.index
     return torch.empty(0, device=place).device.index or 0
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Return whether elements can be read, unlike those of a meta, lazy or sparse tensor."""
+    """Return whether a tensor's elements can be read: it is not meta, lazy or sparse."""
     lazy = torch.nn.parameter.is_lazy(tensor)
     return not lazy and not tensor.is_meta and tensor.layout == torch.strided
 
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors that a tensor consists of: itself, unless it wraps others.
+    """Yield the plain tensors that a tensor wraps, or the tensor if it wraps no tensor.
 
-    Of a sharded tensor only this rank's part; newer torch counts its mesh among the parts.
+    A sharded tensor yields only this rank's part, without the mesh that newer torch lists too.
     """
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
@@ -53,5 +53,5 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 def is_simulated() -> bool:
-    """Return whether new tensors are fake, with shapes and without values."""
+    """Return whether new tensors are torch's fake tensors, with shapes and without values."""
     return detect_fake_mode() is not None

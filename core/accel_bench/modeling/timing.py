@@ -1,4 +1,4 @@
-"""Timing of a call among many of its kind, to hide the costs of starting and waiting."""
+"""Timing of a function by many calls in a row, which hide the costs of starting and waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_BLOCK = 1000
 
 
 def back_to_back_seconds(call: Callable[[], Any], device_type: str) -> float:
-    """Return the seconds of one call, from blocks of calls without waiting between them."""
+    """Return the median seconds of one call, in blocks of calls without waits in between."""
     device = of_torch_type(device_type)
 
     def clock() -> float:

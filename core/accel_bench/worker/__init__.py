@@ -1,1 +1,1 @@
-"""The measured process, one for each rank; beside it only the test kit imports this package."""
+"""Code of the measured process, one for each rank; only the test kit imports it elsewhere."""

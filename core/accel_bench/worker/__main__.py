@@ -22,8 +22,7 @@ from accel_bench.worker.measurement import measure
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank of a job; the exit code is 0 if the result file, with the status, was
-    written."""
+    """Run one rank of a job and write its result file; return 0, whatever the result's status."""
     job_file, rank, local_rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     faulthandler.enable()
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
-    """Activate the plugins; the heartbeat page names the current one, should the process die."""
+    """Activate the plugins, and note each in the heartbeat page in case the process dies."""
     heartbeat.phase = "activation"
     scenario, stack = job.experiment.scenario, job.experiment.stack
     active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)
@@ -66,7 +65,7 @@ def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Turn a signal into an exception that unwinds the stack, so that plugins get `close_run`."""
+    """Raise KeyboardInterrupt for a signal, so that plugins' `close_run` hooks are called."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 

@@ -1,5 +1,5 @@
-"""Stages of steps after the measured window, which compare, split into phases, observe or profile.
-No figure of the window includes them."""
+"""Stages of extra steps after the measured window (the timed steps of a run), for checks, phases
+and observation. No figure of the window includes these steps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from accel_bench.scenario.settings import PACE_STEPS
 from accel_bench.worker.clocks import HostClock, counted, samples_of
 
 PATIENCE_SECONDS = 2.0
-"""Seconds for which slow steps are at least repeated, since other work may disturb them."""
+"""Least seconds for which slow steps are repeated, since other work may have disturbed them."""
 
 PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
-"""Least and largest number of repeated steps."""
+"""Number of steps from which slow steps may be accepted, and largest number of all steps."""
 
 
 class StepStage(ABC):
-    """Stage of steps after the window, taken for one purpose."""
+    """Base of a stage: steps after the measured window, taken for one purpose."""
 
     phase: ClassVar[str]
     """Phase of the worker that the heartbeat shows during the stage."""
@@ -32,15 +32,15 @@ class StepStage(ABC):
         """Begin the stage between two steps, on an idle device; return whether it needs a step."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most split no step
-        """End a phase of a step, as marked by the engine."""
+        """Handle the engine's mark at the end of a phase of a step."""
 
     @abstractmethod
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step with its micro-batches; return whether the stage needs another step."""
+        """Handle the end of a step; return whether the stage needs another step."""
 
 
 class PaceSteps(StepStage):
-    """Stage of steps, each synchronized, whose durations check those of the window's steps."""
+    """Stage of synchronized steps, whose durations check the measured window's steps."""
 
     phase = "phases"
 
@@ -51,7 +51,7 @@ class PaceSteps(StepStage):
         nodes_made: Callable[[], int] = lambda: 0,
     ) -> None:
         self.window: Window | None = None
-        """Measured window, set once it is kept."""
+        """Measured window; None until it has ended."""
 
         self.samples: list[Sample] = []
         self.nodes: list[int] = []
@@ -71,7 +71,7 @@ class PaceSteps(StepStage):
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step and synchronize; return whether all ranks agree to take another."""
+        """End a step and synchronize; return whether any rank needs another step."""
         lap = counted(batches), float(loss)
         self._clock.synchronize()
         self._clock.mark()
@@ -83,11 +83,11 @@ class PaceSteps(StepStage):
         return again
 
     def reasons(self) -> list[str]:
-        """Return reasons for `invalid`: steps of the window too fast compared with the stage's."""
+        """Return reasons for `invalid` if the measured steps were far faster than the stage's."""
         return [*pace_figures(self.window, self.samples)] if self.window else []
 
     def _has_enough(self) -> bool:
-        """Return whether a step was as fast as the window's, or enough other steps were taken."""
+        """Return whether steps were as fast as measured steps, or enough slow steps were taken."""
         taken = len(self.samples)
         window = self.window.samples if self.window else ()
         if taken >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
@@ -96,7 +96,7 @@ class PaceSteps(StepStage):
 
 
 class PhaseSplitter(StepStage):
-    """Stage that splits steps into phases, if the engine has marked phases before."""
+    """Stage that splits steps into phases, if the engine marked phases in the warm-up."""
 
     phase = "phases"
 
@@ -118,12 +118,12 @@ class PhaseSplitter(StepStage):
         return self._marked
 
     def mark(self, phase: PhaseName | None) -> None:
-        """End a phase; None stands for the time after a step's last phase."""
+        """Mark the end of a phase, or of the step after its last phase if `phase` is None."""
         self._clock.mark()
         self._names.append(phase)
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step; after the stage's last step compute the split."""
+        """End a step, and compute the split after the last; return whether one is to follow."""
         self.mark(None)
         if self._names.count(None) < self._steps:
             return True

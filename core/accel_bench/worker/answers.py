@@ -1,4 +1,4 @@
-"""Type checks of the return values of one-answer hooks."""
+"""Type checks of the values that hooks such as `load_model` and `build_engine` return."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ def require(active: ActivePlugins, hook: str, run: Run) -> Any:
 
 
 def is_model(value: object, run: Run) -> bool:
-    """Return whether a hook's value can be a model: an object, and with parameters if the run's
-    model has some."""
+    """Return whether a value can be a model, with parameters if the run's model has any."""
     if isinstance(value, bool | float | int | list | str | tuple | Mapping | None):
         return False
     return not hasattr(run.model, "named_parameters") or hasattr(value, "named_parameters")
 
 
 def is_optimizer(value: object, run: Run) -> bool:
-    """Return whether a hook's value can be an optimizer: an object with a method `step`."""
+    """Return whether a value can be an optimizer, with a method `step` for models of torch."""
     takes_steps = callable(getattr(value, "step", None))
     return value is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
 

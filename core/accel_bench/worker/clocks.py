@@ -14,7 +14,7 @@ from accel_bench.result import Sample
 from accel_bench.run_context import Run
 
 Lap: TypeAlias = tuple[list[tuple[int, TokenCounts]], Any]
-"""Counts of a step's micro-batches, and its loss, which may still be on the device."""
+"""Record of an ended step: counts of its micro-batches, and its loss, maybe still on the device."""
 
 
 class HostClock:
@@ -40,14 +40,14 @@ class HostClock:
             self._synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
-        """Return the seconds between consecutive marks, on the host and on the device; drop the
-        marks. Waits for a device with events: never call it within a window."""
+        """Return the seconds between marks, by host and by device (or None), and drop the marks.
+        Waits for a device with events: never call this within a measured window."""
         marks, self._marks = self._marks, []
         return [(b - a) / 1e9 for a, b in pairwise(marks)], None
 
 
 class EventClock(HostClock):
-    """Clock of events on the device's current stream, beside the host's clock."""
+    """Clock that records events on the device's current stream, and the host's time as well."""
 
     def __init__(self, device: DeviceType) -> None:
         super().__init__(device.synchronize)
@@ -74,12 +74,12 @@ class EventClock(HostClock):
 
 
 def clock_of(run: Run) -> HostClock:
-    """Return the clock of the run's device."""
+    """Return a new clock for the run's device."""
     return clock_for(run.device_type)
 
 
 def clock_for(device: DeviceType) -> HostClock:
-    """Return the clock for a type of device, with device events if the type has them."""
+    """Return a new clock for a type of device, with device events if the type has them."""
     if device.on_host:
         return HostClock()
     has_events = device.make_event() is not None

@@ -36,7 +36,7 @@ NAMES = (
     ("alltoall", "all_to_all"),
     ("all_to_all", "all_to_all"),
 )
-"""Names of collectives, each by a part of the operations' names."""
+"""Pairs of a part of an operation's name, and the usual name of such collectives."""
 
 
 @dataclass
@@ -48,10 +48,10 @@ class _Total:
 
 
 class CommunicationProbe(StepStage):
-    """Stage that observes collectives in a number of steps, on every rank alike.
+    """Stage that times the collectives in a number of steps, on every rank alike.
 
-    A barrier before each collective separates the wait for slower ranks from the collective itself,
-    which is waited for at once: nothing overlaps here.
+    A barrier before each collective separates the wait for slower ranks from the collective itself.
+    The probe waits for the end of each collective, so nothing overlaps here.
     """
 
     phase = "communication"
@@ -72,7 +72,7 @@ class CommunicationProbe(StepStage):
         return True
 
     def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
-        """End a step; after the last one, stop observing."""
+        """End a step; return whether the stage needs another step, or else stop observing."""
         self._synchronize()
         now = monotonic()
         self._steps.append((now - self._began, self._totals))
@@ -89,9 +89,10 @@ class CommunicationProbe(StepStage):
             self._mode = None
 
     def result(self) -> Communication | None:
-        """Return mean calls and bytes of a step, and median seconds; None without a step.
+        """Return the mean calls and bytes, and the median seconds, of a step's collectives.
 
-        The first of several steps is left out: groups connect in it.
+        The first of several steps is left out, since process groups connect in it. Returns None
+        before the first step has ended.
         """
         if not self._steps:
             return None
@@ -106,7 +107,7 @@ class CommunicationProbe(StepStage):
         )
 
     def _observe(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Wait for the group, run a collective to its end, and add its counts and seconds."""
+        """Run an operation; if it is a collective, wait for its group before, and time it."""
         if not is_collective(function):
             return function(*args, **kwargs)
         arguments = (*args, *kwargs.values())
@@ -126,7 +127,7 @@ class CommunicationProbe(StepStage):
 
 
 def _of_step(totals: Sequence[_Total | None]) -> Collective:
-    """Return one kind of collective of an average step; None in `totals` is a step without any.
+    """Return a collective's average over steps; a step without calls is None in `totals`.
 
     Counts are means; seconds are medians, which a single delayed step does not move.
     """
@@ -140,7 +141,7 @@ def _of_step(totals: Sequence[_Total | None]) -> Collective:
 
 
 class EachOperation(TorchDispatchMode):
-    """Mode that calls `observe` in place of every torch operation, those of C++ included.
+    """Mode that calls `observe` in place of every torch operation, also of operations in C++.
 
     `observe` gets the operation, the types of its arguments, and the arguments.
     """
@@ -176,7 +177,7 @@ def _bare_name(function: Any) -> str:
 
 
 def group_of(arguments: tuple[Any, ...]) -> Any:
-    """Return the process group among a collective's arguments, by name for functional ones."""
+    """Return the process group that a collective's arguments contain, or name."""
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import _resolve_process_group
 

@@ -1,6 +1,6 @@
 """Conversion of a worker's exception into a status, reasons and figures.
 
-An out-of-memory error becomes data: requested and available bytes, part of the step.
+An out-of-memory error yields figures (requested and available bytes) and the part of the step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from accel_bench.result import Failure, Status
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 OBSERVING = "while steps were observed; the measured window is complete"
-"""Text on when an error was raised, for errors that ended observed steps."""
+"""Addition to the reason for errors that were raised while plugins observed steps."""
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -45,7 +45,7 @@ _WORDINGS: Mapping[str, tuple[str, ...]] = {
     "bytes_allocated": (rf"{_SIZE} is allocated by PyTorch", rf"MPS allocated: {_SIZE}"),
     "bytes_reserved_unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
-"""Memory figures, with their wordings in errors of torch's allocators and of numpy."""
+"""Memory figures by name, with their patterns in errors of torch's allocators and of numpy."""
 
 _BACKWARD = ("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py")
 _OPTIMIZER = ("torch/nn/utils/clip_grad.py",)
@@ -73,7 +73,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
-    """Return the reasons for an error's status, a line each; `phase` is the worker's phase then."""
+    """Return the reasons, a line each, for the status of an error that was raised in `phase`."""
     if isinstance(error, InvalidRunError):
         return tuple(map(whole_text, error.reasons))
     guilty = out_of_memory(error)
@@ -87,7 +87,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
 
 
 def failure_of(error: BaseException, phase: str = "") -> Failure:
-    """Return the stored failure of an error; `phase` is the worker's phase at the error."""
+    """Return the `Failure` to store for an error that was raised in the worker's `phase`."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     guilty = out_of_memory(error)
     hook = error if isinstance(error, HookError) else None
@@ -117,10 +117,11 @@ def _step_part(error: BaseException, phase: str) -> StepPart | None:
 
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:
-    """Return the figures in an out-of-memory error's text, completed by the allocator's.
+    """Return memory figures from an out-of-memory error's text, or else from the allocator.
 
-    Unknown figures are null: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
-    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. The text's are rounded.
+    The figures are `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this process,
+    `bytes_allocated` to tensors, and `bytes_reserved_unallocated`. A figure is None if unknown, and
+    rounded if it is from the text.
     """
     text = str(error)
     found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
@@ -134,10 +135,10 @@ def memory_figures(error: BaseException) -> dict[str, int | None]:
 
 
 def step_part(error: BaseException) -> StepPart | None:
-    """Return the part of a step that raised, by the outermost torch call in the traceback.
+    """Return the part of a step that raised an error, by the traceback's outermost torch call.
 
     An inner call may be misleading: a backward pass may compute a forward pass again. Clipping
-    belongs to the optimizer. None for an error elsewhere, such as in making a batch.
+    belongs to the optimizer. Returns None for an error elsewhere, such as in making a batch.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         path = PurePath(frame.f_code.co_filename).as_posix()

@@ -1,4 +1,4 @@
-"""Prompts of a round, and their answers: token ids of the first ones, digests of the others."""
+"""Prompts of a round, and stored answers: token ids of the first answers, digests of the others."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ MOST_IDS = 65_536
 """Largest number of token ids of one rank that are stored in full."""
 
 OWN_TOKENS = 8
-"""Number of tokens at the start of a prompt that are drawn for it alone."""
+"""Number of tokens at the start of each prompt that are drawn at random."""
 
 
 def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
-    """Yield batches whose prompts begin with random tokens, so that no server's prefix cache knows
-    them.
+    """Yield batches whose prompts begin with random tokens, which no server's cache holds.
 
-    The tokens depend on `inference.seed`, the round and the request's position alone: all stacks of
-    a round get the same.
+    The tokens are drawn from the prompt, by `inference.seed`, the round, the rank and the request's
+    position alone, so all stacks get the same prompts in a round.
     """
     import numpy as np
 
@@ -47,7 +46,7 @@ def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
     """Return the generated answers of a run, with near ties if the engine kept the prompts.
 
-    Raises HookError if the engine kept another number of prompts than of answers, and for ids that
+    Raises HookError if the engine has kept another number of prompts than of answers, or ids that
     could not be read back.
     """
     near_ties = None
@@ -76,8 +75,7 @@ def stored_answers(
     unit: Literal["tokens", "letters"] = "tokens",
     near_ties: Sequence[Sequence[int]] | None = None,
 ) -> Answers:
-    """Return token ids of the first requests, up to MOST_IDS, with their near ties, and digests of
-    the rest."""
+    """Return answers to store, the first as token ids (`MOST_IDS` at most), others as digests."""
     room, whole = MOST_IDS, 0
     for answer in answers:
         room -= len(answer)

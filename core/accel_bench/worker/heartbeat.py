@@ -1,4 +1,4 @@
-"""The worker's side of the heartbeat: four numbers in a memory-mapped page."""
+"""Worker's side of the heartbeat: four numbers in a memory-mapped page that the parent reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from accel_bench.job import (
 
 
 class Heartbeat:
-    """Writer of a rank's heartbeat page: its step number and phase, for the parent.
+    """Writer of a rank's heartbeat page, by which the parent sees the rank's progress.
 
-    The stopwatch writes the step to `page[HEARTBEAT_STEP]`, without a call.
+    The stopwatch itself writes the step number to `page[HEARTBEAT_STEP]`, without a method.
     """
 
     def __init__(self, path: Path) -> None:

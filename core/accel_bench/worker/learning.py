@@ -24,7 +24,7 @@ from accel_bench.worker.record import RankRecord
 
 
 class Evaluator:
-    """Evaluation of one rank's model in its current state, without effect on the training."""
+    """Evaluator of one rank's model on held-out samples, without effect on the training."""
 
     def __init__(self, run: Run, batches: Iterable[Batch], synchronize: Callable[[], None]) -> None:
         self._run = run
@@ -33,7 +33,7 @@ class Evaluator:
         self._warm = False
 
     def evaluate(self, step: int) -> Evaluation:
-        """Return the mean loss of held-out samples after a number of steps.
+        """Return the evaluation, with the mean loss of held-out samples, after `step` steps.
 
         One batch is computed untimed before the first evaluation. Work before the first batch, such
         as reading all samples, is not timed either.
@@ -83,7 +83,7 @@ class Evaluator:
 
 
 def make_evaluator(run: Run, synchronize: Callable[[], None]) -> Evaluator | None:
-    """Return an evaluator if the scenario holds samples out, else None. Raises InvalidRunError."""
+    """Return an evaluator or None (no held-out samples). Raises InvalidRunError without torch."""
     if not run.scenario.evaluates:
         return None
     if not hasattr(run.model, "named_parameters"):
@@ -108,7 +108,7 @@ def _evaluation(
 
 
 class LearningSteps(StepStage):
-    """Stage that trains on after the window, with evaluations between the steps."""
+    """Stage of more training steps after the measured window, with evaluations in between."""
 
     phase = "learning"
 
@@ -134,7 +134,7 @@ class LearningSteps(StepStage):
     def before_training(self) -> None:
         """Evaluate the model before its first training step, and free cached device memory.
 
-        Otherwise the evaluation's peak would count as reserved memory of the training.
+        The evaluation's peak would otherwise count as reserved memory of the training.
         """
         self._run.trace.mark("build_engine")
         self._evaluate(0)
@@ -143,7 +143,7 @@ class LearningSteps(StepStage):
             self._run.device_type.empty_cache()
 
     def start(self) -> bool:
-        """Evaluate after the window, with an idle device; return whether steps are configured."""
+        """Evaluate the model after the measured window; return whether steps shall follow."""
         self._run.trace.mark("finish_metrics")
         self._first = self._page[HEARTBEAT_STEP]
         self._evaluate(self._first)
@@ -188,7 +188,7 @@ class LearningSteps(StepStage):
         self._keep()
 
     def _evaluate(self, step: int) -> None:
-        """Evaluate after a number of steps, and read memory at a few of them."""
+        """Evaluate the model after `step` steps, and read memory at a few of the evaluations."""
         if self._evaluator is None:
             return
         self._evaluations.append(self._evaluator.evaluate(step))
@@ -204,7 +204,7 @@ class LearningSteps(StepStage):
         self._memory.append(reading)
 
     def _keep(self) -> None:
-        """Store the curve so far in the rank's record, which is written however the run ends."""
+        """Store the learning curve so far in the record, which is written however the run ends."""
         self._record.learning = LearningCurve(
             evaluations=tuple(self._evaluations),
             steps=tuple(self._steps),

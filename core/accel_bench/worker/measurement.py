@@ -1,6 +1,6 @@
-"""One rank's run from top to bottom: prepare, build, warm up, measure, show evidence, close.
+"""Run of one rank in order: prepare, build, warm up, measure, collect evidence, close.
 
-This file is longer than others because it is read once, in the order in which things happen.
+The file is long because it has the functions of a run in the order of their calls.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ REHEARSAL_STEPS = 2
 def measure(
     job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
-    """Return this rank's result of the job's purpose, whether the work succeeds or fails."""
+    """Carry out the job's purpose on this rank; return its result, also after an error."""
     run = make_run(job, rank, local_rank)
     numbers = {id(plugin): number for number, plugin in enumerate(active.plugins, 1)}
     run.on_calling = lambda plugin: heartbeat.call(numbers.get(id(plugin), 0))
@@ -97,7 +97,7 @@ def measure(
 
 
 def make_run(job: Job, rank: int, local_rank: int) -> Run:
-    """Return the object that all hooks of this rank share."""
+    """Return the `Run` object that all hooks of this rank share."""
     kind = device_type(job.experiment.scenario.resources.device)
     return Run(
         experiment=job.experiment,
@@ -132,19 +132,19 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of an experiment's ranks, the argument of a purpose's function."""
+    """Process of one rank, as passed to the function that carries out a job's purpose."""
 
     run: Run
     """Object that hooks share; its model, data and optimizer exist once they are built."""
 
     active: ActivePlugins
-    """Plugins of the stack and of the slots, which answer hooks."""
+    """Plugins of the stack and of the scenario, whose hooks are called."""
 
     heartbeat: Heartbeat
     """Page through which the parent sees this process's phase and steps."""
 
     def ask(self, hook: str) -> Any:
-        """Call a one-answer hook and return its value; None if no plugin answers."""
+        """Return the value of a hook that one plugin may implement, or None if none does."""
         return self.active.call_one(hook, run=self.run)
 
     def build(self) -> Engine:
@@ -152,14 +152,14 @@ class Rank:
         return build(self.active, self.run, self.heartbeat)
 
     def take_steps(self, engine: Engine, stopwatch: Stopwatch) -> None:
-        """Let the engine take steps while the stopwatch is running."""
+        """Run the engine, which takes steps while the stopwatch is running."""
         self.heartbeat.phase = "warm-up"
         with self.run.calling(self.active.answers("build_engine")):
             engine.run(stopwatch)
 
 
 def pursue(job: Job, rank: Rank) -> None:
-    """Call the purpose's function, untimed, and write its value as JSON for the parent."""
+    """Call the function of the job's purpose, untimed, and write its value as JSON to a file."""
     rank.heartbeat.phase = "purpose"
     purpose = find_entry(PURPOSES, "purpose", job.purpose)
     found = purpose.load()(rank)
@@ -172,7 +172,7 @@ def pursue(job: Job, rank: Rank) -> None:
 def run_rank(
     job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
 ) -> None:
-    """Build, warm up, measure, take the steps after the window, and collect evidence."""
+    """Build the model, warm up, measure, take the steps of later stages, collect evidence."""
     engine = build(active, run, heartbeat)
     learning = learning_of(run, record, heartbeat)
     window = AroundWindow(job, active, run, heartbeat, record, learning)
@@ -193,7 +193,7 @@ def run_rank(
 
 
 def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
-    """Call the hooks from `prepare_process` to `build_engine`, in the order of the contract."""
+    """Call the hooks from `prepare_process` to `build_engine` in order; return the engine."""
     run.task = task_of(active)
     heartbeat.phase = "prepare_process"
     with settings.rare_collections():
@@ -275,7 +275,7 @@ def make_stopwatch(
 
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
-    """Let the engine take steps until the stopwatch has its window and all later stages."""
+    """Run the engine to the stopwatch's end. Raises InvalidRunError if the engine ends earlier."""
     if window.verification is not None:
         stopwatch.lap = window.verification.between_laps(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
@@ -291,7 +291,7 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
 
 @dataclass
 class AroundWindow:
-    """Work of the core before each window opens, and after the last one has closed."""
+    """Work of the core before each measured window, and after the last window has closed."""
 
     job: Job
     active: ActivePlugins
@@ -316,7 +316,7 @@ class AroundWindow:
         self.stages = [stage for stage in known if stage is not None]
 
     def before(self) -> None:
-        """Verify the run before its first window, start the metrics, and wait for other ranks."""
+        """Verify the run before the first window, start the metrics, and wait for other ranks."""
         self._read_steps()
         if self.run.trace.find("warm-up") is None:
             self.run.trace.mark("warm-up")
@@ -332,7 +332,7 @@ class AroundWindow:
         self.run.barrier()
 
     def after(self, window: Window) -> None:
-        """Record the window, finish the metrics, and refuse a window that did not train."""
+        """Record the measured window and its metrics. Raises InvalidRunError if it is invalid."""
         self.record.window = window
         if self.pace is not None:
             self.pace.window = window
@@ -368,9 +368,9 @@ class AroundWindow:
             self.record.degraded += failure.reasons_of(error, self.observed.phase)
 
     def check_steps_after(self) -> None:
-        """Raise InvalidRunError if later steps contradict the window, in duration or in state.
+        """Raise InvalidRunError if later steps contradict the measured steps' duration or state.
 
-        Called when no rank waits for this one in a step.
+        Called when no other rank waits for this rank in a step.
         """
         if self.verification is not None:
             self.verification.after_all_steps(self.pace.nodes if self.pace else ())
@@ -394,7 +394,7 @@ class AroundWindow:
             self.verification.sketch_update(self.heartbeat.page[HEARTBEAT_STEP])
 
     def _verify(self) -> None:
-        """Read back the effective configuration; nothing without torch."""
+        """Record the effective configuration of a run that uses torch."""
         if self.verification is None:
             self.record.device = Device(self.run.device.type, self.run.local_rank)
             if self.run.scenario.generates and "torch" in sys.modules:
@@ -412,7 +412,7 @@ class AroundWindow:
 def verification_of(
     job: Job, run: Run, record: RankRecord
 ) -> Verification | GenerationCheck | None:
-    """Return the check of a run that computes with torch; None for the null engine."""
+    """Return the object that verifies a run with torch, or None for a run without torch."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
     if run.scenario.generates:
@@ -437,7 +437,7 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
 
 
 def pace_of(run: Run) -> PaceSteps | None:
-    """Return the stage that checks the window's duration by later steps, if a model trains."""
+    """Return the stage that checks measured durations by later steps, if a model trains."""
     if not run.scenario.trains:
         return None
     from accel_bench.worker.verify.optimizer_steps import nodes_made
@@ -456,7 +456,7 @@ def communication_of(run: Run) -> CommunicationProbe | None:
 
 
 def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> ObservedSteps | None:
-    """Return the stage of steps for plugins' observers; None if no plugin observes."""
+    """Return the stage of steps that plugins observe, or None if no plugin does so."""
     if not active.implements("observe_steps"):
         return None
     return ObservedSteps(active, run, record, clock_of(run).synchronize)

@@ -1,4 +1,4 @@
-"""Steps after all others that plugins observe, a separate few for each plugin."""
+"""Stage of steps, after all other steps, that plugins observe, a few for each plugin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOOK = "observe_steps"
 
 
 class ObservedSteps(StepStage):
-    """Stage of the observers of one rank, which take their steps one after the other."""
+    """Stage in which the plugins' observers on one rank observe steps, one after the other."""
 
     phase = "observe_steps"
 
@@ -43,14 +43,14 @@ class ObservedSteps(StepStage):
         self._left = 0
 
     def start(self) -> bool:
-        """Call every plugin's hook, and begin with the first observer, if there is one."""
+        """Call all `observe_steps` hooks; start the first observer, or return False without one."""
         for plugin, found in self._active.call_all(HOOK, run=self._run):
             if found is not None:
                 self._waiting.append((plugin, _checked(plugin, found)))
         return self._begin()
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step; return whether an observer needs another."""
+        """End a step; return whether an observer needs another step."""
         plugin, observer = self._waiting[0]
         self._left -= 1
         if plugin.slot == OBSERVERS:
@@ -84,7 +84,7 @@ class ObservedSteps(StepStage):
     def fail(self, error: Exception) -> bool:
         """Notify the observer whose step has failed; return whether the run's result stands.
 
-        It stands if the observer is no part of the experiment: the measurement is complete.
+        The result stands if the observer's plugin is no part of the experiment.
         """
         if not self._left:
             return False
@@ -111,7 +111,7 @@ class ObservedSteps(StepStage):
 
 
 def _checked(plugin: ActivePlugin, found: Any) -> StepObserver:
-    """Return a value that is a valid observer. Raises HookError for any other value."""
+    """Return `found` if it is a valid observer. Raises HookError for any other value."""
     if not all(callable(getattr(found, name, None)) for name in ("start", "end_step", "finish")):
         raise wrong_return_type(plugin, HOOK, "a StepObserver or None", found)
     steps = getattr(found, "steps", None)

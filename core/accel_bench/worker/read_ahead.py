@@ -65,7 +65,7 @@ class ReadAhead(Iterator[Batch]):
             self._end(StopIteration())
 
     def _put(self, batch: Batch) -> bool:
-        """Store a batch once there is room for it; return whether to read another."""
+        """Store a batch once there is room for it; return whether to read another batch."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
             self._ready.append(batch)

@@ -42,7 +42,7 @@ from accel_bench.worker import failure
 class RankRecord:
     """Record of a rank's run so far, which is written however the run ends.
 
-    Its fields are named like those of `RankResult`.
+    Its fields have the names of the fields of `RankResult`.
     """
 
     window: Window | None = None
@@ -78,7 +78,7 @@ def changed_at_import(active: ActivePlugins) -> list[str]:
 
 
 def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window: Window) -> None:
-    """Collect the metrics that plugins measured around the window."""
+    """Record the metrics that plugins have measured around the measured window."""
     for plugin, hook, metrics in _measured(active, run, window):
         for metric in metrics:
             if not isinstance(metric, Metric):
@@ -100,7 +100,7 @@ def _measured(
 
 
 def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:
-    """Collect the evidence of every plugin, JSON from its hook and its callbacks."""
+    """Record the evidence of every plugin: the JSON that its hook and its callbacks return."""
     for plugin, hook, shown in _reports(active, run):
         if shown is None:
             continue
@@ -128,7 +128,7 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
 
 
 def check_window(window: Window, generates: bool = False) -> None:
-    """Raise InvalidRunError for a window without trained or generated tokens."""
+    """Raise InvalidRunError for measured steps without tokens, or with a non-finite loss."""
     steps = (*window.warmup, *window.samples)
     if generates:
         if not all(sample.real_tokens for sample in steps):
@@ -166,7 +166,7 @@ def rank_result(
 
 
 def _without_measurements(result: RankResult, fault: str) -> RankResult:
-    """Return a result without measurements, for a rank's result that could not be read back."""
+    """Return a copy without measurements of a result that could not be read back once stored."""
     reasons = () if result.status.completed else result.reasons
     return RankResult(
         rank=result.rank,

@@ -16,8 +16,8 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.environment import OPENMP_DEFAULTS
 
 SAME_FOR_ALL = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-"""Environment variables that some libraries set on import, so that an installed library would
-change every stack; settings of the scenario or the user come first."""
+"""Environment variables set for every stack. Some libraries set them on import, and would change
+every stack once installed. Settings of the scenario or the user come first."""
 
 ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Former names of `PYTORCH_ALLOC_CONF` that torch still reads; they are recorded, not set."""
@@ -28,10 +28,10 @@ BACKEND_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def set_environment(asked: Mapping[str, str]) -> None:
-    """Set the same allocator, device order and OpenMP waiting for every stack.
+    """Set the same allocator, device order and OpenMP waiting for every stack by variables.
 
-    Called before any import that reads them. `asked` holds the scenario's variables: torch imports
-    registered distributions only if one of them says so.
+    Call this before any import that reads the variables. `asked` has the scenario's variables:
+    torch imports registered distributions only if `TORCH_DEVICE_BACKEND_AUTOLOAD` is among them.
     """
     for name, value in {**SAME_FOR_ALL, **OPENMP_DEFAULTS}.items():
         os.environ.setdefault(name, value)
@@ -92,7 +92,7 @@ def apply_settings(run: Run) -> None:
 
 
 def started_processes() -> str:
-    """Return the number of processes that the launcher states; empty if it states none.
+    """Return the number of processes that the launcher states, or an empty text.
 
     `accelerate launch` states it in MPI's variables if MPI starts the processes; it states none if
     it starts one process, which it also does on CPUs when asked for more.
@@ -103,7 +103,7 @@ def started_processes() -> str:
 
 
 def agree(run: Run, ready: bool) -> bool:
-    """Return whether `ready` is true on all ranks; only on this one without a process group."""
+    """Return whether `ready` is true on all ranks, or on this rank without a process group."""
     if run.world_size == 1 or not has_process_group():
         return ready
     import torch
@@ -135,7 +135,7 @@ def _set_up_torch(run: Run) -> None:
 
 
 def _join_process_group(run: Run) -> None:
-    """Join the other ranks at the launcher's meeting point, or else through a file in the run's
+    """Join the ranks' process group at the launcher's address, or else by a file in the run's
     folder, which needs no free port."""
     import torch
 

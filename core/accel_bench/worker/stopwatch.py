@@ -1,5 +1,5 @@
-"""Stopwatch: it counts warm-up, times a window in which it only marks the ends of steps, repeats an
-unstable window, and then takes the steps of later stages."""
+"""Stopwatch of an engine's steps: warm-up, then the measured window, in which it only marks the end
+(lap) of each step, again if that is unstable, and then the steps of later stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JUMP = 5.0
 """Multiple of the median seconds per token above which a step is an outlier."""
 
 JUMP_SECONDS = 0.05
-"""Least seconds above the median of an outlier; shorter delays are the operating system's."""
+"""Least duration in seconds of an outlier; shorter delays are the operating system's."""
 
 
 @dataclass
@@ -41,11 +41,11 @@ class WindowStopwatch:
     """Stopwatch of an engine's steps, the implementation of `accel_bench.engine.Stopwatch`.
 
     `warmup` is a number of steps, or None to find a plateau. `before_window` is called each time
-    before a window opens, and `after_window` once after the window that is kept, while the clock
-    stands. `instabilities` returns the disturbances of a window, given its samples; `agree` makes
-    ranks take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps
-    that are split if the engine marks phases, and the steps of `stages`. Engines that answer
-    requests or call operations may call `resume` (`may_resume`).
+    before a window opens, and `after_window` once after the final window, while the clock stands.
+    `instabilities` returns the disturbances of a window, given its samples; `agree` makes ranks
+    take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps that
+    are split if the engine marks phases, and the steps of `stages`. Engines that answer requests or
+    call operations may call `resume` (`may_resume`).
     """
 
     clock: HostClock
@@ -92,7 +92,7 @@ class WindowStopwatch:
 
     @property
     def phases(self) -> PhaseSplit | None:
-        """Split of a step by phase; None if no step was split."""
+        """Seconds of a step by phase; None if no step was split into phases."""
         return self._splitter.split
 
     def window(self) -> Window:
@@ -127,7 +127,7 @@ class WindowStopwatch:
             self.clock.mark()
 
     def _open_window(self) -> None:
-        """Do all work that would disturb the window, then start its clock."""
+        """Do all work that would disturb the measured window, then start the window's clock."""
         self.before_window()
         self.heartbeat.phase = "window"
         self._left_out = 0.0
@@ -175,7 +175,7 @@ class WindowStopwatch:
             self._open_window()
 
     def _keep_window(self, samples: list[Sample]) -> None:
-        """Keep the samples, and continue with the stages after the window."""
+        """Store the samples of the final window, and begin the stages after it."""
         self._window_samples = samples
         if self.may_resume:
             self.resume = lambda: None
@@ -236,7 +236,7 @@ def refuse_resume() -> None:
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:
-    """Return whether the medians of the last five steps, and of the five before, are close."""
+    """Return whether the medians of the last five steps and the five before are within 1 %."""
     if len(seconds) < 2 * PLATEAU_STEPS:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
@@ -244,18 +244,18 @@ def is_plateau(seconds: Sequence[float]) -> bool:
 
 
 class WindowMonitor:
-    """Monitor of a window's stability, by counters of torch and the durations of steps."""
+    """Monitor of a measured window's stability, by torch's counters and the steps' durations."""
 
     def __init__(self, device: DeviceType) -> None:
         self._device = device
         self._before: dict[str, int] = {}
 
     def start(self) -> None:
-        """Read the counters before a window."""
+        """Read the counters before a measured window."""
         self._before = self._counts()
 
     def instabilities(self, samples: Sequence[Sample]) -> list[str]:
-        """Return a text for each disturbance of the window since `start`, such as slow steps."""
+        """Return a text for each disturbance since `start`, such as slow steps of the window."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
         found = [f"{count} {name}" for name, count in grown.items() if count > 0]
@@ -265,7 +265,7 @@ class WindowMonitor:
         return found
 
     def _counts(self) -> dict[str, int]:
-        """Return the counters that must not change within a window."""
+        """Return the counters, by name, that must not change within a measured window."""
         counts = {}
         if "torch._dynamo" in sys.modules:
             counters = sys.modules["torch._dynamo"].utils.counters

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from accel_bench.errors import ScenarioError
 
 HELD_OUT_STREAM = 2**63
-"""Number in place of the epoch in the seed by which samples are held out."""
+"""Part of the seed that selects held-out samples, where other seeds have the epoch."""
 
 Padding = Literal["none", "max_length", "longest"]
 """Padding of samples: none, to the sequence length, or to the micro-batch's longest."""
@@ -21,7 +21,7 @@ Padding = Literal["none", "max_length", "longest"]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 Order: TypeAlias = Callable[[Integers, int], Integers]
-"""Function that returns the order of samples in an epoch."""
+"""Function that returns the given sample indices in the order of the given epoch."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class BatchPlan:
     """Held-out samples: their number, or their fraction of all."""
 
     labels_of: Callable[[Any, int], tuple[Any, Any]] | None = None
-    """Function that makes inputs and labels of a sample and its position in the endless order; None
-    if each token is its own label, and the model shifts them."""
+    """Function that returns inputs and labels of a sample, given its position in the endless order.
+    None if each token is its own label, and the model shifts the labels."""
 
     @property
     def global_batch_size(self) -> int:
@@ -72,9 +72,9 @@ T = TypeVar("T")
 
 
 def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
-    """Yield the samples of each optimizer step, over all ranks, without end.
+    """Yield without end the sample indices of each optimizer step, over all ranks.
 
-    Raises ScenarioError at once if the samples do not fill one step, or have no supervised token.
+    The call raises ScenarioError if the samples do not fill one step, or supervise no token.
     """
     samples = f"samples of {dataset.sequence_length} tokens"
     training = training_samples(len(dataset), plan, samples, dataset.more_samples)
@@ -87,7 +87,7 @@ def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> Iterator[Integers]:
-    """Yield steps from epoch after epoch; the rest of an epoch that fills no step is left out.
+    """Yield the sample indices of each step, without end, and without partly filled steps.
 
     `order` is the seeded permutation of `sample_order` unless it is given.
     """
@@ -107,10 +107,10 @@ def sample_order(samples: int, seed: int, epoch: int) -> Integers:
 
 
 def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: str) -> Integers:
-    """Return the indices of the training samples among `count`: those that are not held out.
+    """Return the indices of training samples: all of `count` samples but the held-out samples.
 
-    `samples` is their name in errors, `more_samples` the advice on how to get more. Raises
-    ScenarioError if they do not fill one step.
+    Error texts call samples `samples`, and advise by `more_samples` how to get more. Raises
+    ScenarioError if the training samples do not fill one step.
     """
     training, held_out = split_samples(count, plan.held_out, plan.seed)
     if len(training) < plan.global_batch_size:
@@ -125,7 +125,7 @@ def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: st
 
 
 def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integers, Integers]:
-    """Return the indices of training samples, and of held-out ones, chosen by the seed.
+    """Return the indices of training samples, and of held-out samples chosen by the seed.
 
     Raises ScenarioError if all samples would be held out.
     """
@@ -142,10 +142,10 @@ def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integ
 
 
 def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
-    """Yield the rows of each batch of an evaluation on this rank, and whether they count.
+    """Yield this rank's rows of each evaluation batch, and whether the rows count.
 
-    Ranks that share a model must call it equally often: a rank without rows left gets another's
-    first row, which does not count.
+    Ranks that share a model must call the model equally often. A rank without rows left therefore
+    gets another rank's first row, which does not count.
     """
     size = plan.global_batch_size
     for first in range(0, len(rows), size):

@@ -15,7 +15,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class TokenData(Plugin[OptionsT]):
-    """Base of plugins whose dataset is a `TokenDataset`."""
+    """Base of data plugins whose dataset is a `TokenDataset`."""
 
     def padding(self) -> Padding:
         """Return the padding of samples of several lengths."""
@@ -23,7 +23,7 @@ class TokenData(Plugin[OptionsT]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches, padded by the options."""
+        """Yield this rank's micro-batches without end, padded as `padding()` says."""
         from accel_bench.modeling.data import token_batches
 
         return token_batches.batches_of(run, self.padding())
@@ -37,7 +37,7 @@ class TokenData(Plugin[OptionsT]):
 
 
 class SampleData(Plugin[OptionsT]):
-    """Base of data plugins whose samples are no rows of tokens."""
+    """Base of data plugins whose samples are not rows of tokens, but images, for example."""
 
     def padding(self) -> Padding:
         """Return the padding of samples of several lengths."""
@@ -48,14 +48,14 @@ class SampleData(Plugin[OptionsT]):
         raise NotImplementedError
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-        """Yield this rank's micro-batches without end; the dataset has lengths."""
+        """Yield this rank's micro-batches without end, of a dataset that is `Sampled`."""
         from accel_bench.modeling.data import batch_plan, sample_batches
 
         return sample_batches.collated(batch_plan.steps(run.dataset, plan), plan, collate)
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches in the form that the task reads."""
+        """Yield this rank's micro-batches without end, collated for the run's task."""
         from accel_bench.modeling.data import token_batches
 
         plan = token_batches.plan_of(run, self.padding())
@@ -63,7 +63,7 @@ class SampleData(Plugin[OptionsT]):
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of held-out samples, in the form that the task reads."""
+        """Return the batches of held-out samples, collated for the run's task."""
         from accel_bench.modeling.data import sample_batches, token_batches
 
         plan, samples = token_batches.evaluation_plan(run, self.padding())

@@ -12,8 +12,7 @@ from accel_bench.modeling.data.token_batches import Tokens
 def markov_tokens(
     generator: np.random.Generator, tokens: int, successors: int, shape: tuple[int, int]
 ) -> Tokens:
-    """Return random walks of a first-order Markov chain of `tokens` states; `shape` is (samples,
-    length).
+    """Return random walks of a Markov chain of `tokens` states, of `shape` (samples, length).
 
     Each token has `successors` equally likely followers, so that no model can get below a loss of
     about log(successors) nats. Followers are drawn by Zipf's law, as the words of a language are: a

@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 
 Collate: TypeAlias = Callable[[Integers, Step], Batch]
-"""Function that makes a micro-batch of some of a step's samples."""
+"""Function that makes a micro-batch, given some of a step's sample indices and the step."""
 
 
 def micro_batches(
@@ -52,8 +52,8 @@ def micro_batches(
     """Yield this rank's micro-batches without end, divided by the plan.
 
     `order` is the seeded permutation of `sample_order` unless it is given; `more_samples` advises
-    users on how to get more. Held-out samples are left out. Raises ScenarioError at once if the
-    others do not fill one step.
+    users on how to get more samples. Held-out samples are left out. The call raises ScenarioError
+    if the training samples do not fill one step.
     """
     training = training_samples(samples, plan, "samples", more_samples)
     return collated(endless(training, plan, order), plan, collate)
@@ -79,7 +79,7 @@ class SampleEvaluation:
 def batch_of(
     tensors: dict[str, torch.Tensor], plan: BatchPlan, tokens: TokenCounts, supervised: int
 ) -> Batch:
-    """Return a micro-batch of tensors whose first dimension is that of the samples."""
+    """Return a micro-batch of tensors whose first dimension counts the samples."""
     samples = len(next(iter(tensors.values())))
     return Batch(pinned(tensors, plan), samples, tokens, supervised)
 

@@ -1,7 +1,7 @@
-"""Text files on this machine, found and read one document at a time by the standard library.
+"""Selection of text files on this machine, and reading of their documents one at a time.
 
-The selection depends on names and sizes alone, so that it can be hashed for the identity of an
-experiment and read later by a worker.
+The selection depends on the files' names and sizes alone. It can therefore be hashed for the
+identity of an experiment, and be read later by a worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from accel_bench.errors import ScenarioError
 
 SUFFIXES = (".jsonl", ".md", ".py", ".txt", ".parquet")
-"""Endings of readable files."""
+"""Endings of the names of files that can be read."""
 
 WHOLE = (".arrow", ".parquet")
 """Endings of files that must be read whole, since their table of contents stands at the end."""
@@ -34,7 +34,7 @@ NOT_CODE = frozenset(
 
 @dataclass(frozen=True)
 class TextFile:
-    """A selected text file."""
+    """Text file that is selected as a source of documents."""
 
     path: Path
 
@@ -49,24 +49,24 @@ class TextFile:
 
 
 def home_path(path: str) -> Path:
-    """Return a path with `~` expanded; unchanged for a user without a home folder.
+    """Return a path with `~` expanded, or the same path for a user without a home folder.
 
-    `Path.expanduser` would raise RuntimeError there.
+    `Path.expanduser` would raise RuntimeError for such a user.
     """
     return Path(os.path.expanduser(path))
 
 
 def stdlib_files(limit_bytes: int) -> list[TextFile]:
-    """Return source files of the standard library, two levels deep, by name, up to the limit."""
+    """Return source files of the standard library, sorted by name, `limit_bytes` in all."""
     root = Path(sysconfig.get_path("stdlib"))
     found = (*root.glob("*.py"), *root.glob("*/*.py"))
     return _limit(root, [path for path in found if path.parent.name not in NOT_CODE], limit_bytes)
 
 
 def path_files(root: Path, limit_bytes: int, suffixes: Sequence[str] = SUFFIXES) -> list[TextFile]:
-    """Return the file `root`, or all readable files below it, by name, up to the limit.
+    """Return the file `root`, or files below the folder `root`, by name, up to `limit_bytes`.
 
-    Hidden files and folders are left out. Returns an empty list for nothing to read.
+    Hidden files and folders are left out. Returns an empty list if no file can be read.
     """
     if root.is_dir():
         return _limit(root, [path for path in _walk(root) if path.suffix in suffixes], limit_bytes)
@@ -93,7 +93,7 @@ def unusable(
     known: str = ", ".join(SUFFIXES),
     tables: str = ".parquet",
 ) -> str | None:
-    """Return the reason, a sentence, why nothing can be read from `path`; None for no problem.
+    """Return a sentence on why nothing can be read from `path`, or None if files can be read.
 
     `find` returns the files to read; `known` names their kinds, and `tables` the kinds that need
     pyarrow, for messages.
@@ -118,7 +118,7 @@ def read_documents(
     functions: bool = False,
     skip_undecodable: bool = False,
 ) -> Iterator[str]:
-    """Yield the documents of files in order, without blank ones, `limit_bytes` of UTF-8 in all.
+    """Yield the non-blank documents of files in order, at most `limit_bytes` of UTF-8 in all.
 
     With `functions`, the functions of a .py file are its documents. The document that reaches the
     limit is cut. Raises ScenarioError with file and line for bytes that are not UTF-8 (unless
@@ -149,7 +149,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
-    """Return paths sorted by relative name as files, until their sizes reach the limit."""
+    """Return paths as `TextFile`s, sorted by relative name, until their sizes reach the limit."""
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
     taken, left = [], limit_bytes
     for name, path in named:
@@ -193,13 +193,13 @@ def _plain_document(file: TextFile, skip_undecodable: bool) -> Iterator[str]:
 
 
 def source_lines(source: str) -> list[str]:
-    """Return the lines of a Python source, numbered as by its parser."""
+    """Return the lines of a Python source, split where Python's parser splits lines."""
     # The parser ends a line at nothing else; str.splitlines does, at a form feed for one.
     return source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _functions(source: str) -> Iterator[str]:
-    """Yield each function and method of a Python source, with inner functions inside outer ones."""
+    """Yield the text of each function of a Python source, or an unparsable source itself."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -211,7 +211,7 @@ def _functions(source: str) -> Iterator[str]:
 
 
 def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions and methods of a syntax tree, without inner functions."""
+    """Yield the nodes of functions and methods in a syntax tree, without inner functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
@@ -233,9 +233,9 @@ def decode(file: TextFile) -> str:
 
 
 def json_rows(file: TextFile, example: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield location and keys of each line of JSON, without a line that the limit cut.
+    """Yield location and object of each line of JSON, without a line that the limit cut.
 
-    Raises ScenarioError for a line that is no object; `example` shows a valid one.
+    Raises ScenarioError for a line that is no object; the error's text ends with `example`.
     """
     lines = decode(file).split("\n")
     if file.cut:
@@ -262,7 +262,7 @@ def _json_documents(file: TextFile, field: str) -> Iterator[str]:
 
 
 def checked_text(value: Any, field: str, where: str) -> str:
-    """Return a text, empty for null. Raises ScenarioError for anything else."""
+    """Return `value` if it is a text, or an empty text for None. Raises ScenarioError else."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -275,7 +275,7 @@ def checked_text(value: Any, field: str, where: str) -> str:
 
 
 def _parquet_documents(file: TextFile, field: str) -> Iterator[str]:
-    """Yield one document for each row of a column, with a thousand rows in memory at a time."""
+    """Yield the text in each row of the column `field`, with a thousand rows read at a time."""
     import pyarrow
     from pyarrow import parquet
 

@@ -43,7 +43,7 @@ class TokenDataset:
     """Length of each sample in tokens, from 1 to `sequence_length`, shape (samples,)."""
 
     sequence_length: int
-    """Largest length that a sample may have, in tokens; the padded length of `max_length`."""
+    """Largest length that a sample may have, in tokens; the length for padding `max_length`."""
 
     vocab_size: int
     """Upper bound of the token ids, exclusive."""
@@ -61,8 +61,8 @@ class TokenDataset:
     """`tokenizer.json` that made the tokens; None for synthetic tokens."""
 
     supervised: Flags | None = None
-    """Mask of the tokens that enter the loss, shape (tokens,); None: all. The first token of a
-    sample never does, since nothing precedes it."""
+    """Mask of the tokens that enter the loss, shape (tokens,); None if all do. The first token of a
+    sample never enters the loss, since no token precedes it."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -94,21 +94,21 @@ class TokenDataset:
         return np.where(learned, ids, IGNORED_LABEL)
 
     def steps_of(self, run: Run) -> Iterator[Integers]:
-        """Yield without end the samples of each optimizer step of a run, over all its ranks.
+        """Yield without end the sample indices of each optimizer step of a run, over all ranks.
 
-        Indices of shape (global batch size,), divided as by `batches`. For plugins that make
-        batches of the same samples in another form. Raises ScenarioError at once if the samples do
-        not fill one step.
+        The indices, of shape (global batch size,), are in the order of `batches`. Plugins that make
+        batches of another form use them. The call raises ScenarioError if the samples do not fill
+        one step.
         """
         return steps(self, plan_of(run, "none"))
 
 
 HELD_OUT_PLACES = 2**40
-"""Position of the first held-out sample, greater than all positions in training."""
+"""Position given to the first held-out sample, greater than all positions in training."""
 
 
 def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -> Integers:
-    """Return the number of supervised tokens of samples after their first, shape (samples,)."""
+    """Return each sample's number of supervised tokens after its first, shape (samples,)."""
     counts = (
         np.count_nonzero(supervised[start + 1 : start + length])
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
@@ -117,18 +117,17 @@ def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -
 
 
 def kept_lengths(folder: Path) -> list[int]:
-    """Return the lengths in tokens of the samples in a cached folder, by `ends.npy`."""
+    """Return the lengths in tokens of the samples cached in a folder, from its `ends.npy`."""
     ends = np.load(folder / "ends.npy", allow_pickle=False)
     found: list[int] = np.diff(ends, prepend=0).tolist()
     return found
 
 
 def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Integers, Integers]:
-    """Return the starts of samples in a row of documents, and their lengths, given the documents'
-    ends.
+    """Return starts and lengths of samples in concatenated documents, which end at `ends`.
 
-    With `packing` samples are full, and a rest that fills none is left out; else each document is
-    one sample, cut at its end.
+    With `packing` each sample has `sequence_length` tokens, and a shorter rest is left out.
+    Without it each document is one sample, cut to at most `sequence_length` tokens.
     """
     if packing:
         full = np.arange(int(ends[-1]) // sequence_length, dtype=np.int64) * sequence_length
@@ -140,14 +139,14 @@ def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Intege
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
     """Yield micro-batches of `run.dataset` for the run's rank without end.
 
-    Raises ScenarioError at once if the model, which is only known by now, lacks token ids.
+    The call raises ScenarioError if the loaded model lacks token ids of the data.
     """
     check_vocabulary(run)
     return batches(run.dataset, plan_of(run, padding))
 
 
 def check_vocabulary(run: Run) -> None:
-    """Raise ScenarioError if the model, which is only known by now, lacks token ids."""
+    """Raise ScenarioError if the run's loaded model lacks token ids of the data."""
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     if hasattr(model, "config"):
         # Not at the top: a process that only tokenizes would wait for torch longer than it works.
@@ -201,14 +200,14 @@ class EvaluationBatches:
 def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
     """Return the batches of `run.dataset` that the run's rank evaluates.
 
-    All ranks together evaluate every held-out sample once, or `evaluate.batches` per device.
+    All ranks together evaluate each held-out sample once, or each rank `evaluate.batches` batches.
     """
     plan, samples = evaluation_plan(run, padding)
     return EvaluationBatches(run.dataset, samples, plan)
 
 
 def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
-    """Return the division of an evaluation's samples, and the held-out samples, in order."""
+    """Return the plan of an evaluation's batches, and the indices of its samples in order."""
     evaluate, shown = run.scenario.evaluate, len(run.evidence_callbacks)
     plan = plan_of(run, padding)
     del run.evidence_callbacks[shown:]  # What the task makes of these samples trains nothing.
@@ -220,7 +219,7 @@ def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """Return a batch without counted tokens, whose labels enter no loss."""
+    """Return a copy of a batch with counts of 0, whose labels the loss ignores."""
     import torch
 
     labels = {name: one for name, one in batch.inputs.items() if name == "labels"}
@@ -234,7 +233,7 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
 
     The samples of one step are consecutive in the order of `sample_order`; rank r of w takes every
     w-th of them, beginning with the r-th. All ranks together see the samples of one process with
-    the same global batch size. Raises ScenarioError at once if the samples do not fill one step.
+    the same global batch size. The call raises ScenarioError if the samples do not fill one step.
     """
     return _collated(dataset, plan, steps(dataset, plan))
 
@@ -261,7 +260,7 @@ class _Row(NamedTuple):
 
 
 def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row:
-    """Return a sample with its labels; a causal model predicts all tokens but the first."""
+    """Return a sample's inputs and labels; `place` is its position in the endless order."""
     tokens = dataset.sample(index)
     if plan.labels_of is None:
         return _Row(tokens, dataset.labels(index), int(dataset.supervised_lengths[index]))
@@ -272,7 +271,7 @@ def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row
 def batch_of(
     dataset: TokenDataset, samples: Integers, plan: BatchPlan, supervised_in_step: int
 ) -> Batch:
-    """Return a micro-batch of the given samples, for plugins that choose them otherwise."""
+    """Return a micro-batch of given samples, for plugins that choose samples themselves."""
     rows = [_row(dataset, plan, int(one), place) for place, one in enumerate(samples)]
     plan = replace(plan, micro_batch_size=len(samples))
     return _collate(dataset, rows, plan, _may_pad(dataset, plan), supervised_in_step)
@@ -290,7 +289,7 @@ def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
 def _collate(
     dataset: TokenDataset, rows: Sequence[_Row], plan: BatchPlan, with_mask: bool, supervised: int
 ) -> Batch:
-    """Return a micro-batch of shape (samples, length), with its tokens counted on the host."""
+    """Return a micro-batch of padded rows, with its tokens counted on the host."""
     import torch
 
     lengths = np.array([len(row.inputs) for row in rows])

@@ -25,8 +25,8 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "config.json",
 )
-"""Files of a saved tokenizer's folder (transformers) that determine the tokens; a folder of a hub
-has the first one at least."""
+"""Files in transformers' folder of a saved tokenizer that determine the tokens. A model on a hub
+has at least the first file."""
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)")
 """Pattern of a model's id on a hub, `org/name`, unlike a file's path."""
@@ -35,7 +35,7 @@ SECONDS = 5.0
 """Time limit of a request to a hub, in seconds."""
 
 USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
-"""Pattern of user and password in an address."""
+"""Pattern of user and password in a URL."""
 
 WAY_OUT = "name a tokenizer.json, or a folder with one, or say `tokenizer: train`"
 
@@ -44,8 +44,8 @@ class TokenizerOptions(Options):
     """Options that choose the tokenizer."""
 
     tokenizer: str | None = Field(None, min_length=1)
-    """Tokenizer: `train` for a byte-level BPE of this text; else a tokenizer.json, a folder with
-    one, as transformers saves it, or a hub id. null: the model's own beside pretrained weights,
+    """Tokenizer: `train` for a byte-level BPE trained on this text, or a tokenizer.json, a folder
+    with one as transformers saves it, or a hub id. null: the model's own for pretrained weights,
     whose embeddings fit no other; else `train`."""
 
     tokenizer_revision: str | None = Field(None, min_length=1)
@@ -58,14 +58,14 @@ class TokenizerOptions(Options):
     """Number of documents on which a tokenizer is trained, evenly spread over all."""
 
     end_of_text: str = Field("<|endoftext|>", min_length=1)
-    """Token after each document, which a tokenizer.json must contain. By default the saved
-    tokenizer's own in a folder or on a hub."""
+    """Token after each document, which a tokenizer.json must contain. The default for a tokenizer
+    in a folder or on a hub is the end-of-text token that it names."""
 
     def of_model(self, work: Experiment | Run) -> Self:
-        """Return the options with a local tokenizer: the model's own if none is named beside
-        pretrained weights, downloaded from a hub into its cache.
+        """Return options whose tokenizer is `train` or a local path, after a download if needed.
 
-        Raises ScenarioError for a tokenizer that cannot be loaded.
+        Pretrained weights have the model's own tokenizer unless one is named. Raises ScenarioError
+        for a tokenizer that cannot be loaded.
         """
         model = work.scenario.model
         own = self.tokenizer is None and model.weights == "pretrained"
@@ -82,12 +82,12 @@ class TokenizerOptions(Options):
         return self.model_copy(update={"tokenizer": "train" if named == "train" else str(path)})
 
     def tokenizer_folder(self) -> Path | None:
-        """Return the folder of a tokenizer saved by transformers; None without one."""
+        """Return the folder of a tokenizer saved by transformers, or None for other tokenizers."""
         path = home_path(self.tokenizer or "train")
         return path if self.tokenizer != "train" and path.is_dir() else None
 
     def tokenizer_path(self) -> Path | None:
-        """Return the file of a finished tokenizer; None for one that is to be trained."""
+        """Return the tokenizer.json of the tokenizer, or None if it is to be trained."""
         if self.tokenizer in (None, "train"):
             return None
         folder = self.tokenizer_folder()
@@ -101,26 +101,26 @@ class TokenizerOptions(Options):
         return f"{path.parents[1].name.removeprefix('models--').replace('--', '/')}@{path.name}"
 
     def files_beside_tokenizer(self) -> list[TextFile]:
-        """Return the other files of a tokenizer's folder that determine the tokens."""
+        """Return the files in a tokenizer's folder, but tokenizer.json, that determine tokens."""
         folder = self.tokenizer_folder()
         paths = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
         paths += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
         return [file_of(path) for path in paths if path.is_file()]
 
     def check_tokenizer(self) -> None:
-        """Raise ScenarioError for a finished tokenizer that does not exist."""
+        """Raise ScenarioError if the tokenizer.json of the tokenizer does not exist."""
         path = self.tokenizer_path()
         if path is not None and not path.is_file():
             raise ScenarioError(f"data.tokenizer {str(path)!r} is no file; {WAY_OUT}")
 
     def tokenizer_digest(self) -> str:
-        """Return the SHA-256 of a finished tokenizer in hexadecimal; empty without one."""
+        """Return the SHA-256 of the tokenizer.json in hexadecimal; empty if it is to be trained."""
         path = self.tokenizer_path()
         return "" if path is None else content_digest([file_of(path)])
 
 
 def file_of(path: Path) -> TextFile:
-    """Return the whole file at a path, named by its file name."""
+    """Return a `TextFile` for the whole file at a path, named by its file name."""
     return TextFile(path, path.name, path.stat().st_size, cut=False)
 
 
@@ -150,7 +150,7 @@ def _hub_folder(name: str, revision: str) -> Path:
 
 
 def _download(name: str, revision: str, files: Sequence[str]) -> str:
-    """Download the files that a hub has into the cache; return the error, if any."""
+    """Download the files that a hub has into the cache; return the error, or an empty text."""
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     endpoint = os.environ.get("HF_ENDPOINT")

@@ -20,7 +20,7 @@ PAD_NAMES = (PAD, "<pad>", "[PAD]")
 
 
 def make_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
-    """Return the tokenizer of the options, trained on the documents if so configured."""
+    """Return the tokenizer that the options name, or train it on the documents."""
     path = options.tokenizer_path()
     return train_tokenizer(documents, options) if path is None else load_tokenizer(path)
 
@@ -48,7 +48,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Iterable[st
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Return a saved tokenizer, without its own special tokens, truncation and padding."""
+    """Return the tokenizer in a tokenizer.json, with truncation and padding switched off."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing narrower.
@@ -87,6 +87,6 @@ def _own_end(folder: Path | None) -> str | None:
 
 
 def pad_token(tokenizer: Tokenizer, end: int) -> int:
-    """Return the id of the padding token; `end` for a tokenizer without one."""
+    """Return the id of the padding token, or `end` for a tokenizer without a padding token."""
     known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
     return next((int(found) for found in known if found is not None), end)

@@ -1,1 +1,1 @@
-"""Tracing the workload (FLOPs) of the model that trains."""
+"""Tracing of a training model's workload: its matrix products and attentions, hence its FLOPs."""

@@ -16,7 +16,7 @@ from accel_bench.worker.verify.kernels import experts_implementation
 
 
 class UnknownPartError(Exception):
-    """A model holds a module with unknown matrix products, so that its workload is unknown."""
+    """Error for a model that has a module with unknown matrix products, hence no workload."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ModelFacts:
 class WeightMatrix(Matmul):
     """Product with a weight matrix, or with one kind of a layer's experts.
 
-    It has the whole path of the module, without adapters' names, and the dtype of the weights.
+    `name` is the whole path of the module, without adapters' names; `dtype` is the weights' dtype.
     """
 
     after: tuple[str, ...] = ()
@@ -62,10 +62,7 @@ class WeightedModule:
 
 
 def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[WeightedModule]:
-    """Yield the modules with weights below a module, in the order of definition.
-
-    Raises UnknownPartError.
-    """
+    """Yield the modules with weights in a module, in order. May raise UnknownPartError."""
     for name, listed in module.named_children():
         place, child = f"{path}.{name}" if path else name, _in_use(listed)
         found = matrices_of(child, place, facts)

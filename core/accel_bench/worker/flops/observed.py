@@ -1,9 +1,9 @@
 """Matrix products observed in one forward pass: the workload of models other than decoders.
 
 Each torch call that multiplies matrices is observed with the shapes of its operands, and with the
-operands that need a gradient, which give the FLOPs of its backward pass. Masked scores are counted,
-except in attention that torch is told is causal. A model has no workload if an unobserved call
-multiplies one of its weights.
+operands that need a gradient, which give the FLOPs of its backward pass. Masked attention scores
+are counted, except in calls with `is_causal`. The workload is unknown if an unobserved call
+multiplies a weight.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ HIDDEN_BY_CAUSALITY = 0.5
 """Fraction of the attention scores that a causal mask hides."""
 
 WITH_WEIGHTS = frozenset({"linear", "convolution"})
-"""Torch functions that multiply by weights, whatever the weights' class."""
+"""Names of products in which the last operand counts as a weight, whatever its class."""
 
 OF_ATTENTION = frozenset({"scores", "values"})
-"""Torch functions that multiply without weights, whatever the operands' class."""
+"""Names of products in which no operand counts as a weight, whatever its class."""
 
 DIVIDED = "ranks compute parts of one model together"
 """Reason text for products of sharded matrices, which are not counted."""
@@ -48,14 +48,14 @@ UNCOUNTED = frozenset(
     "multi_head_attention_forward multi_dot rnn_relu rnn_tanh scaled_mm _scaled_mm tensordot "
     "_grouped_mm grouped_mm".split()
 )
-"""Functions that multiply matrices and are not counted."""
+"""Names of torch functions that multiply matrices, but cannot be counted here."""
 
 
 def observe_workload(run: Run, batch: Batch) -> Workload:
-    """Return the workload of one micro-batch, for each element that `Batch.tokens` counts.
+    """Return the workload of one micro-batch, per element (token) that `Batch.tokens` counts.
 
-    Runs one forward pass by the task's loss, uncompiled, and restores random numbers, buffers and
-    gradients. Raises UnknownPartError.
+    Runs one forward pass with the task's loss, uncompiled, and restores random numbers and buffers.
+    Raises UnknownPartError if a product is unknown.
     """
     if run.data_parallel != run.world_size:
         raise UnknownPartError(DIVIDED)
@@ -86,10 +86,10 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
 
 
 class Products(TorchFunctionMode):
-    """Collector of the matrix products of all calls within a block, for each of `elements`.
+    """Collector of the matrix products of all torch calls within a block, per input element.
 
     Every module of the model has a hook within the block, so that plugins whose functions fuse
-    several modules leave them unfused: inside of a fused function it is not visible which operands
+    several modules leave them unfused. Inside a fused function it is not visible which operands
     need a gradient.
     """
 
@@ -102,8 +102,8 @@ class Products(TorchFunctionMode):
         self._weights: set[int] = set()
         self._shapes: set[tuple[int, ...]] = set()
         self._called: dict[int, dict[str, int]] = {}
-        """Ids of the parameters of called modules, taken at the call: FSDP2 replaces the parameters
-        while a block computes."""
+        """Ids of parameters by name, for each called module's id. They are read at the call, since
+        FSDP2 replaces the parameters while a block computes."""
 
         self._problem = ""
         self._packed: nn.Module | None = None
@@ -156,13 +156,13 @@ class Products(TorchFunctionMode):
             self._add("linear", sizes, inputs[0].numel() / sizes[1], (inputs[0], None))
 
     def _see_return(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Count a layer of packed weights as one product, however its kernel unpacks them."""
+        """Record a called module's parameters, and the end of a layer with packed weights."""
         own = module.named_parameters(recurse=False)
         self._called[id(module)] = {name: id(parameter) for name, parameter in own}
         self._packed = None if module is self._packed else self._packed
 
     def check(self, model: nn.Module) -> None:
-        """Raise UnknownPartError for a call, or a weight, with unobserved products."""
+        """Raise UnknownPartError if a call, or a weight of a called module, was not observed."""
         if self._problem:
             raise UnknownPartError(self._problem)
         for path, module in model.named_modules():
@@ -178,7 +178,7 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield each different product once, with its number for each element as `share`."""
+        """Yield each different product once, with its number per input element as `share`."""
         for one, share in self._found.items():
             yield one.model_copy(update={"share": share, "recomputed": recomputed})
 
@@ -236,7 +236,7 @@ class Products(TorchFunctionMode):
         operands: Sequence[Any],
         hidden: float = 0.0,
     ) -> None:
-        """Add a product of `count` rows by a matrix of these sizes, made from the operands."""
+        """Add a product of `count` rows with a matrix of `sizes`, made from the operands."""
         *inputs, weight = operands
         known = any(isinstance(one, nn.Parameter) for one in operands)
         matmul = Matmul(
@@ -262,13 +262,12 @@ def _see_nothing(module: nn.Module, inputs: Any) -> None:
 
 
 def _needs_gradient(tensor: Any) -> bool:
-    """Return whether an operand of the observed call needs a gradient; None stands for frozen
-    packed weights."""
+    """Return whether an operand needs a gradient; None is the operand for packed weights."""
     return tensor is not None and bool(tensor.requires_grad) and torch.is_grad_enabled()
 
 
 def _dtype(inputs: Any) -> str:
-    """Return the dtype in which operands are multiplied."""
+    """Return the name of the dtype in which a call multiplies operands, under autocast too."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return dtype_name(torch.get_autocast_dtype(kind))

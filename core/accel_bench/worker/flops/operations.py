@@ -21,7 +21,7 @@ def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor])
 
 
 def content_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements, at most those of its storage."""
+    """Return the bytes of a tensor's elements, at most the bytes of its storage."""
     return cast(int, min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
 
 
@@ -38,5 +38,5 @@ def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def _attention_flops(query: torch.Tensor, value: torch.Tensor, products: int) -> int:
-    """Return the FLOPs of causal attention: half of each product of (length x length)."""
+    """Return the FLOPs of causal attention: half of each of `products` full matrix products."""
     return products * prod(query.shape) * value.shape[-2]

@@ -1,7 +1,7 @@
 """The workload of a decoder that trains, read from its modules.
 
-A module needs a gradient if a module before it, in the order of computation, trains. The order is
-known by the names in common decoder layers; a module of another name computes where it is defined.
+A module's input needs a gradient if a module before it, in the order of computation, trains. Names
+in common decoder layers tell the order; a module of another name computes where it is defined.
 A model with other products, such as a convolution, has no workload.
 """
 
@@ -49,7 +49,7 @@ STAGES: tuple[frozenset[str], ...] = (
 input."""
 
 MLP_STAGE = 4
-"""Stage with which the MLP begins: its norm."""
+"""Index in `STAGES` of the MLP's norm, with which the MLP begins."""
 
 EXPERT = re.compile(r"(?P<list>.*\.experts)\.(?P<number>\d+)\.")
 """Pattern of the path of one expert, if experts are modules of their own."""
@@ -65,11 +65,11 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 
 
 def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
-    """Return the workload of the run's model; a plugin's declaration if part of it is unknown.
+    """Return the workload of the run's model, or as a plugin declares it if a part is unknown.
 
-    None if both are unknown, with `run.workload_reason`. Attention is causal self-attention of
-    decoder layers; the products of other models are observed on `batch`. A compiled model has the
-    workload of its uncompiled form.
+    Returns None, with the reason in `run.workload_reason`, if both are unknown. Decoder layers have
+    causal self-attention; the products of other models are observed on `batch`. A compiled model
+    has the workload of its uncompiled form.
     """
     try:
         if is_decoder(run):
@@ -119,7 +119,7 @@ def _with_dtype(declared: Workload, run: Run) -> Workload:
 
 
 class _Reader:
-    """Walk through a model in the order of computation, which collects its products."""
+    """Collector of a decoder's matrix products and attentions, in the order of computation."""
 
     def __init__(self, run: Run) -> None:
         self._model: nn.Module = run.unwrapped_model
@@ -211,7 +211,7 @@ class _Reader:
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
-        """Return a layer's attention: heads by the configuration, sizes by the matrices."""
+        """Return a layer's attention, with heads of the configuration and sizes of matrices."""
         found = {_leaf(part.path): part for _, part in parts if part.matrices}
         heads = getattr(self._config, "num_attention_heads", None)
         output = next((found[name] for name in OUTPUTS if name in found), None)
@@ -235,7 +235,7 @@ class _Reader:
 
 
 def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModule]]:
-    """Return modules sorted by stage; a module of unknown name follows the module before it."""
+    """Return pairs (stage, module) by stage; unknown names follow the module before them."""
     placed: list[tuple[float, WeightedModule]] = []
     place = -1.0
     for part in parts:
@@ -267,7 +267,7 @@ def _follows_training(
 
 
 def _is_parallel(config: Any, parts: Sequence[tuple[float, WeightedModule]]) -> bool:
-    """Return whether MLP and attention have the same input: configured, or no norm of the MLP."""
+    """Return whether MLP and attention share an input: so configured, or without an MLP norm."""
     if getattr(config, "use_parallel_residual", False):
         return True
     return any(place == 0 for place, _ in parts) and not any(
@@ -282,7 +282,7 @@ def _is_before(part: WeightedModule) -> bool:
 
 
 def expert_list(path: str) -> str:
-    """Return the path of a module's list of experts; empty if it belongs to none."""
+    """Return the path of the list of experts around a module; empty if it is in no expert."""
     found = EXPERT.match(f"{path}.")
     return found["list"] if found else ""
 
@@ -290,7 +290,7 @@ def expert_list(path: str) -> str:
 def _expert_fractions(
     parts: Sequence[tuple[float, WeightedModule]], facts: ModelFacts
 ) -> dict[str, float]:
-    """Return the fraction of tokens that reach one expert, by list of experts."""
+    """Return the fraction of tokens that reach one expert, by the path of the list of experts."""
     found = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
     experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in found})
     if experts and facts.experts_per_token is None:
@@ -330,8 +330,8 @@ def _recomputed(
 def last_matmul(model: nn.Module) -> nn.Module | None:
     """Return the module of a decoder layer's last matmul, if it is a plain linear.
 
-    The layer is the last that is recomputed, or else the last one. None for an adapted module, and
-    for a model of unknown structure.
+    The layer is the last recomputed layer, or else the last layer. Returns None for a module with
+    an adapter, and for a model of unknown structure.
     """
     _, layers = decoder_blocks(model)
     layers = [layer for layer in layers if is_recomputed(layer)] or layers
@@ -352,9 +352,9 @@ def _is_whole(layer: nn.Module) -> bool:
 def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bool:
     """Return whether activation checkpointing does not recompute a layer's last matrix.
 
-    `recomputes` is the observation, if there is one. Without it: checkpointing stops as soon as all
-    saved tensors exist again, and a linear saves its input before it starts. The last matrix is
-    recomputed if its output is saved: by dropout, a norm, the weights of experts.
+    `recomputes` decides if it was observed. If not: checkpointing stops as soon as all saved
+    tensors exist again, and a linear saves its input before it starts. The last matrix is therefore
+    recomputed only if its output is saved, as by dropout, a norm, or the weighting of experts.
     """
     last = parts[-1]
     if recomputes is not None and len(last.matrices) == 1:

@@ -2,7 +2,7 @@
 
 The counts of `Batch` are the data plugin's own, and every speed depends on them. They are compared
 with the batches' tensors, with the labels that the model is given, and with the inputs of its
-embedding and output projection: in the first warm-up step, and in one after the window.
+embedding and output projection, in the first warm-up step and in a step after the measured window.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CountedTokens(Watch):
         ]
 
     def at_first_lap(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the function that ends a step, preceded in the first step by the check."""
+        """Return `lap`, which ends a step, wrapped so that its first call runs the check."""
         return at_first_lap(lap, self.check)
 
     def check(self, batches: Sequence[Batch]) -> None:
@@ -73,7 +73,7 @@ class CountedTokens(Watch):
             raise InvalidRunError([f"step 0 {reason}" for reason in reasons])
 
     def reasons(self, batches: Sequence[Batch]) -> list[str]:
-        """Return differences between a step's counts and its tensors, or the model's inputs."""
+        """Return texts on differences of a step's counts from its tensors or the model's inputs."""
         self.remove()
         reasons = [
             *self._against_tensors(batches, "its batches hold", Held._fields),
@@ -103,7 +103,7 @@ class CountedTokens(Watch):
     def _as_given(self, batches: Sequence[Batch]) -> list[Batch]:
         """Return the batches with the labels that the model was given.
 
-        Empty if the number of calls is not the number of batches, or for calls without labels.
+        The list is empty for another number of calls than batches, or for calls without labels.
         """
         if len(self._given) != len(batches) or not all(self._given):
             return []
@@ -113,10 +113,10 @@ class CountedTokens(Watch):
     def _against_tensors(
         self, batches: Sequence[Batch], holder: str, kinds: Sequence[str]
     ) -> Iterator[str]:
-        """Yield differences of a step's counts from the task's bounds for its micro-batches.
+        """Yield texts on counts of a step that are out of the task's bounds for its micro-batches.
 
-        The bounds differ for models and batches in which the first label of a row may not count. A
-        later step must be at the same bound as the first step.
+        The two bounds differ if the first label of a row may count or not. A later step must be at
+        the same bound as the first step.
         """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:
@@ -135,7 +135,7 @@ class CountedTokens(Watch):
                 yield f"counted {counted:,} {kind} {self._counts}, and {holder} {holds:,}"
 
     def _against_model(self, batches: Sequence[Batch]) -> Iterator[str]:
-        """Yield differences of the counts from the tokens that the model's modules got, if called.
+        """Yield texts on counts that differ from the tokens that the model's modules have got.
 
         A model may leave padding out, and the last token of a sequence, which predicts nothing.
         """
@@ -193,7 +193,7 @@ def _may_miss(batches: Sequence[Batch]) -> int:
 
 
 def _part(model: Any, getter: str) -> Any:
-    """Return the module that a model's method of this name returns; None without one."""
+    """Return the module that the model's method `getter` returns, or None without a module."""
     try:
         return getattr(model, getter, lambda: None)()
     except (AttributeError, NotImplementedError):

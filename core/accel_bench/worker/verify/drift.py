@@ -1,4 +1,4 @@
-"""Comparison of the training's state after the window with its state after the first step."""
+"""Comparison of the training's state after the measured window and after the first step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.worker.verify.recomputation import read_checkpointing
 
 
 class TrainingState(NamedTuple):
-    """State of model, optimizer and torch at the end of a step; facts by their description."""
+    """State of model, optimizer and torch at the end of a step, as facts with readable names."""
 
     training: Mapping[str, Any]
     """Facts that decide the training's results: a change makes the run invalid."""
@@ -25,13 +25,13 @@ class TrainingState(NamedTuple):
     """Facts that decide the training's speed: a change makes the run degraded."""
 
     evaluating: frozenset[str]
-    """Modules that are not in training mode."""
+    """Names of the modules that are not in training mode."""
 
     trained: frozenset[str]
-    """Tensors that require a gradient."""
+    """Names of the parameters that require a gradient."""
 
     replaced: frozenset[str]
-    """Modules whose forward was replaced."""
+    """Names of the modules whose forward was replaced."""
 
 
 def read_state(run: Run) -> TrainingState:
@@ -67,9 +67,9 @@ def read_state(run: Run) -> TrainingState:
 
 
 def read_dropout(model: torch.nn.Module) -> dict[str, int]:
-    """Return the number of modules by dropout probability, without those of probability 0.
+    """Return the number of modules by dropout probability, except the probability 0.
 
-    The probability is torch's, or a number with `drop` in its name as attention layers have it.
+    Probabilities are `p` of torch's dropout, and attributes with `drop` in their names.
     """
     found: Counter[str] = Counter()
     for module in model.modules():
@@ -85,7 +85,7 @@ def changes(
 ) -> tuple[list[str], list[str]]:
     """Return changes between two states, as reasons for `degraded` and for `invalid`.
 
-    `first` are the tensors that trained in the first step.
+    `first` has the names of the tensors that trained in the first step.
     """
     invalid = [*_different(before.training, after.training)]
     if before.training["model.training"] == after.training["model.training"]:

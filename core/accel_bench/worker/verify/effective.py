@@ -45,7 +45,7 @@ def read_effective(
     environment: Mapping[str, str] | None = None,
     synchronizations: int | None = None,
 ) -> EffectiveConfiguration:
-    """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries.
+    """Return the effective configuration: dtypes, kernels, strategy, compiler, threads and so on.
 
     `probe` has watched the first step; `environment` holds the variables at the process's start.
     """
@@ -76,9 +76,9 @@ def read_effective(
 
 
 def read_process(run: Run, environment: Mapping[str, str] | None = None) -> EffectiveConfiguration:
-    """Read back the configuration of this process, for a model that core cannot read.
+    """Return the effective configuration of the process, for a model that core cannot read.
 
-    The device is taken from the scenario: an engine of another library refuses any other one. A
+    The device is the scenario's, since an engine of another library refuses any other device. A
     process group of this process alone counts as none.
     """
     found = _of_process(run, environment)
@@ -88,7 +88,7 @@ def read_process(run: Run, environment: Mapping[str, str] | None = None) -> Effe
 
 
 def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return fields of the effective configuration that are this process's, such as versions."""
+    """Return the effective configuration's fields on this process, such as versions."""
     group = has_process_group()
     return {
         "python": platform.python_version(),
@@ -105,7 +105,7 @@ def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, An
 
 
 def _attention(config: Any) -> str | None:
-    """Return the implementation of attention; None for a model without any."""
+    """Return transformers' name of the attention implementation, or None without attention."""
     if config is None or not has_attention(config):
         return None
     return getattr(config, "_attn_implementation", None)
@@ -133,7 +133,7 @@ def differences(
 ) -> tuple[list[str], list[str]]:
     """Return differences from the scenario, as reasons for `degraded` and for `invalid`.
 
-    `strategy` is the strategy that the plugin which parallelizes declares, or None.
+    `strategy` is the strategy that a plugin for parallel training declares, or None.
     """
     invalid = [*_wrong_ranks(run, effective, strategy)]
     if torch.device(str(effective.device)).type != run.device.type:
@@ -187,7 +187,7 @@ def _wrong_ranks(
 
 
 def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield differences of model, batches and optimizer from the scenario's."""
+    """Yield texts on differences of model, precision and threads from the scenario."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
         yield f"attention is {effective.attention}, the scenario says {scenario.model.attention}"
@@ -231,7 +231,7 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield the number of linear layers with another dtype than requested, and no larger one.
+    """Yield texts on linear layers in another dtype than requested that is not larger.
 
     Some layers keep a larger dtype by design, such as the router of experts.
     """
@@ -246,7 +246,7 @@ def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield modules that are marked as compiled although torch's compiler made nothing of them."""
+    """Yield texts on modules that are marked as compiled, but not compiled by torch.compile."""
     modules = dict(run.unwrapped_model.named_modules())
     own = [name or "the model" for name, module in modules.items() if calls_past_hooks(module)]
     if own:
@@ -261,7 +261,7 @@ def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield side effects that cost time or memory and are in no scenario."""
+    """Yield texts on side effects that cost time or memory and that no scenario sets."""
     if sent := effective.synchronized_buffer_bytes:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
     for name, (_, now) in effective.environment_changes.items():

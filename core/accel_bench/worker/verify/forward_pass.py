@@ -1,6 +1,6 @@
 """Reading of a forward pass: dtypes of linear layers, dropout, and random numbers.
 
-The first forward pass is read, and one after the window, to report changes in between.
+The first forward pass is read, and a pass after the measured window, to report changes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MOST_NODES = 32
 """Largest number of autograd's nodes of a linear layer that are visited."""
 
 EXPECTED_DROPS = 16
-"""Least expected number of dropped elements for a dropout to be read: that none is dropped then
-happens by chance once in nine million calls."""
+"""Least expected number of dropped elements for which a dropout call is judged. By chance, one in
+nine million such calls drops no element."""
 
 
 class Product(NamedTuple):
@@ -39,11 +39,11 @@ class Product(NamedTuple):
     """Dtype of the layer's matmul."""
 
     operations: frozenset[str]
-    """Autograd's nodes between the layer's input and output; empty without any."""
+    """Names of autograd's nodes between the layer's input and output; empty without nodes."""
 
 
 class Watch:
-    """Hooks on modules, which are removed together."""
+    """Base of classes that register hooks on modules and remove them together."""
 
     _handles: list[Any]
 
@@ -57,7 +57,7 @@ class Watch:
 def at_first_lap(
     lap: Callable[..., None], check: Callable[[Sequence[Batch]], None]
 ) -> Callable[..., None]:
-    """Return the function that ends a step, preceded in the first step by `check`."""
+    """Return `lap`, which ends a step, wrapped so that its first call runs `check` before."""
     waiting = [check]
 
     def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
@@ -102,7 +102,7 @@ class ForwardPass:
 
     @property
     def matmul_dtypes(self) -> dict[str, int]:
-        """Return the number of linear layers by the dtype of their matmul, largest first."""
+        """Number of linear layers by the dtype of their matmul, largest number first."""
         return dict(Counter(one.dtype for one in self.products.values()).most_common())
 
     def changes(
@@ -155,7 +155,7 @@ class ForwardPass:
 
 
 def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield the number of layers that compute in another dtype in the later pass."""
+    """Yield texts with the numbers of layers that compute in another dtype in the later pass."""
     pairs = Counter(
         (first[one].dtype, product.dtype) for one, product in later.items() if one in first
     )
@@ -168,7 +168,7 @@ def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) ->
 
 
 def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield the number of layers with the same dtype and other operations in the later pass."""
+    """Yield a text on layers with the same dtype, but other operations, in the later pass."""
     pairs = [(first[one], product) for one, product in later.items() if one in first]
     same = [(before, after) for before, after in pairs if before.dtype == after.dtype]
     # What was frozen in one of the two has no nodes there.
@@ -215,7 +215,7 @@ def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """Yield the nodes from an output backward, along each node's first input."""
+    """Yield up to `REACH` autograd nodes from an output back, along each node's first input."""
     for _ in range(REACH):
         if node is None:
             return

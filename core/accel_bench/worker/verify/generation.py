@@ -36,7 +36,7 @@ class GenerationCheck(Watch):
         self._handles = [*self._watch()]
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the function that ends a warm-up step, preceded in the first step by a check."""
+        """Return `lap`, which ends a warm-up step, wrapped so that its first call runs a check."""
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
@@ -51,13 +51,13 @@ class GenerationCheck(Watch):
         record_effective(run, record, found.model_copy(update=seen), strategy)
 
     later = None
-    """Stage for a later check; none, since nothing trains."""
+    """Stage that repeats checks after the measured window; None, since no model trains."""
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
-        """Do nothing: no steps follow the window."""
+        """Do nothing: no steps follow the measured window."""
 
     def after_window(self, window: Window) -> list[str]:
-        """Return reasons for `invalid`: a model that went back to training mode."""
+        """Return a reason for `invalid` if the model has gone back to training mode."""
         return ["the model is in training mode"] if self._run.model.training else []
 
     def read_steps(self, steps: int) -> None:
@@ -90,7 +90,10 @@ class GenerationCheck(Watch):
         self._matmul_dtype = dtype_name(output.dtype)
 
     def _check_tokens(self, batches: Sequence[Batch]) -> None:
-        """Compare counts with the embedding's inputs, which lack the last token of each answer."""
+        """Raise InvalidRunError if the embedding got too few tokens.
+
+        The embedding gets all counted tokens except the last token of each answer.
+        """
         watched = bool(self._handles)
         self.remove()
         expected = sum(batch.tokens.processed - batch.sequences for batch in batches)

@@ -31,10 +31,10 @@ NO_BACKWARD = -1
 class FirstStepProbe:
     """Reader of gradients and parameters on the first real optimizer step.
 
-    Only that step shows a cut gradient: a few steps later cut runs reach every tensor too. A step
-    that a gradient scaler skips is not the first. The probe works for any engine, by torch's hooks
-    on all optimizers, which are removed before the window. Its attributes are named like those of
-    `EffectiveConfiguration`; `flow` is the `gradient_flow`.
+    Only that step shows a cut gradient: a few steps later even cut runs reach every tensor. A
+    step that a gradient scaler skips is not the first. The probe works for any engine, by torch's
+    hooks on all optimizers, which are removed before the measured window. Its attributes have the
+    names of `EffectiveConfiguration`'s fields, but `flow` is `gradient_flow`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,11 +66,11 @@ class FirstStepProbe:
 
     @property
     def frozen(self) -> bool:
-        """True if some weights are still frozen, by `Run.trains_from`."""
+        """True before the step `Run.trains_from`, while some weights are still frozen."""
         return self._steps < self._run.trains_from
 
     def end_step(self) -> None:
-        """End the first step, in which several optimizers may take part."""
+        """Count an ended step. After the first real step, stop noting which optimizers step."""
         self._steps += 1
         if self.flow is not None:
             self._sees_optimizers.remove()
@@ -92,7 +92,7 @@ class FirstStepProbe:
         return self.forward.matmul_dtypes
 
     def check(self) -> None:
-        """Raise InvalidRunError when no optimizer has taken a step."""
+        """Raise InvalidRunError if no optimizer has taken a step."""
         if self.flow is None:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
@@ -122,7 +122,7 @@ class FirstStepProbe:
         return handles
 
     def _see_model(self, module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
-        """Record whether sequences share a row, a cache is kept, and the attention kernels."""
+        """Record the attention kernels, and if a cache is kept and sequences share a row."""
         if self.use_cache is None:
             self.use_cache = getattr(output, "past_key_values", None) is not None
             self.padding_free = _starts_again(keywords.get("position_ids"))
@@ -134,7 +134,7 @@ class FirstStepProbe:
         self.matmul_dtype = dtype_name(output.dtype)
 
     def _see_expert(self, name: str) -> Any:
-        """Return a hook that notes that a module of an expert got tokens."""
+        """Return a forward hook that records that an expert's module `name` got tokens."""
 
         def see(module: Any, inputs: Any, output: Any) -> None:
             if self._used_experts is not None and inputs and inputs[0].numel():
@@ -146,10 +146,10 @@ class FirstStepProbe:
         self.optimizers[id(optimizer)] = optimizer
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Read all gradients, unless the optimizer skips the step.
+        """Read all gradients of the first step. Raises InvalidRunError if a module has none.
 
-        A step within the backward pass frees its gradients: their norms are kept until the engine
-        takes the step that ends the pass.
+        Steps that an optimizer skips do not count. A step within the backward pass frees its
+        gradients, so their norms are kept until the engine takes the step that ends the pass.
         """
         skipped = getattr(optimizer, "found_inf", None)
         if self.flow is not None or self.frozen or (skipped is not None and bool(skipped)):
@@ -184,7 +184,7 @@ class FirstStepProbe:
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
         """Return whether a module belongs to an expert that got no tokens.
 
-        Compiled experts cannot be observed: then another expert of the list must have a gradient.
+        Compiled experts cannot be observed: another expert of their list must have a gradient.
         """
         experts = expert_list(name)
         if not experts:
@@ -231,7 +231,7 @@ def _starts_again(positions: Any) -> bool:
 def _places(parameter: torch.Tensor) -> frozenset[int]:
     """Return indices of a parameter's elements, or of its local shard, that a step should change.
 
-    Empty for an empty shard, of a parameter with fewer rows than ranks.
+    The set is empty for an empty shard, as of a parameter with fewer rows than ranks.
     """
     kept = kept_elsewhere(parameter)
     if kept is not None:

@@ -1,4 +1,4 @@
-"""Kernels of matmuls and attention: of linear layers, experts, and sdpa's backends."""
+"""Readings of a model's kernels: of linear layers, experts, and torch's attention backends."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def read_experts(model: torch.nn.Module) -> str | None:
-    """Return the kernels of experts, such as `grouped_mm`, with commas; None without any."""
+    """Return the names of experts' kernels, such as `grouped_mm`, in one text, or None."""
     found = {name for module in model.modules() if (name := experts_implementation(module))}
     return ", ".join(sorted(found)) or None
 
 
 def experts_implementation(module: torch.nn.Module) -> str | None:
-    """Return transformers' kernel for a module's experts; None for a module without the choice.
+    """Return the kernel chosen in transformers for a module's experts; None for other modules.
 
     Transformers marks such experts with the layout of their weights. `replaced` means that another
     forward was substituted, which ignores the choice.
@@ -79,7 +79,7 @@ def _place(name: str, priority: list[int]) -> int:
 
 
 def _is_linear(module: torch.nn.Module) -> bool:
-    """Return whether a module computes a matmul itself: it has sizes and wraps no linear."""
+    """Return whether a module computes a matmul: it has two sizes and is no adapter's wrapper."""
     sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
     known = all(isinstance(size, int) for size in sizes) or type(module).__name__ == "Conv1D"
     return known and not hasattr(module, "adapter_layer_names")

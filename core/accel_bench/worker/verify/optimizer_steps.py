@@ -1,4 +1,4 @@
-"""Counting of optimizer steps by the changes of weights, and reading of the rates in force."""
+"""Counting of optimizer steps by the changes of weights, and reading of learning rates in force."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NO_UPDATE_RULE = frozenset(
 """Keys of an optimizer's groups that are no hyperparameters, or are read separately."""
 
 MORE_STEPS = 1.5
-"""Largest ratio of steps counted on weights to the engine's: some optimizers write twice."""
+"""Largest ratio of steps counted on weights to engine steps, as some optimizers write twice."""
 
 
 LEAST_NODES = 0.75
-"""Least ratio of autograd nodes in a window's step to those of the smallest step around it."""
+"""Least ratio of autograd nodes in a measured step to nodes in the smallest other step."""
 
 
 class Reading(NamedTuple):
@@ -55,11 +55,11 @@ class Reading(NamedTuple):
 class OptimizerStepCounter:
     """Counter of optimizer steps by torch's version counters of the trained tensors.
 
-    Every in-place operation increments a tensor's version counter. The increment of a step is the
-    least of a warm-up step, so that other increments never lead to too few steps; from a single
-    warm-up step it is unknown, since an engine may write weights before its first one. A tensor
-    that changes while its counter stands still, as under a CUDA graph or in some fused kernels,
-    makes the counters unusable.
+    Every in-place operation increments a tensor's version counter. The least increment in a warm-up
+    step counts as one step, so that other writes never lead to too few steps. A single warm-up step
+    does not tell it, since an engine may write weights before its first step. A tensor that changes
+    while its counter stands still, as under a CUDA graph or in some fused kernels, makes the
+    counters unusable.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -92,7 +92,7 @@ class OptimizerStepCounter:
         self._last, self._values = now, values
 
     def steps(self) -> int | None:
-        """Return the number of steps since the start; None if the counters are unusable."""
+        """Return the number of optimizer steps since the start, or None if it is unknown."""
         return max(self._steps_of(self._start, self._versions()), default=None)
 
     def read(self, steps: int, optimizers: Iterable[Any]) -> Reading:
@@ -103,8 +103,8 @@ class OptimizerStepCounter:
     def steps_between(self, start: Reading, end: Reading) -> int | None:
         """Return the largest number of steps between two readings that any tensor shows.
 
-        None if neither counters nor values are usable. Values are usable if every warm-up step has
-        changed them.
+        Returns None if neither counters nor values are usable. Values are usable if every warm-up
+        step has changed them.
         """
         seen = self._steps_of(start.versions, end.versions)
         if seen:
@@ -113,12 +113,11 @@ class OptimizerStepCounter:
         return 0 if still and self._always_changed and self._warmup_steps else None
 
     def most_show(self, start: Reading, end: Reading) -> int:
-        """Return the median, over tensors, of the steps between two readings; 0 if unknown."""
+        """Return the median of steps between two readings over all tensors; 0 if unknown."""
         return median_low(self._steps_of(start.versions, end.versions) or [0])
 
     def _steps_of(self, start: Sequence[int], end: Sequence[int]) -> list[int]:
-        """Return the steps shown by each tensor's version counter; empty if counters are
-        unusable."""
+        """Return the steps that each tensor's version counter shows; empty if unusable."""
         if self._blind or self._warmup_steps < 2:
             return []
         ends = zip(start, end, self._least, strict=True)
@@ -128,7 +127,7 @@ class OptimizerStepCounter:
         return [tensor._version for tensor in self._tensors]
 
     def _elements(self) -> list[torch.Tensor]:
-        """Return copies of a few elements of a few tensors; of sharded ones, this rank's."""
+        """Return copies of a few elements of a few tensors, if sharded of this rank's part."""
         plain = [next(plain_tensors(tensor.detach())) for tensor in self._sampled]
         rows = [one[(-1,) * (one.dim() - 1)] for one in plain if one.numel()]
         return [row.reshape(-1)[:SAMPLED_ELEMENTS].clone() for row in rows]
@@ -137,7 +136,7 @@ class OptimizerStepCounter:
 def read_progress(
     optimizers: Iterable[Any], steps: int, counter: OptimizerStepCounter
 ) -> OptimizerProgress:
-    """Return the counters and rates of all optimizers that stepped; `steps` are the engine's."""
+    """Return step counts and rates of all optimizers that stepped, after `steps` engine steps."""
     optimizers = list(optimizers)
     counts = [count for count in map(_own_counter, optimizers) if count is not None]
     return OptimizerProgress(
@@ -187,10 +186,10 @@ def progress_reasons(
 def window_reasons(
     scenario: Scenario, counter: OptimizerStepCounter, readings: Sequence[Reading]
 ) -> Iterator[str]:
-    """Yield reasons for `invalid`: steps of the kept window that were not taken within it.
+    """Yield reasons for `invalid`: optimizer steps not taken within the final measured window.
 
     `readings` are from the first step's end, the warm-up's end, and the opening and the end of each
-    window; the last one is from the kept window's end.
+    window; the last reading is from the final window's end.
     """
     first, warm, *_, opened, last = readings
     asked, own = last.steps - opened.steps, last.counted - opened.counted
@@ -213,11 +212,11 @@ def window_reasons(
 def node_reasons(
     warmup: Sequence[int], opened: Reading, ended: Reading, later: Sequence[int]
 ) -> Iterator[str]:
-    """Yield reasons for `invalid`: too few forward passes in the window, or after it.
+    """Yield reasons for `invalid`: too few forward passes in the measured window, or after it.
 
-    A window's step makes as many autograd nodes as the smallest step around it: the `later` ones
-    after the window, and the `warmup` ones but the first, which may trace for a compiler. A
-    replayed device graph makes no nodes.
+    A measured step makes as many autograd nodes as the smallest other step: `later` has the nodes
+    of steps after the window, and `warmup` of warm-up steps, whose first may trace for a compiler.
+    A replayed device graph makes no nodes.
     """
     if not later:
         return
@@ -294,7 +293,7 @@ def _groups(optimizers: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
-    """Return the number of tensors by a value of their group, counting shared ones repeatedly."""
+    """Return the number of tensors by their groups' value of `key`, such as a learning rate."""
     found: dict[tuple[str, int], None] = {}
     for group in _groups(optimizers):
         if rate := _number_words(group.get(key)):

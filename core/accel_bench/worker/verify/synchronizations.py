@@ -1,4 +1,4 @@
-"""Number of device synchronizations in a warm-up step, without the stopwatch's."""
+"""Count of device synchronizations in a warm-up step, without the stopwatch's own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ QUIET, WARN = 0, 1
 
 
 class SynchronizationCounter:
-    """Counter of synchronizations between the laps of warm-up steps; null without a GPU.
+    """Counter of CUDA synchronizations within warm-up steps, inactive on other devices.
 
     A scaler that asks whether to skip a step, or a filter that looks for NaN, waits for the device
-    in every step. Torch warns of the synchronizations in its own code only. The stopwatch's are not
+    in every step. Torch warns only of synchronizations in its own code. The stopwatch's own are not
     counted.
     """
 
@@ -28,7 +28,7 @@ class SynchronizationCounter:
         self._warnings: Any = None
 
     def start(self) -> None:
-        """Start counting."""
+        """Start counting torch's warnings of synchronizations."""
         if not self._active:
             return
         self._warnings = warnings.catch_warnings()
@@ -39,7 +39,7 @@ class SynchronizationCounter:
         self._set(WARN)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the function that ends a step, with counting suspended while it runs."""
+        """Return `lap`, which ends a step, wrapped so that its own synchronizations don't count."""
         if not self._active:
             return lap
 

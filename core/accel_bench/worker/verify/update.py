@@ -2,12 +2,12 @@
 
 A sketch sums a tensor's elements in buckets, each element with a random sign that depends on the
 tensor's name and the element's place alone (Charikar, Chen and Farach-Colton, 2002). It is linear:
-the sketch after training less that before is the sketch of the change, so no copy of the weights is
-kept, and the squared difference of two sketches estimates the squared distance of two changes.
+the sketch after training less the sketch before is the sketch of the change. So no copy of the
+weights is kept. The squared difference of two sketches estimates the squared distance of changes.
 
-The exact change is kept in a file of the run's folder, if there is room: the numbers of all trained
-tensors one after the other, in float32: first the weights before training, then the change in their
-place. A copy in memory would count as the run's memory.
+The exact change is written to a file in the run's folder, if there is room. The file has the
+numbers of all trained tensors one after the other, in float32: first the weights before training,
+then the change in their place. A copy in memory would count as the run's memory.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run_context import Run
 
 ROW = SKETCH_BUCKETS * 131
-"""Number of elements in a row, which has one random sign; both factors are prime, so that no row of
-a matrix, of a width that is round, falls into few buckets."""
+"""Number of elements in a row, which has one random sign. Both factors are prime, so that a row of
+a matrix with a round width is spread over many buckets."""
 
 BLOCK_ROWS = 256
-"""Number of rows read at once: 8 MB in float64."""
+"""Number of rows read together: 8 MB in float64."""
 
 BLOCK = 1 << 20
-"""Number of elements read at once: 8 MB in float64."""
+"""Number of elements read together: 8 MB in float64."""
 
 
 class UpdateSketch:
     """Sketch of a run's trained tensors, taken on creation and again when `finish` is called.
 
-    Both are outside of all windows. Trained tensors are those that require a gradient on creation;
-    sharded tensors are gathered one after the other.
+    Both sketches are taken outside of measured windows. Trained tensors are tensors that require a
+    gradient on creation; sharded tensors are gathered one after the other.
     """
 
     def __init__(self, run: Run, file: Path | None = None, most: int = 0) -> None:
@@ -65,9 +65,9 @@ class UpdateSketch:
         self._seconds = time.perf_counter() - started
 
     def finish(self, steps: int) -> WeightUpdate:
-        """Return the update after a number of steps, without deleted or infinite tensors.
+        """Return the weights' update after `steps` steps, without deleted or infinite tensors.
 
-        Ranks other than the first return the sketches that compare replicas, and no tensors.
+        Ranks other than the first return sketches to compare replicas, and no tensors.
         """
         started = time.perf_counter()
         trained = [(name, p) for name, p in _parameters(self._run) if name in self._before]
@@ -116,7 +116,7 @@ class UpdateSketch:
         return sketch(name, weights), self._kept.subtract(name, weights) if self._kept else None
 
     def _finish_file(self, *, complete: bool) -> tuple[int, str]:
-        """Close the complete file, or remove it; return its size, or the reason for its removal."""
+        """Close or remove the file; return its bytes, and the reason if it was removed."""
         self._finished = True
         if self._kept is None:
             return 0, ""
@@ -131,7 +131,7 @@ class UpdateFileWriter:
     """Writer of a file of one run's weights, then of their change; an error removes the file."""
 
     def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:
-        """Open the file for tensors of so many elements, if it takes at most `most` bytes."""
+        """Open a file for tensors with these numbers of elements, if `most` bytes suffice."""
         self.bytes = 0
         self.reason = ""
         self._path = path
@@ -157,7 +157,7 @@ class UpdateFileWriter:
                 self._file.write(block.float().cpu().numpy().data)
 
     def sync(self) -> None:
-        """Write buffered data to the disk now, so that nothing is written during a window."""
+        """Write buffered data to the disk now, and not during the measured window."""
         if self.reason:
             return
         with self._removed_on_error():
@@ -167,7 +167,7 @@ class UpdateFileWriter:
     def subtract(self, name: str, weights: torch.Tensor) -> float | None:
         """Overwrite a tensor's weights with their change; return its L2 norm.
 
-        None if the file could not be kept.
+        Returns None if the file was removed.
         """
         if self.reason or not weights.numel():
             return None if self.reason else 0.0
@@ -184,14 +184,14 @@ class UpdateFileWriter:
         return None if self.reason else float(squares**0.5)
 
     def remove(self, reason: str) -> None:
-        """Remove the file; `reason` is stored."""
+        """Remove the file, and store the first reason for it."""
         self.reason = self.reason or reason
         self.close()
         with contextlib.suppress(OSError):
             self._path.unlink()
 
     def close(self) -> None:
-        """Close the file, which stays."""
+        """Close the file without removing it."""
         if hasattr(self, "_file"):
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -207,8 +207,7 @@ class UpdateFileWriter:
 
 @torch.no_grad()
 def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the signed sums of a tensor's elements: shape (SKETCH_BUCKETS,), float64, on the
-    CPU."""
+    """Return a tensor's sketch, shape (SKETCH_BUCKETS,), in float64 on the CPU."""
     flat = whole(tensor).detach().reshape(-1)
     rows = -(-flat.numel() // ROW)
     signs = _signs(name, ROW + rows).to(flat.device)
@@ -238,11 +237,11 @@ def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def _together(sketches: Mapping[str, torch.Tensor]) -> tuple[float, ...]:
-    """Return the sketch of all tensors together."""
+    """Return the sum of the sketches of all tensors, with finite numbers only."""
     total = sum(sketches.values(), torch.zeros(SKETCH_BUCKETS, dtype=torch.float64))
     return _numbers(total.nan_to_num())
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
-    """Return values with seven digits, to which results are stored."""
+    """Return values rounded to seven significant digits, as they are stored in results."""
     return tuple(float(f"{value:.7g}") for value in values.tolist())

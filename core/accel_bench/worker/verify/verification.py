@@ -1,7 +1,7 @@
-"""Verification of a run that trains with torch: its first step, and all steps of the window.
+"""Verification of a run that trains with torch: its first step, and all measured steps.
 
-All reading is in the warm-up, or after a window has closed: nothing within one. The first step's
-facts are read again in a step after the window, which is in no figure.
+Facts are read in the warm-up, or after a measured window has closed, and never within a window. The
+first step's facts are read again in a step after the window, which is in no figure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from accel_bench.worker.verify.update import UpdateSketch
 
 
 class LaterStep(Watch, StepStage):
-    """Stage of one step after the window that repeats the first step's checks."""
+    """Stage of one step after the measured window that repeats the first step's checks."""
 
     phase = "check"
 
@@ -57,7 +57,7 @@ class LaterStep(Watch, StepStage):
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Compare the step with the first one, and end the stage."""
+        """Compare the step with the first step, and end the stage."""
         self.remove()
         self.steps += 1
         changed = self._probe.forward.changes(self._forward, self._dropout)
@@ -75,7 +75,7 @@ class LaterStep(Watch, StepStage):
 class Verification:
     """Checks of a run from its first step on, whose findings are stored in `record`.
 
-    Readings are made before each lap of the warm-up, and none in the window.
+    State is read at the end of each warm-up step, and never in the measured window.
     """
 
     def __init__(self, run: Run, record: RankRecord, job: Job) -> None:
@@ -89,7 +89,7 @@ class Verification:
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the function that ends a warm-up step, preceded by the readings."""
+        """Return `lap`, which ends a warm-up step, wrapped so that state is read before."""
 
         def watched_lap(*arguments: Any) -> None:
             if not self._probe.frozen:
@@ -116,11 +116,11 @@ class Verification:
         probe.check()
 
     def read_steps(self, steps: int) -> None:
-        """Read the weights' version counters after a number of steps, at a window's ends."""
+        """Read the weights' version counters after `steps` steps, at both ends of a window."""
         self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:
-        """Record changes and optimizer steps in the window; return reasons for `invalid`."""
+        """Record changes and optimizer steps of measured steps; return reasons for `invalid`."""
         steps = window.samples[-1].step + 1
         self.read_steps(steps)
         progress = read_progress(self._optimizers(), steps, self._counter)
@@ -137,7 +137,7 @@ class Verification:
         return invalid
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
-        """Record the checks of steps after the window. Raises InvalidRunError.
+        """Record the checks of later steps. Raises InvalidRunError if they contradict the run.
 
         Called when no other rank waits for this one in a step; `nodes` are the autograd nodes of
         each unobserved step.
@@ -150,7 +150,7 @@ class Verification:
             raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
-        """Sketch the update after the first window, up to which all runs take the same steps."""
+        """Record the weights' update after the first window, until which runs take equal steps."""
         if self._record.update is None:
             self._record.update = self._update.finish(steps)
 

@@ -14,7 +14,7 @@ from accel_bench.run_context import Run
 from accel_bench.worker.settings import has_process_group
 
 SHARDED = "FSDPModule"
-"""Base of the class that FSDP2 gives to a module."""
+"""Name of the base class that FSDP2 adds to a module's class."""
 
 DEEPSPEED = "DeepSpeedEngine"
 
@@ -25,7 +25,7 @@ STRATEGIES = (
     "DataParallel",
     DEEPSPEED,
 )
-"""Classes of wrappers by which ranks divide the work."""
+"""Names of the classes of wrappers by which ranks divide the work."""
 
 REPLICATES = "DistributedDataParallel"
 """Strategy that keeps a whole model on each rank."""
@@ -38,12 +38,12 @@ def strategy_of(module: torch.nn.Module) -> str | None:
 
 
 def is_sharding(kind: type) -> bool:
-    """Return whether a class is FSDP2's, or a module's class that FSDP2 has substituted."""
+    """Return whether a class is FSDP2's own, or FSDP2's substitute for a module's class."""
     return any(base.__name__ == SHARDED for base in kind.__mro__)
 
 
 def read_wrapping(run: Run) -> dict[str, Any]:
-    """Return the outermost strategy, nested wrappers, and the buffers that replicas send.
+    """Return the outermost strategy, sharding, nested wrappers and bytes of sent buffers by name.
 
     An engine may wrap the model on its own: every wrapper in this process that holds the model
     counts.
@@ -65,8 +65,7 @@ def read_wrapping(run: Run) -> dict[str, Any]:
 
 
 def zero_stage(engine: Any) -> int:
-    """Return ZeRO's stage in force, by the optimizer that DeepSpeed uses; its configuration may
-    differ."""
+    """Return the ZeRO stage of DeepSpeed's optimizer, from which its configuration may differ."""
     optimizer = engine.optimizer
     names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "DeepSpeedZeroOptimizer_Stage3" in names:
@@ -77,7 +76,7 @@ def zero_stage(engine: Any) -> int:
 
 
 def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the sharding of parameters over the ranks, from the tensors themselves."""
+    """Return elements by placement, elements on this rank, and number of ranks, each by name."""
     parameters = list(model.parameters())
     sharded = [one for one in parameters if is_sharded(one)]
     kept = list(filter(None, map(kept_elsewhere, parameters)))
