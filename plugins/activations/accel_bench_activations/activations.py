@@ -1,4 +1,4 @@
-"""The stack plugins `activation-checkpointing` and `activation-offload`."""
+"""The stack plugins `activation-checkpointing` and `activation-offload`, which save memory."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Refuse a scenario whose `train.gradient_checkpointing` is true."""
+        """Yield a reason if the scenario sets `train.gradient_checkpointing`."""
         if experiment.scenario.train.gradient_checkpointing:
             yield (
                 "train.gradient_checkpointing is true, which computes every block again already; "
@@ -99,7 +99,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Checkpoint the model's blocks; weights and modules stay as they are."""
+        """Checkpoint the activations of the model's blocks; weights and modules are unchanged."""
         from accel_bench_activations.checkpointing_impl import Checkpointing
 
         self._checkpointing = checkpointing = Checkpointing(run.model, self.options)
@@ -108,13 +108,13 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Stop counting recomputations before the measured window."""
+        """Stop counting recomputations, since the measured window begins."""
         if self._checkpointing is not None:
             self._checkpointing.stop_counting()
 
 
 class OffloadOptions(Options):
-    """Options of `activation-offload`."""
+    """Options of `activation-offload`: the activations to offload."""
 
     minimum_bytes: int = Field(1_048_576, gt=0)
     """Size in bytes below which an activation stays on the device: its copy would cost too much."""
@@ -124,8 +124,8 @@ class ActivationOffload(Plugin[OffloadOptions]):
     """Offload the decoder's saved activations to pinned host memory until the backward pass.
 
     Copies are queued on the compute stream, since torch maintains no implementation that prefetches
-    on another one: time is spent to save memory. With activation checkpointing, the blocks' inputs
-    are offloaded.
+    on another stream. So this plugin saves memory, and costs time. With activation checkpointing,
+    it offloads the inputs of the blocks.
     """
 
     Options = OffloadOptions
@@ -136,7 +136,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Run the decoder's forward under hooks that offload saved tensors."""
+        """Replace the decoder's forward by one with hooks that offload saved tensors."""
         from accel_bench_activations.offload_impl import Offloading
 
         self._offloading = offloading = Offloading(
@@ -147,7 +147,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Stop counting. Raises InvalidRunError when the warm-up offloaded no tensor."""
+        """Stop counting offloaded tensors. Raises InvalidRunError if the warm-up offloaded none."""
         if self._offloading is not None and not self._offloading.stop_counting():
             raise InvalidRunError(
                 [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CountingCheckpoint(CheckpointFunction):
-    """A `CheckpointFunction` that calls torch's checkpoint and counts calls until the window."""
+    """A `CheckpointFunction` that calls torch's checkpoint, and counts calls in the warm-up."""
 
     def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
         self.policy = policy
@@ -37,20 +37,20 @@ class CountingCheckpoint(CheckpointFunction):
             )
 
     def __call__(self, function: Any, *args: Any) -> Any:
-        """Call a block's forward under torch's checkpoint; compiled code skips the counts."""
+        """Call a block's forward under torch's checkpoint; count it unless it is compiled."""
         if torch.compiler.is_compiling():
             return checkpoint(function, *args, **self._arguments)
         self.passes += 1
         return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
 
     def plain(self) -> Any:
-        """Return the checkpoint function without counting, and stop the policy's counting."""
+        """Stop counting operations, and return torch's checkpoint with the same arguments."""
         if self.operations is not None:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
-        """Return whether blocks recompute their matmuls and their attention; None if unknown."""
+        """Return whether blocks recompute all `matmuls` and attention; None if unknown."""
         if self.operations is None:
             return True, True
         return self.operations.recomputes(matmuls, self.passes)
@@ -61,7 +61,7 @@ class CountingCheckpoint(CheckpointFunction):
 
 
 class Checkpointing:
-    """Checkpointing of one model's blocks, from its set-up to `undo`."""
+    """Activation checkpointing of one model's blocks, until `undo` restores the model."""
 
     def __init__(self, model: nn.Module, options: CheckpointingOptions) -> None:
         """Raises ScenarioError for a model whose blocks cannot be checkpointed one by one."""
@@ -87,9 +87,9 @@ class Checkpointing:
             block._gradient_checkpointing_func = self._checkpoint
 
     def stop_counting(self) -> None:
-        """Replace the counting functions by torch's checkpoint.
+        """Replace the counting checkpoint function of each block by torch's own function.
 
-        Compiled blocks keep theirs: a new function would compile them again.
+        Compiled blocks keep the counting function: another function would cause a recompilation.
         """
         if self._checkpoint.passes:
             plain = self._checkpoint.plain()
@@ -113,7 +113,7 @@ class Checkpointing:
         }
 
     def undo(self) -> None:
-        """Restore the blocks without checkpointing."""
+        """Restore the model's blocks as they were without checkpointing."""
         disable_gradient_checkpointing(self._model)
         for block in self._chosen:
             vars(block).pop("_gradient_checkpointing_func", None)

@@ -21,23 +21,23 @@ class OnHost:
     """The host copy of a tensor, shared by the operations that save this tensor."""
 
     packed: Any
-    """Return value of torch's own pack hook."""
+    """Return value of the pack hook in torch's `save_on_cpu`."""
 
     storage: StorageWeakRef
-    """The copied storage; while it is held, no other tensor gets its address."""
+    """Reference to the copied storage; while it exists, no other tensor gets its address."""
 
     uses: int = 0
-    """Number of operations that have still to unpack the tensor."""
+    """Number of saved references to the tensor that are not unpacked yet."""
 
     restored: torch.Tensor | None = None
-    """The copy back on the device, held until the last use; None before the first."""
+    """Copy of the tensor back on the device, until its last use; None before its first use."""
 
 
 class OffloadHooks:
-    """The pair of saved-tensor hooks, which offload each tensor at most once in a forward pass."""
+    """A pair of saved-tensor hooks, which offload each tensor at most once in a forward pass."""
 
     def __init__(self, staying: Callable[[], set[int]], minimum_bytes: int, device: str) -> None:
-        """`staying()` returns the addresses of storages that are not offloaded: the weights."""
+        """`staying()` returns the storage addresses of the weights, which are never offloaded."""
         self.tensors = 0
         self.bytes = 0
         self.counting = True
@@ -57,7 +57,7 @@ class OffloadHooks:
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def forget(self) -> None:
-        """End a pass: drop the hooks' references to its tensors."""
+        """End a forward and backward pass: drop the hooks' references to its tensors."""
         self._packed = {}
 
     def _pack(self, tensor: torch.Tensor) -> OnHost | torch.Tensor:
@@ -99,10 +99,10 @@ class OffloadHooks:
 
 
 class Offloading:
-    """Offloading of one model's decoder, from its set-up to `undo`."""
+    """Offloading of the activations of one model's decoder, until `undo` restores the decoder."""
 
     def __init__(self, model: nn.Module, minimum_bytes: int, device: str) -> None:
-        """Raises PluginError for a model without decoder blocks."""
+        """Wrap the decoder's forward. Raises PluginError for a model without decoder blocks."""
         path, blocks = decoder_blocks(model)
         if not blocks:
             raise PluginError(f"activation-offload: {type(model).__name__} has no list of blocks")
@@ -114,7 +114,7 @@ class Offloading:
         self._decoder.forward = self._run
 
     def stop_counting(self) -> int:
-        """Stop counting, and return the number of tensors that were offloaded so far."""
+        """Stop counting offloaded tensors, and return their number so far."""
         self._packing.counting = False
         return self._packing.tensors
 
@@ -129,7 +129,7 @@ class Offloading:
         }
 
     def undo(self) -> None:
-        """Restore the decoder's own forward."""
+        """Restore the decoder's original forward."""
         if self._bound is None:
             vars(self._decoder).pop("forward", None)
         else:

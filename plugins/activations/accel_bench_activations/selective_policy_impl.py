@@ -1,4 +1,4 @@
-"""Policy of selective checkpointing: which operations' outputs are kept, and counts of them."""
+"""Policy of selective checkpointing: a choice and a count of operations whose outputs are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SelectivePolicy:
     """The policy function that torch calls for each operation of a checkpointed block."""
 
     def __init__(self, keep: tuple[str, ...]) -> None:
-        """`keep` are names of groups or operations. Raises PluginError for an unknown name."""
+        """Find the operations named in `keep`. Raises PluginError for an unknown name."""
         # What this torch, or what is installed, does not have is left out.
         groups = {name: set(filter(None, map(_find, GROUPS[name]))) for name in GROUPS}
         self._attention = groups["attention"]
@@ -30,10 +30,10 @@ class SelectivePolicy:
         self.shows_outputs = True
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """Return torch's policy for the output of an operation.
+        """Return torch's policy for the output of an operation: save it, or recompute it.
 
-        Operations that draw random numbers are always recomputed, so that later ones draw the same
-        numbers as in the forward pass.
+        Operations that draw random numbers are always recomputed, so that later operations draw the
+        same numbers as in the forward pass.
         """
         name = getattr(operation, "overloadpacket", operation)
         keeps = name in self._kept and not _draws(operation, args, kwargs)
@@ -45,7 +45,7 @@ class SelectivePolicy:
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     def recomputes(self, matmuls: int, passes: int) -> tuple[bool | None, bool | None]:
-        """Return whether matmuls, and attention, are recomputed; None if unknown.
+        """Return whether all `matmuls`, and attention, are recomputed; None if unknown.
 
         Custom kernels hide matmuls from torch, so all of the model's matmuls must be accounted for.
         Attention without an operation of its own consists of two more matmuls.
@@ -61,9 +61,9 @@ class SelectivePolicy:
         return matrices, _verdict(kept, again, passes) if of_its_own else matrices
 
     def evidence(self, passes: int) -> dict[str, Any]:
-        """Return JSON evidence of the kept operations and their recomputed share.
+        """Return JSON evidence: kept and recomputed calls, and kept bytes, in a forward pass.
 
-        Without counted passes, as in compiled blocks, only names are returned.
+        Without counted passes, as in compiled blocks, it has only names of operations.
         """
         if not passes:
             return {"kept": sorted(map(str, self.kept)), "recomputed": None, "kept_bytes": None}
@@ -75,7 +75,7 @@ class SelectivePolicy:
 
 
 def _verdict(kept: int, again: int, needed: int) -> bool | None:
-    """Return True if all calls are recomputed, False if none is, None if some are."""
+    """Return True if all `needed` calls are recomputed, False if none is, None otherwise."""
     if again == 0 and kept >= needed:
         return False
     return True if kept == 0 and again >= needed else None
@@ -93,7 +93,7 @@ def _operation(name: str) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Return `torch.ops.NAMESPACE.OPERATION`; None if it does not exist."""
+    """Return the operation `torch.ops.NAMESPACE.OPERATION`, or None if it does not exist."""
     namespace, _, operation = name.partition(".")
     try:
         return getattr(getattr(torch.ops, namespace), operation) if operation else None
@@ -102,7 +102,7 @@ def _find(name: str) -> Any:
 
 
 def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call draws random numbers, by its dropout argument or its tag."""
+    """Return whether a call draws random numbers, by its dropout argument or torch's tag."""
     schema = getattr(operation, "_schema", None)
     places = {a.name: number for number, a in enumerate(schema.arguments)} if schema else {}
     if "dropout_p" in places:
@@ -112,6 +112,6 @@ def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def _bytes(output: Any) -> int:
-    """Return the bytes of the tensors in an output; 0 for a compiler's symbolic tensors."""
+    """Return the total bytes of an output's tensors, 0 for a compiler's symbolic tensors."""
     parts = output if isinstance(output, (tuple, list)) else (output,)
     return sum(p.nbytes for p in parts if type(p) is torch.Tensor)

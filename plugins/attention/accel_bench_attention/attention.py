@@ -26,17 +26,17 @@ from accel_bench import (
 Backend: TypeAlias = Literal["flash", "cudnn", "efficient", "math"]
 
 HALF = frozenset({"float16", "bfloat16"})
-"""Dtypes that the flash and cudnn backends compute in on a GPU."""
+"""Dtypes that the flash and cudnn backends support on a GPU."""
 
 OLDEST: dict[str, tuple[int, int]] = {"flash": (8, 0), "cudnn": (8, 0), "efficient": (5, 0)}
 """Oldest CUDA compute capability of each backend; backends not listed run on any GPU."""
 
 CALL_TOKENS = 64
-"""Sequence length of the probe call that reports the effective kernels."""
+"""Sequence length in tokens of the probe call that reports the effective kernels."""
 
 
 class AttentionOptions(Options):
-    """Options of `attention`."""
+    """Options of `attention`: the backends of sdpa."""
 
     backends: tuple[Backend, ...] = Field(min_length=1)
     """Backends of sdpa in order of priority. The first that supports the inputs, such as their
@@ -96,7 +96,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield the chosen backends that the device or the dtype does not support."""
+        """Yield reasons why the scenario cannot use the chosen backends: model, device or dtype."""
         scenario = experiment.scenario
         config = model_config(scenario.model)
         if config is not None and not _has_heads(config):
@@ -113,10 +113,10 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Enable the backends for the process: torch has no setting for one model.
+        """Enable the chosen backends for the process: torch has no setting for one model.
 
-        The evidence lists them in order, with the kernel that a probe call with the model's heads
-        uses. For models that are not compiled, `effective` has the kernel of the model's own calls.
+        The evidence lists them in order, with the kernel of a probe call with the model's heads.
+        For models that are not compiled, `effective` has the kernel of the model's own calls.
         """
         run.on_close(enable(self.options.backends))
 
@@ -128,7 +128,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
 
 def enable(backends: Sequence[str]) -> Callable[[], None]:
-    """Enable backends for the process, in order of priority; return a function that undoes it."""
+    """Enable backends in order of priority; return a function that restores torch's own."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kernels = {
@@ -143,7 +143,7 @@ def enable(backends: Sequence[str]) -> Callable[[], None]:
 
 
 def _kernels_of_one_call(run: Run) -> list[str] | None:
-    """Return the kernels of a probe call with the model's heads; None if heads are unknown."""
+    """Return the kernels of a probe call with the model's heads; None without known heads."""
     import torch
 
     from accel_bench.modeling.attention_kernels import attention_kernels

@@ -65,7 +65,7 @@ class BitsAndBytesOptions(Options):
 
     @model_validator(mode="after")
     def _belong_together(self) -> BitsAndBytesOptions:
-        """Reject combinations in which an option would have no effect."""
+        """Raise ValueError for combinations in which an option would have no effect."""
         four_bits = self.quant_type in ("nf4", "fp4")
         for field, wanted in (
             ("double_quant", self.double_quant),
@@ -116,9 +116,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         """Return the relative difference of trained weights that quantization may cause.
 
         In a small llama under LoRA it was 0.16 (nf4) and 0.20 (fp4) on pretrained weights, 0.48 and
-        0.56 on random ones. Of int8 it was 0.02 to 0.09 in small models of ten tasks, the most in
-        a T5, and 0.12 in `image-text`, whose `update_sensitivity` allows more. A state of AdamW in
-        8 bits alone moved weights by 0.0126 in an image classifier, the most of 16 works.
+        0.56 on random ones. With int8 it was 0.02 to 0.09 in small models of ten tasks, the most in
+        a T5, and 0.12 in `image-text`, whose `update_sensitivity` allows more. AdamW's 8-bit state
+        alone moved weights by at most 0.0126 in 16 workloads, in an image classifier.
         """
         optimizer = 0.05 if "adamw_8bit" in (self.options.optimizer or "") else None
         return {"nf4": 0.7, "fp4": 0.7, "int8": 0.2}.get(self.options.quant_type, optimizer)
@@ -126,26 +126,26 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
     def allowed_output_difference(self) -> float | None:
         """Return the fraction of generated tokens that quantization may change.
 
-        In a small llama with random weights, whose tokens are nearly equally likely, it was 0.29
-        (nf4) and 0.06 (int8).
+        In a small llama with random weights, whose tokens are nearly equally likely, it changed
+        0.29 (nf4) and 0.06 (int8) of the tokens.
         """
         return {"nf4": 0.4, "fp4": 0.4, "int8": 0.12}.get(self.options.quant_type)
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks that the options use: loading the model, building the optimizer."""
+        """Return the hooks that only this plugin may implement in a run, by its options."""
         quantizes = {"load_model"} if self.options.quant_type != "none" else set()
         return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a quantized weight; optimizer state may be paged to the host."""
+        """Return the bytes per quantized weight; optimizer state may be paged to the host."""
         packed = {"nf4": 0.5, "fp4": 0.5, "int8": 1.0}
         return {"weights": packed[kind]} if (kind := self.options.quant_type) in packed else {}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield the requirements that this machine does not meet.
+        """Yield reasons why the scenario or the machine does not support the options.
 
-        Raises ScenarioError for an optimizer on which the options and the scenario disagree.
+        Raises ScenarioError if the options and the scenario set contradictory optimizers.
         """
         scenario = experiment.scenario
         if self.options.quant_type != "none":
@@ -179,7 +179,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the frozen model with the linear layers of its blocks quantized."""
+        """Return the frozen model, with quantized linear layers in its blocks."""
         from accel_bench_bitsandbytes.impl import BitsAndBytesBase
 
         base = BitsAndBytesBase(run, self.options)
@@ -189,7 +189,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return the optimizer of the parameters that require a gradient."""
+        """Return a bitsandbytes optimizer of the parameters that require a gradient."""
         from accel_bench_bitsandbytes.impl import build_optimizer, describe_optimizer
 
         assert self.options.optimizer is not None
@@ -205,9 +205,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer's arguments, from the AdamW of the scenario's `optimizer` slot.
+    """Return the arguments of a bitsandbytes optimizer that match the scenario's AdamW.
 
-    Raises ScenarioError for another optimizer, or an option without a counterpart.
+    Raises ScenarioError for another optimizer in the scenario, or an option without a counterpart.
     """
     if use != "adamw":
         raise ScenarioError(

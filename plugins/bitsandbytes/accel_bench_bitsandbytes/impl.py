@@ -1,4 +1,4 @@
-"""Quantization of linear layers on loading, preparation of the frozen base, optimizers."""
+"""Quantization of linear layers while loading, preparation of the frozen model, and optimizers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from accel_bench_bitsandbytes import BitsAndBytesOptions
 
 DEFAULT_THRESHOLD = 6.0
-"""Default magnitude of outliers, from the paper of LLM.int8."""
+"""Default magnitude from which an input is an outlier, from the paper of LLM.int8."""
 
 OPTIMIZERS = {
     "adamw_8bit": "AdamW8bit",
@@ -40,10 +40,10 @@ OPTIMIZERS = {
 
 
 class BitsAndBytesBase:
-    """A run's base model, quantized module by module on loading, frozen and prepared."""
+    """A run's base model, which is quantized module by module while loading, then frozen."""
 
     def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:
-        """Load, quantize and prepare the model.
+        """Load, quantize and freeze the model.
 
         Raises ScenarioError for a model whose blocks contain no module that can be quantized, and
         the errors of `load_base_model`.
@@ -73,7 +73,7 @@ class BitsAndBytesBase:
         """JSON evidence of the quantized modules and their format."""
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return a module of a block quantized; None if its kind cannot be quantized."""
+        """Return the quantized form of a block's module; None if it is left unquantized."""
         own = module.parameters(recurse=False)
         elements = sum(parameter.numel() for parameter in own if parameter.dim() > 1)
         self._elements["all"] += elements
@@ -94,7 +94,7 @@ class BitsAndBytesBase:
         return found
 
     def _refuse_for_experts(self, name: str) -> None:
-        """Raise PluginError for options without support for experts stored as one tensor."""
+        """Raise PluginError for an option that quantized experts do not support."""
         for option in ("quant_storage", "compute_dtype"):
             if option in self._options.model_fields_set:
                 raise PluginError(
@@ -103,7 +103,7 @@ class BitsAndBytesBase:
                 )
 
     def _quantized(self, module: Any) -> nn.Module:
-        """Return the quantized layer of a linear one, whose weights GPT-2 stores transposed."""
+        """Return the quantized form of a linear layer, or of GPT-2's transposed `Conv1D`."""
         weight = module.weight.detach()
         weight = weight.T.contiguous() if isinstance(module, Conv1D) else weight
         make = linear_8bit if self._options.quant_type == "int8" else linear_4bit
@@ -115,7 +115,7 @@ class BitsAndBytesBase:
         return made
 
     def _now(self) -> float:
-        """Synchronize with the device, and return seconds on the host's clock."""
+        """Synchronize with the device, and return the host's clock in seconds."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
@@ -123,7 +123,7 @@ class BitsAndBytesBase:
     def _announce(self) -> None:
         """Set the attributes that transformers sets on models that it quantizes.
 
-        PEFT chooses its layers by them; `save_pretrained` and the HF Trainer read them.
+        PEFT chooses its layers by these attributes; `save_pretrained` and the HF Trainer read them.
         """
         left = [
             name
@@ -170,10 +170,10 @@ class BitsAndBytesBase:
 
 
 def kept_in_float32(use: ModelUse) -> frozenset[str]:
-    """Return the names of modules that transformers leaves unquantized in a model.
+    """Return the names of the modules that transformers keeps in float32 in a model.
 
-    T5 casts the inputs of its `wo` to the dtype of that layer's weight: packed weights are
-    integers, so casting would destroy the values and their gradients silently.
+    T5 casts the inputs of its layers `wo` to the dtype of their weight. Packed weights are
+    integers, so this cast would silently destroy the values and their gradients.
     """
     kind = getattr(transformers, architecture_of(use) or "", None)
     return frozenset(getattr(kind, "_keep_in_fp32_modules", None) or ())
@@ -296,13 +296,13 @@ def quantization_config(
 
 
 def threshold_of(options: BitsAndBytesOptions) -> float:
-    """Return the magnitude from which an input is an outlier; 0 disables outliers."""
+    """Return the magnitude from which an int8 layer's input is an outlier; 0 disables outliers."""
     given = options.llm_int8_threshold
     return DEFAULT_THRESHOLD if given is None else given
 
 
 def prepare(model: Any, how: str) -> dict[str, Any]:
-    """Freeze a quantized base, and return JSON evidence of the weights stored in float32 since."""
+    """Freeze a quantized model; return JSON evidence of the weights whose dtype this changed."""
     before = {name: parameter.dtype for name, parameter in model.named_parameters()}
     if how == "peft":
         # Checkpointing is switched on by core, once, in the same way for every stack.
@@ -323,9 +323,9 @@ def build_optimizer(
     learning_rate: float,
     arguments: dict[str, Any],
 ) -> Any:
-    """Build the named bitsandbytes optimizer over the parameters that require a gradient.
+    """Return the named bitsandbytes optimizer over the parameters that require a gradient.
 
-    `arguments` are further arguments. Raises InvalidRunError if no parameter requires a gradient.
+    `arguments` are its further arguments. Raises InvalidRunError if no parameter requires one.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
@@ -335,7 +335,7 @@ def build_optimizer(
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return JSON evidence: the optimizer's class, paging, and state by dtype."""
+    """Return JSON evidence of the optimizer: its class, its paging, and its state by dtype."""
     states = optimizer.state.values()
     # The code books are shared by all states.
     kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}

@@ -1,4 +1,4 @@
-"""FLOPs of training a model of the catalog, counted in a separate process."""
+"""FLOPs of training a model of the catalog, counted in a separate process that imports torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.flops.workload import Workload
 
 COUNT_SECONDS = 300
-"""Seconds after which the count of a model is given up; a busy machine may need a minute."""
+"""Timeout in seconds of counting a model; a busy machine may need a minute."""
 
 
 class ModelCount(Frozen):
-    """The counted FLOPs of training all of a catalog model."""
+    """Counted FLOPs of training all weights of a catalog model."""
 
     workload: Workload | None = None
     """Matmul and attention FLOPs of the model; null if unknown."""
@@ -30,7 +30,7 @@ class ModelCount(Frozen):
 def count_model(card: ModelCard) -> ModelCount:
     """Count the FLOPs of a model card in a separate process, which imports torch.
 
-    This takes seconds. Raises AccelBenchError if that process fails.
+    This takes seconds. Raises AccelBenchError if the process fails.
     """
     try:
         done = subprocess.run(

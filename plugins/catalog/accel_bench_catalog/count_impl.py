@@ -1,4 +1,4 @@
-"""`python -m accel_bench_catalog.count_impl < CARD.json > COUNT.json` counts a card's model."""
+"""Program that counts a card's model: `python -m accel_bench_catalog.count_impl < CARD.json`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench_catalog.count import ModelCount
 
 
 def count_model(card: ModelCard) -> ModelCount:
-    """Build a model card's model on the meta device and count the FLOPs of training all of it.
+    """Build a card's model on the meta device, and count the FLOPs of training all weights.
 
     The workload is null, with the reason in `problem`, for a model type unknown to transformers, a
     module unknown to the FLOP counter, or a number of parameters other than the card's.
@@ -51,7 +51,7 @@ def count_model(card: ModelCard) -> ModelCount:
 
 
 def _run_of(model: Any, log: io.StringIO) -> Run:
-    """Return a run that trains the whole model in one dtype and logs to a string."""
+    """Return a run of the model on the meta device, which trains all weights and logs to `log`."""
     experiment = Experiment(id="", scenario=Scenario(), stack=Stack(name="baseline"), identity={})
     logger = logging.Logger("flops")
     logger.addHandler(logging.StreamHandler(log))
@@ -61,7 +61,7 @@ def _run_of(model: Any, log: io.StringIO) -> Run:
 
 
 def main() -> None:
-    """Count the model card of standard input; print an error as one line on standard error."""
+    """Count the model card on standard input; print an error as one line on standard error."""
     try:
         print(count_model(ModelCard.model_validate_json(sys.stdin.read())).model_dump_json())
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`accel-bench catalog devices`: known devices, their peaks, and the lookup of a device name."""
+"""`accel-bench catalog devices`: list known devices and their peaks, and look up a device name."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def show_device(
     ],
     output: OutputFormat = "table",
 ) -> None:
-    """Show which device a name means and what is known of it.
+    """Show the devices that a name means, and their known figures.
 
-    A name of several devices, such as H100, shows a row of each. Exits with 2 when it is none.
+    A name of several devices, such as H100, shows a row of each. Exits with 2 for an unknown name.
     """
     from accel_bench.catalog.hardware import devices_called
     from accel_bench_catalog.view import PEAKS, figure_of_device

@@ -49,8 +49,8 @@ def sweep_family(draft: Draft, family: str) -> list[Setting]:
 
 
 def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:
-    """Return for each model the data section of its task with the file's common data settings; None
-    if the file's own data suit the task."""
+    """Return for each model the data section of its task, with the file's common data settings, or
+    None if the file's own data suit the task."""
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])
     kind = None
@@ -68,7 +68,7 @@ def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, A
 def _teaches(data: type[Plugin[Any]], task: str) -> bool:
     """Return whether a data plugin suits a task that does not train on tokens.
 
-    A plugin without declared tasks provides tokens, unless it simulates other batches.
+    A plugin without declared tasks suits such a task only if it simulates its own batches.
     """
     if data.tasks is not None:
         return task in data.tasks
@@ -76,8 +76,8 @@ def _teaches(data: type[Plugin[Any]], task: str) -> bool:
 
 
 def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data section for a card's task with the written settings, in the image size and
-    text length of the model."""
+    """Return the data section `own` of a card's task, updated by the common settings in `written`
+    and adapted to the model's image size and text length."""
     kept = {key: written[key] for key in sorted(OF_ALL_DATA & written.keys())}
     if kept.get("sequence_length") == "auto":
         del kept["sequence_length"]  # It is worked out from the data that are replaced.
@@ -90,13 +90,13 @@ def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]
 
 
 def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
-    """Return a key of a model part's configuration; without that part, of the whole one."""
+    """Return a value of a model part's configuration, or of the model's without that part."""
     config = card.config.get(tower, card.config)
     return config.get(key) if isinstance(config, dict) else None
 
 
 def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
-    """Yield notes on data that replace the file's, and on its settings without effect."""
+    """Yield a note for each kind of replaced data: its plugin, and the file's settings left out."""
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])
     lost = sorted(written.keys() - OF_ALL_DATA - {"use"})

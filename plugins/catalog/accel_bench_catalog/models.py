@@ -36,7 +36,7 @@ def show_model(
 ) -> None:
     """Show all published figures of one model.
 
-    Also what is counted when all of it trains.
+    Also the figures that are counted if all its weights train.
     """
     from accel_bench.catalog.models import read_card
 
@@ -70,7 +70,7 @@ def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
 
 
 def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return nested figures with dotted keys (`config.hidden_size`), the configuration last."""
+    """Yield figures with flattened keys such as `config.hidden_size`, the configuration last."""
     for key, value in sorted(figures.items(), key=lambda item: item[0] == "config"):
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", figure) for inner, figure in value.items())

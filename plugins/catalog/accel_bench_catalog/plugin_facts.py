@@ -1,4 +1,4 @@
-"""Descriptions of plugins by importing them, and the problems that this finds."""
+"""Descriptions and checks of plugins, which import the plugins."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FACTS = "accel_bench.plugin_facts"
 mappings, which `plugins show` prints as a table under the name of the entry point."""
 
 PROCESS_SECONDS = 60.0
-"""Time limit in seconds of a process that imports one plugin, longer than that of the import."""
+"""Timeout in seconds of a process that imports one plugin, longer than the import's timeout."""
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Import a plugin and describe it as JSON. Raises PluginError for a broken one."""
+    """Import a plugin, and return a JSON description. Raises PluginError if it is broken."""
     plugin = find(name)
     kind = load_class(name)
     return {
@@ -43,13 +43,13 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _facts_of(entry: DoorEntry, name: str) -> list[dict[str, Any]]:
-    """Return an entry point's rows of facts on a plugin. Raises PluginError for a broken entry."""
+    """Return an entry point's rows of facts on a plugin. Raises PluginError if it fails."""
     with entry.blamed():
         return list(entry.load()(name))
 
 
 def check(name: str) -> dict[str, Any]:
-    """Return whether a plugin can be used here, with the reasons, also for a broken one."""
+    """Return a plugin's name, whether it is usable here, and reasons; a broken one is unusable."""
     try:
         described = describe(name)
         problems = [*described["unmet"], *_contract_problems(load_class(name))]
@@ -59,10 +59,10 @@ def check(name: str) -> dict[str, Any]:
 
 
 def check_all() -> list[dict[str, Any]]:
-    """Return the checks of all installed plugins, by name.
+    """Return a check for each installed plugin, in order of names.
 
-    A foreign plugin is imported in a process of its own, so that its imports and errors are not
-    attributed to another.
+    A foreign plugin is imported in a separate process, so that its imports and errors are not
+    attributed to another plugin.
     """
     return [
         {
@@ -90,7 +90,7 @@ def _check_apart(name: str) -> dict[str, Any]:
 
 
 def _contract_problems(kind: type[Plugin[Any]]) -> list[str]:
-    """Return violations of the contract, and options without a description."""
+    """Return a plugin class's violations of the plugin interface, and its undescribed options."""
     problems = [
         f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
     ]

@@ -1,4 +1,4 @@
-"""Plugins: the output of `plugins` and `plugins show`."""
+"""Tables that the commands `plugins`, `plugins show` and `plugins check` print."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ UNDECLARED = {
     "output_tolerance": "equal work",
     "strategy": "none",
 }
-"""Texts for declarations without a value, other than `any`."""
+"""Text for each declaration of a plugin that is null, where this does not mean `any`."""
 
 OF_THE_BOX = f"all of {OWN_DISTRIBUTION}: a folder of its box was taken away here"
-"""Distribution of a plugin of the box that is not installed."""
+"""Text in place of a package, for an included plugin whose folder was removed here."""
 
 NOT_INSTALLED = "Not installed, with what `pip install` brings it from:"
-"""Title above plugins of extras."""
+"""Title above the plugins that are not installed."""
 
 
 def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return the rows of `overview`: installed plugins, and others that accel-bench ships."""
+    """Return the report of `plugins`: installed plugins, and others that accel-bench ships."""
     here = [row for row in rows if row["installed"]]
     absent = [row for row in rows if not row["installed"]]
     sections = [
@@ -37,7 +37,7 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def plugin_report(described: Mapping[str, Any]) -> Report:
-    """Return a plugin's description, its options, and facts by other distributions."""
+    """Return the report of `plugins show`: a plugin's facts, its options, and further tables."""
     listings = [key for key, value in described.items() if _is_table(value) or key == "options"]
     facts = [(key, _fact(key, value)) for key, value in described.items() if key not in listings]
     sections = [Section(tables=[listed(("key", "value"), facts)])]

@@ -1,4 +1,4 @@
-"""`accel-bench plugins`: what each plugin does and needs, and what one offers in detail."""
+"""`accel-bench plugins`: commands that list plugins, show one plugin, and check plugins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A name that `accel-bench plugins` prints.")],
     output: OutputFormat = "table",
 ) -> None:
-    """Show hooks, options and constraints of a plugin. Imports it, under an alarm."""
+    """Show hooks, options and constraints of a plugin. Imports the plugin, under a time limit."""
     from accel_bench_catalog.plugin_facts import describe
     from accel_bench_catalog.plugin_view import plugin_report
 

@@ -1,4 +1,4 @@
-"""The JSON schema of scenario files, for editors, and the table of all keys, for people."""
+"""The JSON schema of scenario files, for editors, and the table of all their keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def editor_schema() -> dict[str, Any]:
 
 
 def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a ladder's item: a name, a use with options, or settings with uses."""
+    """Return the schema of a ladder's item: a plugin name, a plugin with options, or a mapping."""
     one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
     parts = {
         "name": {"type": "string"},
@@ -69,13 +69,13 @@ class ScenarioKey(NamedTuple):
 
 
 def scenario_keys() -> list[ScenarioKey]:
-    """Return all keys of a scenario file, in the order of the models."""
+    """Return all keys of a scenario file, in the order of the schema."""
     schema = editor_schema()
     return list(_keys("", schema, schema["$defs"]))
 
 
 def _keys(above: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[ScenarioKey]:
-    """Yield the keys of an object recursively, without sections themselves, with lists and maps."""
+    """Yield the keys of an object and of nested objects, without keys of plain sections."""
     for name, inner in node["properties"].items():
         place, below = _object_in(f"{above}{name}", inner, defs)
         if below is None or "$ref" not in inner:
@@ -89,7 +89,7 @@ def _keys(above: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[Sc
 def _object_in(
     key: str, node: dict[str, Any], defs: dict[str, Any]
 ) -> tuple[str, dict[str, Any] | None]:
-    """Return an object nested in a value, with its dotted key, and its schema or None."""
+    """Return the key and the schema of an object nested in a value; None without an object."""
     if "$ref" in node:
         return _object_in(key, defs[node["$ref"].rpartition("/")[2]], defs)
     if "properties" in node:
@@ -107,7 +107,7 @@ def _object_in(
 
 
 def _values(node: dict[str, Any], defs: dict[str, Any]) -> str:
-    """Return a schema's values or types as text: `cpu, cuda`, or `whole number, null`."""
+    """Return a schema's allowed values or types: `cpu, cuda`, or `whole number, null`."""
     if "$ref" in node:
         return _values(defs[node["$ref"].rpartition("/")[2]], defs)
     if "anyOf" in node:

@@ -57,7 +57,7 @@ def list_scenarios(
 def _needs_of(file: ScenarioFile) -> list[str]:
     """Return a scenario's requirements that not every machine meets, such as `1 GPU of 24 GB`.
 
-    Extras are those of the plugins that its slots and stacks name.
+    They include the extras of the plugins in its slots and stacks.
     """
     return [*_devices(file), *(f"extra {extra}" for extra in _extras(file))]
 
@@ -96,9 +96,9 @@ def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` 
 def check(
     files: Annotated[list[str], typer.Argument(help="Scenario files, folders, or names.")],
 ) -> None:
-    """Check files and options of plugins, and run nothing.
+    """Check scenario files and options of plugins, and run nothing.
 
-    Exits with 2 if one is wrong.
+    Exits with 2 if a file is wrong.
     """
     from accel_bench.analysis.wording import count
     from accel_bench.errors import AccelBenchError
@@ -132,7 +132,7 @@ def new_scenario(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, such as my.yaml.")],
     like: Annotated[str, typer.Option(help="A name that `scenarios` lists.")] = "quickstart",
 ) -> None:
-    """Write a scenario to go on from: a copy of a shipped one."""
+    """Write a scenario to edit: a copy of a shipped scenario."""
     from accel_bench.documents.files import write_atomically
     from accel_bench.documents.presets import preset_path
     from accel_bench.errors import ScenarioError
@@ -157,7 +157,7 @@ def schema() -> None:
 def keys(output: AnyFormat = "table") -> None:
     """List all keys of scenario files.
 
-    What each may be, its default and its meaning.
+    The list has each key's values, its default and its meaning.
 
     Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
     """

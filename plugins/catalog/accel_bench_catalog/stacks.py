@@ -1,4 +1,4 @@
-"""`accel-bench catalog stacks`: named stacks of accel-bench and of plugins."""
+"""`accel-bench catalog stacks`: list and show the named stacks of accel-bench and of plugins."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 def _needs(plugins: Iterable[str], import_others: bool = False) -> list[str]:
     """Return the adapter, dtypes, devices and extras that plugins need.
 
-    A plugin that accel-bench does not ship is imported for its needs on request, or has none.
+    A plugin that accel-bench does not ship is imported if `import_others`, and else skipped.
     """
     from accel_bench.plugins.manager import load_class
     from accel_bench.plugins.shipped import ShippedPlugin, shipped
@@ -88,7 +88,7 @@ def _needs(plugins: Iterable[str], import_others: bool = False) -> list[str]:
 
 
 def _rows_of_extras() -> Iterator[dict[str, Any]]:
-    """Return rows of the named stacks of all extras, installed or not."""
+    """Yield a table row for each named stack of an extra, installed or not."""
     from accel_bench.plugins.shipped import extras
 
     for plugin, facts in extras().items():

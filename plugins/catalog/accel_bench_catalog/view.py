@@ -10,7 +10,7 @@ from accel_bench.errors import install_command
 from accel_bench.report.table import Column, entry, text_of
 
 PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
-"""Compute types whose peaks are listed."""
+"""Dtypes whose peak FLOP/s are listed for a device."""
 
 
 def figure_of_device(key: str, value: Any) -> str:

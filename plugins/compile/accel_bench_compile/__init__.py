@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from accel_bench_compile.impl import CompiledModules
 
 FEW_CORES = 4
-"""Number of cores up to which inductor compiles in process, without a pool of workers."""
+"""Largest number of cores with which inductor compiles in its process, without a worker pool."""
 
 
 SET_BY_TORCH = (
@@ -47,10 +47,10 @@ SET_BY_TORCH = (
 """Environment variables that torch sets while compiling and does not unset."""
 
 USUAL_BACKENDS = ("inductor", "thunder", "eager", "aot_eager", "cudagraphs")
-"""Common backends, for suggestions on a misspelt name."""
+"""Common backends, which an error suggests for a misspelled name."""
 
 WITH_CUDAGRAPHS = ("reduce-overhead", "max-autotune")
-"""Inductor modes that record CUDA graphs on a GPU."""
+"""Inductor's modes that record CUDA graphs on a GPU."""
 
 
 class TorchCompileOptions(Options):
@@ -66,7 +66,7 @@ class TorchCompileOptions(Options):
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = None
-    """Inductor's preset; null is `default`."""
+    """Preset of inductor's settings, by torch's name; null is `default`."""
 
     inductor_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Inductor settings by name, like `options` of `torch.compile`; exclusive with `mode`, which is
@@ -91,12 +91,12 @@ class TorchCompileOptions(Options):
 
     @property
     def uses_inductor(self) -> bool:
-        """True if inductor compiles: Thunder uses it for unsupported operations."""
+        """True if inductor compiles code, as it also does for Thunder's unsupported operations."""
         return self.backend in ("inductor", "thunder")
 
     @property
     def asks_cudagraphs(self) -> bool:
-        """True if the options ask for CUDA graphs on a GPU."""
+        """True if the options request CUDA graphs on a GPU."""
         return (
             self.backend == "cudagraphs"
             or self.mode in WITH_CUDAGRAPHS
@@ -105,7 +105,7 @@ class TorchCompileOptions(Options):
 
     @model_validator(mode="after")
     def _each_with_its_backend(self) -> TorchCompileOptions:
-        """Reject options of another backend, which torch rejects late or never."""
+        """Raise ValueError for options of another backend, which torch rejects late or never."""
         near = get_close_matches(self.backend, USUAL_BACKENDS, n=1, cutoff=0.8)
         if near and self.backend not in USUAL_BACKENDS:
             raise ValueError(f"unknown backend {self.backend!r}; did you mean {near[0]!r}?")
@@ -141,12 +141,12 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         self._capture: Capture | None = None
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook of this plugin, `compile_model`."""
+        """Return the hook that only this plugin may implement in a run, `compile_model`."""
         return frozenset({"compile_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield missing requirements: a GPU for CUDA graphs, a package, or a compiler."""
+        """Yield missing requirements: a GPU for CUDA graphs, a Python package, or a compiler."""
         device = experiment.scenario.resources.device
         if device == "cpu" and self.options.asks_cudagraphs and self.options.mode != "max-autotune":
             yield "CUDA graphs need a GPU; on a CPU use mode: default"
@@ -160,13 +160,13 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request untimed steps that fill inductor's caches before round 1."""
+        """Request untimed steps before round 1, which fill inductor's disk cache."""
         if self.options.uses_inductor and self.options.cache == "warm":
             run.rehearsal = True
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Set the cache folders of inductor and triton."""
+        """Set the folders of inductor's and triton's disk caches."""
         variables = Variables()
         run.on_close(variables.put_back)
         variables.remember(*SET_BY_TORCH)
@@ -179,7 +179,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def compile_model(self, run: Run) -> None:
-        """Compile the model in place; the evidence is complete after the first steps."""
+        """Compile the model in place. The evidence is complete after the first steps."""
         from accel_bench_compile.cudagraphs import Capture
         from accel_bench_compile.impl import CompiledModules
 
@@ -191,15 +191,15 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Count the CUDA graphs recorded before the window."""
+        """Count the CUDA graphs that were recorded before the measured window."""
         if self._capture is not None:
             self._capture.start()
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Yield the number of CUDA graphs, and a problem if the window lacks them.
+        """Yield the number of recorded CUDA graphs, with a problem if the window did not use them.
 
-        A window without requested CUDA graphs is `degraded`: torch skips them without an error.
+        Then the run is `degraded`: torch skips requested CUDA graphs without an error.
         """
         if self._capture is None:
             return
@@ -215,7 +215,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         )
 
     def _evidence(self, compilation: CompiledModules) -> dict[str, Any]:
-        """Return JSON evidence of compiled modules, seconds, skipped and cached graphs."""
+        """Return JSON evidence of a compilation: modules, seconds, disk cache, and CUDA graphs."""
         found = compilation.evidence()
         lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
         return {
@@ -226,7 +226,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
 
 def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
-    """Yield missing compilers: C++ for a CPU, C for launchers of GPU kernels."""
+    """Yield missing compilers: C++ for code on a CPU, C for launchers of GPU kernels."""
     if machine.c_compiler is None:
         yield "inductor needs a C compiler and none was found; install gcc or set CC"
     elif device == "cpu" and not _cpp_compiler():

@@ -1,4 +1,4 @@
-"""Inductor's disk cache for a run: kept for later runs, or empty and temporary."""
+"""Inductor's disk cache of a run: kept for later runs, or empty and temporary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 
 
 class CompileCache:
-    """The cache folder of one run, from `prepare_process` to `close_run`."""
+    """The cache folder of one run, from the hook `prepare_process` to the hook `close_run`."""
 
     def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
         """Choose the cache folder, and set it for inductor and triton in `variables`.
@@ -43,9 +43,9 @@ class CompileCache:
         _forget_in_memory()
 
     def evidence(self, hits: int | None, misses: int | None, bypasses: int) -> dict[str, Any]:
-        """Return JSON of the cache and its state, by the graphs that inductor looked up.
+        """Return JSON evidence of the cache's folder and state, from counts of cache lookups.
 
-        Hits of graphs compiled in this run leave a cold cache cold.
+        A cache that was empty stays `cold` if graphs compiled in this run are found in it again.
         """
         return {
             "cache_asked": self.asked,
@@ -55,7 +55,7 @@ class CompileCache:
         }
 
     def close(self) -> None:
-        """Remove a cold cache; loaded code must not be looked up in it again."""
+        """Remove a cold cache, after clearing the in-memory caches that refer to it."""
         _forget_in_memory()
         if self.asked == "cold":
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -78,7 +78,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _contents(run: Run) -> dict[str, Any]:
-    """Return inputs of compiled code that torch's own cache keys omit.
+    """Return settings that change compiled code and that torch's own cache keys omit.
 
     The key of autograd's cache in torch 2.11 omits the choice of attention backends (pytorch issues
     185449, 186458), so that a stack would get another stack's code.
@@ -91,7 +91,7 @@ def _contents(run: Run) -> dict[str, Any]:
 def _forget_in_memory() -> None:
     """Clear inductor's in-memory caches and cached paths.
 
-    Nothing to do, and no import, in a fresh process.
+    In a process that has not imported inductor, this does and imports nothing.
     """
     loaded = sys.modules.get("torch._inductor.utils")
     forget = getattr(loaded, "clear_caches", None)

@@ -14,16 +14,15 @@ REASONS = 3
 
 
 class StepMarker:
-    """Marker of a step's beginning for torch, before the first forward after an optimizer step.
+    """Hooks that mark the first forward of each optimizer step for torch, with any engine.
 
     The next step overwrites the memory of a CUDA graph's outputs. By default torch takes each
-    compiled call after a backward pass for a new step: accumulated micro-batches would overwrite
-    gradients, and recomputed blocks the inputs of later ones. Marked steps are optimizer steps,
-    with any engine.
+    compiled call after a backward pass for a new step. Then accumulated micro-batches would
+    overwrite gradients, and recomputed blocks the inputs of later blocks.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Hook all optimizers, and the calls of `model`, which is compiled whole or in blocks."""
+        """Hook all optimizers, and the calls of a model that is compiled whole or in blocks."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.steps = 0
@@ -49,7 +48,7 @@ class StepMarker:
         self._stepped = True
 
     def _before_forward(self, *_: Any) -> None:
-        """Mark a step before a forward pass of the model, but not before a recomputed block."""
+        """Mark a step before its first forward, not before a recomputed block's."""
         if self._stepped:
             from torch.compiler import cudagraph_mark_step_begin
 
@@ -58,7 +57,7 @@ class StepMarker:
             cudagraph_mark_step_begin()
 
     def _marked(self, compiled: Any) -> Any:
-        """Wrap the compiled call of a whole model so that it marks a step first."""
+        """Return a whole model's compiled call, wrapped so that it first marks a new step."""
 
         @functools.wraps(compiled)
         def call(*inputs: Any, **keywords: Any) -> Any:
@@ -70,7 +69,7 @@ class StepMarker:
 
 @dataclass(frozen=True)
 class Recordings:
-    """Counts of the CUDA graphs that torch holds for one device."""
+    """Numbers of the CUDA graphs that torch holds for one device."""
 
     graphs: int
     """Number of recorded graphs: one for each call of a compiled function within a step."""
@@ -80,7 +79,7 @@ class Recordings:
 
 
 def read_recordings(device_index: int) -> Recordings | None:
-    """Return the counts from torch's graph tree; None if this torch has no such tree."""
+    """Return the numbers in torch's graph tree, or None if this torch has no such tree."""
     try:
         from torch._inductor.cudagraph_trees import ExecutionState, get_manager
 
@@ -107,11 +106,11 @@ class Capture:
         self._after: Recordings | None = None
 
     def start(self) -> None:
-        """Read the counts at the start of the window."""
+        """Read the counts of CUDA graphs at the start of the window."""
         self._before = read_recordings(self._device_index)
 
     def finish(self) -> None:
-        """Read the counts at the end of the window."""
+        """Read the counts of CUDA graphs at the end of the window."""
         self._after = read_recordings(self._device_index)
 
     @property
@@ -120,7 +119,7 @@ class Capture:
         return None if self._after is None else self._after.graphs
 
     def problem(self) -> str:
-        """Return why the window did not run CUDA graphs alone; empty if it did."""
+        """Return the reason why the window did not only replay CUDA graphs; empty if it did."""
         if self._before is None or self._after is None:
             return "this torch does not tell how many CUDA graphs it has recorded"
         if not self._after.graphs:
@@ -133,7 +132,7 @@ class Capture:
         return ""
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of recorded, replayed and skipped graphs, with the reasons."""
+        """Return JSON evidence: recorded, replayed and skipped graphs, with reasons for skips."""
         from torch._dynamo.utils import counters
 
         inductor, after, before = counters["inductor"], self._after, self._before

@@ -1,4 +1,4 @@
-"""Change environment variables for a run, and restore them afterwards."""
+"""Changes of environment variables for a run, which are restored afterwards."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import os
 
 
 class Variables:
-    """Reversible changes of environment variables."""
+    """Recorder of changed environment variables, which can restore their values."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
 
     def remember(self, *names: str) -> None:
-        """Record the values of variables that other code is about to set."""
+        """Record the present values of variables that other code is about to set."""
         for name in names:
             self._before.setdefault(name, os.environ.get(name))
 
     def set(self, name: str, value: str) -> None:
-        """Set a variable, whether or not it is set."""
+        """Set a variable, replacing its present value."""
         self.remember(name)
         os.environ[name] = value
 
     def offer(self, name: str, value: str) -> None:
-        """Set a variable unless it is set."""
+        """Set a variable only if it is not set yet."""
         if name not in os.environ:
             self.set(name, value)
 
     def put_back(self) -> None:
-        """Restore every variable to its value when it was first set or remembered."""
+        """Restore the value that each variable had before it was first set or recorded."""
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""Compile modules in place, and report what the compiler did."""
+"""Compilation of modules in place, with evidence of the compiler's work."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 LIMIT_OF_A_BLOCK = 8
-"""Compilations of a block that fills a key-value cache: torch's limit for all blocks."""
+"""Limit of compilations for each block that fills a key-value cache: torch's default limit."""
 
 
 class CompiledModules:
-    """The compiled modules of one model, from `compile` to `undo`."""
+    """The compiled modules of one model, until `undo` restores the model."""
 
     def __init__(
         self, model: nn.Module, options: TorchCompileOptions, caches: bool = False
     ) -> None:
         """Compile `model` or its blocks in place.
 
-        With `caches` each block is compiled for its own index in a key-value cache, and so has its
+        With `caches` each block is compiled for its own index in a key-value cache. Then it has its
         own limit of compilations.
 
         Raises PluginError for an unknown backend or option, for a backend that cannot be imported,
@@ -73,7 +73,7 @@ class CompiledModules:
         }
 
     def undo(self) -> None:
-        """Restore the uncompiled calls, and reset the compiler."""
+        """Restore the model's uncompiled calls, and reset the compiler."""
         if self._marker is not None:
             self._marker.remove()
         for module in self.modules:
@@ -82,7 +82,7 @@ class CompiledModules:
         torch.compiler.reset()
 
     def _since_then(self, now: float | None) -> float | None:
-        """Return the seconds of tracing and compiling since `compile`, forward and backward."""
+        """Return the seconds of compiling since `__init__`, of `now` in total; None if unknown."""
         if now is None or self._seconds_before is None:
             return None
         return now - self._seconds_before
@@ -103,7 +103,7 @@ def compile_settings(options: TorchCompileOptions) -> dict[str, Any]:
 
 
 def check_backend(name: str) -> None:
-    """Raise PluginError if torch has no backend of that name."""
+    """Raise PluginError if torch has no backend called `name`."""
     known = [*torch.compiler.list_backends(exclude_tags=()), "thunder"]
     if name not in known:
         raise PluginError(f"torch-compile: unknown backend {name!r}{did_you_mean(name, known)}")
@@ -120,7 +120,7 @@ def check_inductor_options(options: dict[str, Any]) -> None:
 
 
 def cache_counts() -> dict[str, int]:
-    """Return counts of uncacheable graphs of inductor, and of joint graphs in autograd's cache."""
+    """Return counts of inductor's cache bypasses, and of autograd's hits, misses and bypasses."""
     inductor = torch._dynamo.utils.counters["inductor"]
     autograd = torch._dynamo.utils.counters["aot_autograd"]
     return {
@@ -140,7 +140,7 @@ def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
 
 
 def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
-    """Return the limit as a keyword argument, if one is set and supported."""
+    """Return the set limit as a `torch.compile` argument. Raises PluginError if unsupported."""
     if options.recompile_limit is None:
         return {}
     if not _takes_limit():
@@ -151,7 +151,7 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
 
 
 def _accumulated_limit(limit: int) -> contextlib.AbstractContextManager[None]:
-    """Raise torch's limit of compilations per code object (256) to `limit` within the block."""
+    """Return a context that raises torch's limit per code object (256) to `limit` compilations."""
     config = torch._dynamo.config
     most = max(limit, config.accumulated_recompile_limit)
     patched: contextlib.AbstractContextManager[None] = config.patch(
@@ -165,7 +165,7 @@ def _takes_limit() -> bool:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the model's repeated blocks. Raises PluginError unless each list has one class."""
+    """Return the model's repeated blocks. Raises PluginError if a list mixes classes."""
     lists = block_lists(model).values()
     blocks = [block for one in lists for block in one]
     if not blocks or any(len({type(block) for block in one}) != 1 for one in lists):

@@ -1,4 +1,4 @@
-"""Lightning Thunder as a backend of torch.compile, and reasons why it cannot be used."""
+"""Lightning Thunder as a backend of torch.compile, and checks that it can be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench_compile.cache import installed_version
 DISTRIBUTION = "lightning-thunder"
 
 NEWEST_TRIED = "0.2.7.dev20260201"
-"""Newest tested version; it and 0.2.6 cannot be imported with torch 2.13."""
+"""Newest tested version of Thunder; it and 0.2.6 cannot be imported with torch 2.13."""
 
 REASONS = 3
 """Maximum number of reported reasons for parts of a graph that inductor compiles."""
@@ -26,11 +26,11 @@ EXECUTORS = {
     "inductor": ("torchcompile",),
     "transformerengine": ("transformer_engine_v2", "transformer_engine_v1", "transformer_engine"),
 }
-"""Names of executors in Thunder's documentation, by version, the newest first."""
+"""Names of documented executors in other versions of Thunder, the newest version first."""
 
 
 def missing_thunder(versions: Mapping[str, str]) -> str:
-    """Return why Thunder cannot be used with these versions; empty if it can."""
+    """Return the reason why Thunder cannot be used with these package versions; empty if it can."""
     thunder, torch = versions.get(DISTRIBUTION), versions.get("torch")
     if thunder is None:
         return f"backend thunder needs the package {DISTRIBUTION}: pip install {DISTRIBUTION}"
@@ -44,10 +44,10 @@ def missing_thunder(versions: Mapping[str, str]) -> str:
 
 
 def make_thunder(executors: Sequence[str] = ()) -> Any:
-    """Return the backend for `torch.compile`, with executors by preference.
+    """Return Thunder's backend for `torch.compile`, with executors in order of preference.
 
-    Raises PluginError if Thunder is not installed, cannot be imported with this torch, or lacks
-    such an executor.
+    Raises PluginError if Thunder is not installed, cannot be imported with this torch, or lacks an
+    executor.
     """
     try:
         compiler = import_module("thunder.dynamo").ThunderCompiler
@@ -64,7 +64,7 @@ def make_thunder(executors: Sequence[str] = ()) -> Any:
 
 
 def find_executors(names: Sequence[str]) -> list[Any]:
-    """Return Thunder's executors by name. Raises PluginError for an unknown one."""
+    """Return the Thunder executors of these names. Raises PluginError for an unknown name."""
     found = {one.name: one for one in import_module("thunder").get_all_executors()}
     chosen = []
     for name in names:
@@ -79,7 +79,7 @@ def find_executors(names: Sequence[str]) -> list[Any]:
 
 
 def thunder_parts(backend: Any) -> dict[str, Any]:
-    """Return JSON of the compiler of each graph part: Thunder, or inductor if unsupported."""
+    """Return JSON evidence: the number of graph parts by compiler, Thunder or else inductor."""
     graphs = backend.subgraph_infos
     parts = [part for graph in graphs for part in graph.submodule_to_compiled_functions.values()]
     reasons = [str(reason.info) for graph in graphs for reason in graph.split_reasons or ()]

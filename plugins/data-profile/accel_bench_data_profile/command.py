@@ -12,16 +12,16 @@ import typer
 from accel_bench.cli.options import Names, takes
 
 MESSAGES = ("messages", "conversations")
-"""Usual names of a conversation's field."""
+"""Usual names of the field that holds a conversation."""
 
 CONTEXTS = ("input", "context")
-"""Usual names of a field that is a part of the prompt, beside those of `PROMPTS`."""
+"""Usual names of a further field of the prompt, besides one of `PROMPTS`."""
 
 PROMPTS = ("prompt", "instruction", "question")
-"""Usual names of a prompt's field."""
+"""Usual names of the field that holds a prompt."""
 
 ANSWERS = ("answer", "completion", "output", "response")
-"""Usual names of an answer's field."""
+"""Usual names of the field that holds an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,9 @@ def profile(options: ProfileOptions) -> None:
 
 
 def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
-    """Return the lengths, by a process that reads the data, and how it read them.
+    """Return the sample lengths in tokens, and a text on how a separate process read the data.
 
-    Raises ScenarioError, WorkerError.
+    Raises ScenarioError if the data cannot be read, and WorkerError if the process fails.
     """
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.machine.info import read_machine
@@ -103,7 +103,7 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
 
 
 def _guessed(file: Path) -> dict[str, Any]:
-    """Return the plugin that reads a file, and the names of its fields, by its first row."""
+    """Return the plugin that reads a file and the options for its fields, by the first row."""
     from accel_bench_data_profile.fields import first_fields
 
     found = first_fields(file)

@@ -1,4 +1,4 @@
-"""Names of the fields of a data set's first row, without the rest of the file."""
+"""Names of the fields in a data set's first row, without reading the other rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from accel_bench.errors import ScenarioError
 
 LONGEST_LINE = 64 * 2**20
-"""Largest first line that is read, in bytes."""
+"""Maximum bytes of a first line that is read."""
 
 SUFFIXES = (".jsonl", ".parquet", ".arrow")
-"""Suffixes of files with rows; `datasets` saves Arrow streams."""
+"""Suffixes of files with rows; `datasets` saves Arrow streams as `.arrow`."""
 
 
 def first_fields(path: Path) -> Collection[str]:
-    """Return the names of the first row's fields, of a file or of a folder's first file.
+    """Return the names of the first row's fields, in a file or in a folder's first file.
 
-    Empty for a file without rows that have fields. Raises ScenarioError for an unreadable table.
+    Returns no names if no row has fields. Raises ScenarioError for an unreadable table.
     """
     file = _first_file(path) if path.is_dir() else path
     if file is None or file.suffix not in SUFFIXES or not file.is_file():

@@ -1,4 +1,4 @@
-"""The histogram of sample lengths: counts alone, in a file of about 2 kB that can be shared."""
+"""The histogram of sample lengths, stored without any text in a file of about 2 kB."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from accel_bench import Options
 from accel_bench.errors import ScenarioError
 
 EXACT = 16
-"""Length below which each length has a bin of its own."""
+"""Length in tokens below which each length has its own bin."""
 
 PARTS = 8
-"""Bins of each factor of two above that."""
+"""Number of bins between a power of two and the next, for lengths of at least `EXACT`."""
 
 SCHEMA = 1
-"""Version of the file."""
+"""Version of the file format."""
 
 MAXIMUM_BYTES = 64 * 2**10
-"""Largest file that is read; one with every bin has 6 kB."""
+"""Maximum bytes of a file that is read; a file with every possible bin has 6 kB."""
 
 LONGEST = 16_777_216
-"""Largest length of a sample in tokens, as of `data.sequence_length`."""
+"""Maximum length of a sample in tokens, as for `data.sequence_length`."""
 
 MOST_SAMPLES = 10_000_000_000
-"""Largest number of samples of a file."""
+"""Maximum number of samples in a file."""
 
 
 class LengthBin(Options):
-    """Samples whose lengths are near one another."""
+    """A bin of the histogram: the samples whose lengths lie between two limits."""
 
     shortest: int = Field(ge=1, le=LONGEST)
-    """Least length of the bin in tokens."""
+    """Shortest length in tokens that belongs to the bin."""
 
     samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of samples."""
+    """Number of samples in the bin."""
 
     tokens: int = Field(ge=1, le=MOST_SAMPLES * LONGEST)
-    """Sum of their lengths."""
+    """Sum of the samples' lengths in tokens."""
 
 
 class LengthHistogram(Options):
-    """Lengths of the samples of a data set, by bins: a mean is exact, a length within an eighth."""
+    """Histogram of a data set's sample lengths: a mean is exact, a length within an eighth."""
 
     bins: tuple[LengthBin, ...] = Field(min_length=1)
-    """Bins that hold samples, from the shortest."""
+    """Nonempty bins, from the shortest lengths to the longest."""
 
     @property
     def samples(self) -> int:
-        """Number of samples."""
+        """Total number of samples."""
         return sum(one.samples for one in self.bins)
 
     @property
     def tokens(self) -> int:
-        """Sum of all lengths in tokens."""
+        """Sum of all samples' lengths in tokens."""
         return sum(one.tokens for one in self.bins)
 
 
 def shortest_of_bin(length: int) -> int:
-    """Return the least length of the bin that a length is in."""
+    """Return the shortest length in the bin that contains a length."""
     if length < EXACT:
         return length
     step = 1 << (length.bit_length() - 1)
@@ -72,14 +72,14 @@ def shortest_of_bin(length: int) -> int:
 
 
 def longest_of_bin(shortest: int) -> int:
-    """Return the greatest length of the bin that begins with a length."""
+    """Return the longest length in the bin whose shortest length is given."""
     return (
         shortest if shortest < EXACT else shortest + (1 << shortest.bit_length() - 1) // PARTS - 1
     )
 
 
 def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
-    """Return the histogram of lengths in tokens. Raises ScenarioError without samples."""
+    """Return the histogram of lengths in tokens. Raises ScenarioError if there are no lengths."""
     samples, tokens = Counter[int](), Counter[int]()
     for length, count in Counter(lengths).items():
         if length < 1:
@@ -98,7 +98,7 @@ def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
 
 
 def text_of(histogram: LengthHistogram) -> str:
-    """Return the text of the file: numbers alone."""
+    """Return the text of the file, which holds only numbers."""
     rows = [[one.shortest, one.samples, one.tokens] for one in histogram.bins]
     document = {
         "schema_version": SCHEMA,
@@ -111,7 +111,7 @@ def text_of(histogram: LengthHistogram) -> str:
 
 
 def read_histogram(path: Path) -> LengthHistogram:
-    """Return the histogram of a file. Raises ScenarioError for another file."""
+    """Return the histogram in a file. Raises ScenarioError if the file is unreadable or invalid."""
     try:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_BYTES + 1)
@@ -137,7 +137,7 @@ def read_histogram(path: Path) -> LengthHistogram:
 
 
 def _check(found: LengthHistogram, document: dict[str, Any]) -> None:
-    """Raise ValueError for counts that contradict one another."""
+    """Raise ValueError if bins, samples and token counts contradict one another."""
     starts = [one.shortest for one in found.bins]
     if starts != sorted({shortest_of_bin(one) for one in starts}):
         raise ValueError("its bins are others")

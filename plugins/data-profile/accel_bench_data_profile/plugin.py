@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class LengthProfileOptions(Options):
-    """Options of samples with given lengths."""
+    """Options of `length-profile`: the profile, and the samples that are made from it."""
 
     path: str = Field(min_length=1)
-    """File of `accel-bench data profile`."""
+    """Path of a file that `accel-bench data profile` wrote."""
 
     samples: int = Field(2048, ge=1, le=1_000_000)
     """Number of samples in an epoch, drawn from the profile by `data.seed`; at most those of the
@@ -31,7 +31,7 @@ class LengthProfileOptions(Options):
     """Upper bound of token ids, exclusive; at most the vocabulary of the model."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """Padding: to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Length to pad to: `data.sequence_length`, or the longest sample of the micro-batch."""
 
 
 class LengthProfile(TokenData[LengthProfileOptions]):
@@ -40,7 +40,7 @@ class LengthProfile(TokenData[LengthProfileOptions]):
     Options = LengthProfileOptions
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return the digest of the file."""
+        """Return a digest of the profile's file."""
         from accel_bench_data_profile.histogram import read_histogram, text_of
 
         text = text_of(read_histogram(Path(self.options.path)))
@@ -48,7 +48,7 @@ class LengthProfile(TokenData[LengthProfileOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the lengths of the samples of an epoch."""
+        """Return the lengths in tokens of all samples in an epoch."""
         from accel_bench_data_profile import plugin_impl
 
         found: list[int] = plugin_impl.lengths_of(self.options, run.scenario.data.seed).tolist()
@@ -56,7 +56,7 @@ class LengthProfile(TokenData[LengthProfileOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Return samples with those lengths, cut to `data.sequence_length`."""
+        """Return samples with the profile's lengths, cut to `data.sequence_length`."""
         from accel_bench_data_profile import plugin_impl
 
         data = run.scenario.data
@@ -65,5 +65,5 @@ class LengthProfile(TokenData[LengthProfileOptions]):
         return made
 
     def padding(self) -> Padding:
-        """Return the padding of the options."""
+        """Return the padding that the options set."""
         return self.options.padding

@@ -1,4 +1,4 @@
-"""Samples with the lengths of a profile, and tokens that a model can learn."""
+"""Samples with the lengths of a profile, made of random tokens that a model can learn."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SUCCESSORS = 4
 """Number of tokens that can follow each token."""
 
 LENGTHS_STREAM = 1
-"""Number added to the seed for lengths, so that drawing them does not change the tokens."""
+"""Further element of the seed for lengths, so that drawing them does not change the tokens."""
 
 
 def lengths_of(options: LengthProfileOptions, seed: int) -> Integers:
-    """Return the lengths of the samples of an epoch, in the order of `data.seed`."""
+    """Return the sample lengths of an epoch in tokens, in an order that depends on the seed."""
     return draw(read_histogram(Path(options.path)), options.samples, seed)
 
 
 def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
-    """Return lengths of samples: of all where there are no more, else of an even choice.
+    """Return sample lengths in tokens: all in the profile, or `samples` of them evenly chosen.
 
-    Sample k of n stands at the quantile (k + 0.5) / n of the profile, so that each choice has the
-    profile's own distribution; within a bin lengths differ by 1, and their mean is that of the bin.
+    Sample k of n is at the quantile (k + 0.5) / n of the profile, so that each choice has the
+    profile's distribution. Within a bin lengths differ by at most 1 and have the bin's mean.
     """
     number = min(samples, histogram.samples)
     counts = np.array([one.samples for one in histogram.bins], dtype=np.int64)
@@ -45,7 +45,7 @@ def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
 
 
 def make_up(options: LengthProfileOptions, sequence_length: int, seed: int) -> TokenDataset:
-    """Return a dataset determined by the profile, the options, length and seed."""
+    """Return a dataset that depends only on the profile, the options, the length and the seed."""
     lengths = np.minimum(lengths_of(options, seed), sequence_length)
     shape = (len(lengths), sequence_length)
     drawn = markov_tokens(np.random.default_rng(seed), options.vocab_size, SUCCESSORS, shape)
@@ -62,7 +62,7 @@ def make_up(options: LengthProfileOptions, sequence_length: int, seed: int) -> T
 
 
 def evidence(made: TokenDataset) -> dict[str, Any]:
-    """Return JSON about the dataset."""
+    """Return JSON evidence of the dataset: its size and its sample lengths."""
     return {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),

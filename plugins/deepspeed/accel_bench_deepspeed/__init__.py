@@ -55,15 +55,15 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
     strategy = "DeepSpeedEngine"
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks of parallelism and engine, since DeepSpeed is both."""
+        """Return the hooks that only this plugin may implement in a run: parallelism and engine."""
         return frozenset({"parallelize_model", "build_engine"})
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the name of the engine with the requested stage."""
+        """Return the name of DeepSpeed's engine with the requested stage of ZeRO."""
         return f"DeepSpeedEngine ZeRO-{self.stage}"
 
     def fraction_per_device(self, scenario: Scenario) -> Mapping[str, float]:
-        """Return the fraction of each part of the model on a device, by stage and offload."""
+        """Return each part of the model with the fraction that one device holds."""
         on_host = scenario.resources.device == "cuda"
         divided = {"optimizer state": 1, "gradients": 2, "weights": 3}
         parts = {
@@ -82,7 +82,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
 
     @property
     def stage(self) -> int:
-        """Stage of ZeRO, by the options or the file."""
+        """Stage of ZeRO, from the options or else from the configuration file."""
         return stage_of(self._settings())
 
     @hookimpl
@@ -100,7 +100,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import DeepSpeed, so that its memory counts as imports."""
+        """Import DeepSpeed here, so that its memory is counted as memory of imports."""
         from accel_bench_deepspeed.impl.process import import_deepspeed
 
         import_deepspeed(run)
@@ -112,7 +112,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return DeepSpeed's engine, driven step by step."""
+        """Return DeepSpeed's engine, wrapped as an engine of accel-bench."""
         from accel_bench_deepspeed.impl import DeepSpeedTraining
 
         engine = DeepSpeedTraining(run, merged(self._settings(), run.scenario))

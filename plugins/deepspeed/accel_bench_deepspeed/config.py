@@ -15,7 +15,7 @@ from accel_bench.errors import ScenarioError
 DEFAULT_STAGE = 2
 
 AUTO = "auto"
-"""Value of keys that Trainer fills in, in files written for it."""
+"""Value of keys that the HF Trainer fills in, in configuration files written for Trainer."""
 
 UNUSED: Mapping[str, str] = {
     "scheduler": "the learning rate is constant",
@@ -36,11 +36,11 @@ UNUSED: Mapping[str, str] = {
     "sequence_parallel_size": "sequences are not divided",
     "zenflow": "it updates with old gradients",
 }
-"""Keys of DeepSpeed's file that accel-bench rejects, with the alternative."""
+"""Keys of a configuration file that accel-bench rejects, each with the alternative."""
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Return the content of a configuration file. Raises ScenarioError."""
+    """Return the content of a configuration file. Raises ScenarioError if it cannot be read."""
     file = Path(os.path.expanduser(path))
     try:
         found = json.loads(file.read_text())
@@ -54,7 +54,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def settings(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file's settings, with the options of ZeRO merged in."""
+    """Return the settings of a configuration file, updated by the plugin's options of ZeRO."""
     found = read_config(path) if path else {}
     zero = found.get("zero_optimization", {})
     zero = {**zero} if isinstance(zero, dict) else {}
@@ -70,17 +70,17 @@ def settings(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stage_of(settings: Mapping[str, Any]) -> int:
-    """Return the stage of ZeRO in settings."""
+    """Return the stage of ZeRO in DeepSpeed's settings."""
     return int(settings["zero_optimization"]["stage"])
 
 
 def offloaded(settings: Mapping[str, Any], what: str) -> bool:
-    """Return whether settings keep `optimizer` or `param` on the host."""
+    """Return whether DeepSpeed's settings keep a part, `optimizer` or `param`, on the host."""
     return _device(settings["zero_optimization"], what) not in (None, "none")
 
 
 def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: settings, overridden by the scenario."""
+    """Return DeepSpeed's configuration: the settings, with the scenario's values in preference."""
     low = scenario.train.keeps_master_weights
     autocast = scenario.train.autocast_dtype
     return {
@@ -96,7 +96,7 @@ def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
 
 
 def owned(scenario: Scenario) -> dict[str, Any]:
-    """Return the scenario's values by DeepSpeed's keys; None for unset values."""
+    """Return the scenario's values under DeepSpeed's keys; None for keys that stay unset."""
     train = scenario.train
     return {
         "train_batch_size": train.global_batch_size,
@@ -132,7 +132,7 @@ def _contradictions(
 
 
 def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Yield precisions that differ from the scenario's."""
+    """Yield each precision in a configuration file that contradicts the scenario."""
     precision = scenario.train.precision
     for key, means in (("bf16", "bf16-master-weights"), ("torch_autocast", "bf16-autocast")):
         section = given.get(key)
@@ -145,7 +145,7 @@ def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
 
 
 def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
-    """Yield an optimizer, and its rates, that differ from the scenario's."""
+    """Yield the optimizer, or its rates, in a configuration file that contradict the scenario."""
     if not isinstance(given, dict):
         return
     kind, use = given.get("type", AUTO), scenario.optimizer.use
@@ -161,7 +161,7 @@ def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
 
 
 def _zero(given: Any, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield contradictions of the options, and unsupported targets of offload."""
+    """Yield settings of ZeRO in a file that contradict the options or are unsupported."""
     if not isinstance(given, dict):
         return
     stage = given.get("stage", AUTO)

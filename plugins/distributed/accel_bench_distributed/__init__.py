@@ -12,7 +12,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench_distributed.sizes import Sizes, fill
 
 DIMENSIONS = ("replicate", "shard", "tensor", "expert")
-"""Options that are sizes of the mesh's dimensions."""
+"""Options that set the sizes of the mesh's dimensions."""
 
 Size = Literal["auto"] | int
 
@@ -27,7 +27,7 @@ class MeshOptions(Options):
     """Number of devices over which FSDP2 shards weights, gradients and optimizer state, block by
     block.
 
-    One size may be `auto`, which fills up the devices; `shard` is 1 if another is.
+    One size may be `auto`, which uses the remaining devices; `shard` is 1 if another is `auto`.
     """
 
     tensor: Size = 1
@@ -41,7 +41,7 @@ class MeshOptions(Options):
 
     dispatch: bool = False
     """Let the devices of `expert` take batches of their own, and send each token to the devices of
-    its experts (all-to-all); what is no expert is sharded over the same devices by FSDP2."""
+    its experts (all-to-all); FSDP2 shards all other weights over the same devices."""
 
     context: int = Field(1, ge=1)
     """Number of devices that share a sequence; above 1 is not supported, as the README explains."""
@@ -51,7 +51,7 @@ class MeshOptions(Options):
     (ZeRO-3); false keeps them (ZeRO-2)."""
 
     reduce_dtype: Literal["float32", "bfloat16"] | None = None
-    """Dtype in which gradients are averaged; null is that of the computation."""
+    """Dtype in which gradients are averaged; null is the dtype of the computation."""
 
     cpu_offload: bool = False
     """Keep sharded weights, gradients and optimizer state on the host; the optimizer runs there."""
@@ -96,17 +96,17 @@ class Mesh(Plugin[MeshOptions]):
     makes_working_copies = True
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return `FSDPModule`, or `DTensor` without data parallelism."""
+        """Return the class of the parallel model: `FSDPModule`, or `DTensor` without FSDP2."""
         sharded = self.sizes(scenario.world_size).shards_blocks(scenario.train.keeps_master_weights)
         return "FSDPModule" if sharded else "DTensor"
 
     def data_parallel(self, scenario: Scenario) -> int:
-        """Return the number of groups of ranks with batches of their own."""
+        """Return the number of groups of ranks that have their own batches."""
         sizes = self._fill(scenario.world_size)
         return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
 
     def fraction_per_device(self, scenario: Scenario) -> float | None:
-        """Return the fraction of the model on one device."""
+        """Return the fraction of the model on one device, or None if the mesh does not fit."""
         sizes = self._fill(scenario.world_size)
         if isinstance(sizes, str):
             return None
@@ -115,7 +115,7 @@ class Mesh(Plugin[MeshOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield conflicts of the mesh with the devices or the model."""
+        """Yield reasons why the mesh does not fit the devices or the model."""
         from accel_bench_distributed.constraints import problems
 
         sizes = self._fill(experiment.scenario.world_size)
@@ -135,7 +135,7 @@ class Mesh(Plugin[MeshOptions]):
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the model, sharded in place."""
+        """Shard the model in place, and return it."""
         from accel_bench_distributed.impl import Sharding
 
         sharding = Sharding(run, self.sizes(run.world_size), self.options)

@@ -16,8 +16,8 @@ EXPERTS = ("num_local_experts", "num_experts")
 def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]:
     """Yield reasons why a scenario cannot run on a mesh of these sizes.
 
-    `asked` are dimensions set by the options, for which the model must have something to divide, on
-    one device too.
+    `asked` are the dimensions that the options set. The model must have something to divide by
+    them, even on one device.
     """
     train, dtype = scenario.train, scenario.model.dtype
     if train.keeps_master_weights and dtype != "float32":
@@ -42,7 +42,7 @@ def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]
 
 
 def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
-    """Yield optimizer options that would update sharded and whole tensors in one call."""
+    """Yield optimizer options that would update sharded and unsharded tensors in one call."""
     for option in ("foreach", "fused"):
         if scenario.optimizer.options.get(option):
             yield (

@@ -16,16 +16,16 @@ class Sizes:
     expert: int
 
     dispatch: bool = False
-    """True if the ranks of `expert` take batches of their own, and send tokens to one another."""
+    """True if each rank of `expert` has its own batches, and ranks exchange tokens."""
 
     @property
     def sharded(self) -> int:
-        """Number of ranks over which FSDP2 shards; dispatched experts share that dimension."""
+        """Number of ranks over which FSDP2 shards; ranks of dispatched experts are among them."""
         return self.shard * self.expert if self.dispatch else self.shard
 
     @property
     def data_parallel(self) -> int:
-        """Number of groups of ranks with batches of their own."""
+        """Number of groups of ranks that have their own batches."""
         return self.replicate * self.sharded
 
     @property
@@ -40,12 +40,12 @@ class Sizes:
         return self.per_batch * (self.sharded if self.replicate > 1 else 1)
 
     def shards_blocks(self, copies: bool) -> bool:
-        """Return whether FSDP2 shards blocks, to partition or to replicate them."""
+        """Return whether FSDP2 wraps blocks: to shard or replicate, or for 16-bit `copies`."""
         return self.data_parallel > 1 or self.per_batch == 1 or copies
 
     @property
     def fraction(self) -> float:
-        """Least fraction of the model on a device, if all of it is divided."""
+        """Fraction of the model on a device, if all of the model is divided."""
         return 1 / (self.sharded * self.per_batch)
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Sizes:
 
 
 def fill(sizes: dict[str, int | None], devices: int, dispatch: bool = False) -> Sizes | str:
-    """Return the mesh of all devices with None filled in, or an error.
+    """Return the sizes of a mesh of all devices, or an error message if no mesh fits.
 
-    At most one size is None.
+    At most one size is None, which means that it is computed from the number of devices.
     """
     known = {name: 1 if size is None else size for name, size in sizes.items()}
     batch = max(known["tensor"], known["expert"])

@@ -30,14 +30,14 @@ class Conflict(Frozen):
     """Versions of the involved packages, by name; empty for packages not installed."""
 
     because: str
-    """The effect, in a sentence."""
+    """Effect of the incompatibility, in a sentence."""
 
     do: str
     """Recommended remedy for the incompatibility."""
 
 
 def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflict, ...]:
-    """Return conflicts: known pairs, versions that a library excludes, torch's build.
+    """Return the conflicts of installed packages: known, by their requirements, by torch's build.
 
     `torch_cuda` is the CUDA version of the torch build; None for a build without CUDA.
     """
@@ -49,12 +49,12 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
 
 
 def changes_of_every_stack() -> tuple[Conflict, ...]:
-    """Return installed packages that change every stack, without being faulty."""
+    """Return a conflict for each faultless installed package that changes every stack."""
     return tuple(_conflicts(read_libraries().changes_every_stack))
 
 
 def _conflicts(rules: Iterable[LibraryEffect]) -> Iterator[Conflict]:
-    """Yield a conflict for each rule that applies to these versions."""
+    """Yield a conflict for each rule that applies to the installed versions."""
     for rule in rules:
         lacks = not rule.missing or any(map(unmet_requirement, rule.missing))
         if lacks and not any(map(unmet_requirement, rule.when)):
@@ -64,7 +64,7 @@ def _conflicts(rules: Iterable[LibraryEffect]) -> Iterator[Conflict]:
 
 
 def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
-    """Yield unmet requirements of the known libraries, like `pip check`."""
+    """Yield a conflict for each named package with unmet requirements, like `pip check`."""
     for name in names:
         try:
             requires = metadata.requires(name) or ()
@@ -107,7 +107,7 @@ def _major(version: str) -> int:
 
 
 COMPILERS = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "clang++")}
-"""For each language, the variable that names its compiler, and the usual names."""
+"""Environment variable of each language's compiler, then the usual names of the program."""
 
 ANSWER_SECONDS = 10.0
 """Timeout in seconds of a compiler's version query, which takes milliseconds."""
@@ -116,7 +116,7 @@ _BUILD = re.compile(r"""^(cuda|hip)\b[^=\n]*=\s*['"](.+)['"]""", re.MULTILINE)
 
 
 class TorchBuild(Frozen):
-    """Build of the installed torch, as its files state; null if they do not."""
+    """Build of the installed torch as its files state it; facts that they omit are null."""
 
     version: str
     """Version of torch; a suffix after `+` names the build."""
@@ -129,33 +129,33 @@ class TorchBuild(Frozen):
 
 
 class Compiler(Frozen):
-    """A compiler on the path."""
+    """A compiler found on PATH."""
 
     path: str
 
     version: str
-    """First line of its version output; empty without any."""
+    """First line of the compiler's version output; empty without such output."""
 
 
 class Disk(Frozen):
     """The free space of one folder."""
 
     path: str
-    """The folder, or its nearest existing parent."""
+    """Path of the folder, or of its nearest existing parent."""
 
     free_bytes: int | None
     """Free bytes for this user; null if unreadable."""
 
 
 class PluginReport(Frozen):
-    """An installed plugin as its distribution's metadata describe it."""
+    """An installed plugin, described by its distribution's metadata without importing it."""
 
     name: str
     distribution: str
     version: str
 
     unusable: tuple[str, ...]
-    """Reason why it cannot be used here; empty if none is known."""
+    """Reasons why the plugin cannot be used here; empty if none is known."""
 
 
 class DeviceReport(Frozen):
@@ -182,10 +182,10 @@ class Examination(Frozen):
     plugins: tuple[PluginReport, ...]
 
     devices: tuple[DeviceReport, ...]
-    """GPUs that answer, by index."""
+    """GPUs of this machine, in order of their index."""
 
     device_problems: tuple[str, ...]
-    """Reasons for a missing driver or for devices that do not answer."""
+    """Reasons why the driver or devices cannot be read."""
 
     compilers: dict[str, Compiler]
     """Compilers by language: C, C++, CUDA; missing ones are left out."""
@@ -199,7 +199,7 @@ class Examination(Frozen):
     incompatible: tuple[Conflict, ...]
 
     changes_every_stack: tuple[Conflict, ...]
-    """Packages that change every stack once installed."""
+    """Installed packages that change every stack."""
 
 
 def examine(machine: Machine, results: Path) -> Examination:
@@ -236,7 +236,7 @@ def torch_build() -> TorchBuild | None:
 
 
 def find_compilers() -> dict[str, Compiler]:
-    """Return the compilers on the path."""
+    """Return the compilers on PATH by language."""
     paths = {
         language: find_program(os.environ.get(variable), *names)
         for language, (variable, *names) in COMPILERS.items()
@@ -268,7 +268,7 @@ def _version_of(program: str) -> str:
 
 
 def _plugins() -> tuple[PluginReport, ...]:
-    """Return plugins by their metadata; only `plugins check` imports them."""
+    """Return all installed plugins by their metadata; only `plugins check` imports them."""
     return tuple(
         PluginReport(
             name=row["name"],

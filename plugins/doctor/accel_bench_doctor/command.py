@@ -50,7 +50,7 @@ def doctor(
 
 
 def _measure(machine: Machine) -> NoiseFloor:
-    """Return the noise floor; if measuring fails, one with the problem."""
+    """Return the noise floor, or one with only the problem if measuring fails."""
     import sys
     from contextlib import redirect_stdout
 

@@ -27,7 +27,7 @@ TOO_NOISY = 0.5
 
 
 class NoiseFloor(Frozen):
-    """Measured difference of identical code; null if the measurement failed."""
+    """Measured speed difference of identical code; figures are null if the measurement failed."""
 
     rounds: int = 0
     """Number of rounds that both stacks completed."""
@@ -48,17 +48,17 @@ class NoiseFloor(Frozen):
     """Reasons why the measurement failed or is doubtful."""
 
     words: str
-    """Conclusion in a sentence or two."""
+    """Conclusion from the measurement, in a sentence or two."""
 
 
 def plan_noise_floor(machine: Machine) -> Plan:
-    """Return the plan of the measurement. Raises ScenarioError or PluginError if there is none."""
+    """Return the plan of the measurement. Raises ScenarioError or PluginError if it cannot run."""
     request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
     return make_plan(read_draft(preset_path("scenarios", SCENARIO)), machine, request)
 
 
 def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> NoiseFloor:
-    """Measure the noise floor by an ordinary run, in a temporary results folder."""
+    """Run both stacks in a temporary results folder, and return the noise floor."""
     with (
         tempfile.TemporaryDirectory(prefix="accel-bench-") as folder,
         open_store(Path(folder), write=True) as store,
@@ -80,7 +80,7 @@ def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> Noi
 def noise_of(
     first: ExperimentSummary, again: ExperimentSummary, load: tuple[str, ...]
 ) -> NoiseFloor:
-    """Return the noise floor from the rows of two identical stacks."""
+    """Return the noise floor from the summaries of two identical stacks."""
     reasons = [f"{row.stack}: {reason}" for row in (first, again) for reason in row.reasons]
     spreads = [row.step_seconds.spread for row in (first, again) if row.step_seconds]
     found = [spread for spread in spreads if spread is not None]
@@ -96,7 +96,7 @@ def noise_of(
 
 
 def _words(again: ExperimentSummary) -> str:
-    """Return the conclusion from a stack's comparison with itself."""
+    """Return a text with the conclusion from a stack's comparison with itself."""
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.verdict_reason or again.status.value}"
     text = (
@@ -114,7 +114,7 @@ def _words(again: ExperimentSummary) -> str:
 
 
 def _visible(rounds: int, effect: float) -> str:
-    """Return the smallest difference that can be detected."""
+    """Return a sentence on the smallest difference that this number of rounds can detect."""
     if effect > TOO_NOISY:
         return (
             "It is too noisy here just now to compare anything: with so many rounds a stack would "

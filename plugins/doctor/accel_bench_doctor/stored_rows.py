@@ -27,16 +27,16 @@ COLUMNS = "run_id experiment_id stack invariant figures"
 
 
 class BrokenInvariant(Broken):
-    """Broken invariant of a row: a name of `analysis.checks.audit`, or `checksum`."""
+    """Broken invariant of a row, by its name in `analysis.checks.audit`, or `checksum`."""
 
     run_id: str
-    """Unique name of the attempt."""
+    """Unique id of the run."""
 
     experiment_id: str
-    """Identity of the experiment."""
+    """Hash that identifies the experiment."""
 
     session: str
-    """Session of the run."""
+    """Id of the run's session."""
 
     stack: str
     """Name of the stack."""
@@ -52,7 +52,7 @@ class AuditReport(Document):
     """Number of audited runs: completed, measured here, and readable by this version."""
 
     broken: tuple[BrokenInvariant, ...] = ()
-    """Broken invariants of all rows, in the order of storing."""
+    """Broken invariants of all rows, in the order in which the rows were stored."""
 
 
 def check(
@@ -65,9 +65,9 @@ def check(
     """Check invariants in every stored row and list those that are broken.
 
     Tokens against sequence length, samples against steps, rates against time, device clock against
-    wall clock, that of a rank against that of the parent, phases against steps, kinds of memory
-    against one another, devices against those requested, and every row's checksum. Exits with 1
-    when anything is broken.
+    wall clock, a rank's clock against the parent's, phases against steps, kinds of memory against
+    one another, devices against the requested ones, and every row's checksum. Exits with 1 when
+    anything is broken.
     """
     with open_results(folder or results) as store:
         report = audit_store(store)
@@ -82,10 +82,10 @@ def check(
 
 
 def audit_store(store: Store) -> AuditReport:
-    """Return the audit of every row of an open store. Raises StoreError.
+    """Return the audit of every row of an open store. Raises StoreError if it cannot be read.
 
-    The broken invariants of a row are stored with it, under its checksum; rows that another version
-    audited are audited anew.
+    A row's broken invariants are stored with the row, under its checksum. Rows that another version
+    of the checks audited are audited again.
     """
     rows = store.rows()
     stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)
@@ -101,7 +101,7 @@ def audit_store(store: Store) -> AuditReport:
 
 
 def _broken(row: ListedRun, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
-    """Return broken invariants of a row; a corrupt row has only its readable columns."""
+    """Yield the broken invariants of a row; a corrupt row has only its readable columns."""
     if row.corrupt:
         again = [Broken(invariant=CHECKSUM, figures=row.problem)]
     elif again is None:

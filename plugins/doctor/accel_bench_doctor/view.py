@@ -13,7 +13,7 @@ from accel_bench_doctor.noise_floor import NoiseFloor
 
 
 def examination_report(examined: Examination) -> Report:
-    """Return a table of the machine, and a section for each kind of conflict."""
+    """Return the report of the machine: a table, and a section for each kind of conflict."""
     sections = [Section(tables=[listed(("what", "found"), _rows(examined))])]
     for title, conflicts in (
         ("Does not go together:", examined.incompatible),
@@ -28,7 +28,7 @@ def examination_report(examined: Examination) -> Report:
 
 
 def noise_report(floor: NoiseFloor) -> Report:
-    """Return the noise floor's conclusion, spread, load and problems."""
+    """Return the report of the noise floor: its conclusion, spread, load and problems."""
     notes = [*floor.load, *floor.problems]
     if floor.spread is not None:
         notes.insert(0, f"{percent(floor.spread)} spread of the step time across processes")
@@ -42,7 +42,7 @@ def _lines(conflict: Conflict) -> Iterator[str]:
 
 
 def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
-    """Return the rows of the machine's table."""
+    """Yield the rows of the machine's table: a name and a text."""
     machine = examined.machine
     load = "" if machine.load_average is None else f", load {machine.load_average:.1f}"
     yield "system", f"{machine.system}, {count(machine.cores, 'core')} of {machine.processor}{load}"
@@ -68,7 +68,7 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
 
 
 def _waiting() -> str:
-    """Return the wait policy of OpenMP threads in runs, and how to change it."""
+    """Return a text on how OpenMP threads wait in runs, and how to change this."""
     chosen = [f"{name}={os.environ[name]}" for name in ABOUT_WAITING if name in os.environ]
     if chosen:
         return f"wait as the environment says: {', '.join(chosen)}"
@@ -88,7 +88,7 @@ def _torch(build: TorchBuild | None) -> str:
 
 
 def _device(device: DeviceReport) -> str:
-    """Return the description of one GPU in a line."""
+    """Return a one-line description of a GPU: its name, memory, limits and processes."""
     gpu, state = device.gpu, device.state
     parts = [gpu.name, "compute capability {}.{}".format(*gpu.compute_capability)]
     if state is None:

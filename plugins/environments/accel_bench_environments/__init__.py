@@ -1,1 +1,1 @@
-"""Python environments that a scenario names: located, or built if missing."""
+"""Python environments that a scenario names, which are found, or built if they are missing."""

@@ -1,4 +1,4 @@
-"""Location of the Python environments that a scenario names, and building of missing ones."""
+"""Python environments that a scenario names: finding them, and building missing ones."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench_environments.interpreter import read_interpreter
 
 SECONDS = 3600.0
-"""Time limit of one installation in seconds."""
+"""Timeout in seconds of one installation."""
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
 """Base URL of PyTorch's package indexes, which end in a build's name, such as `cu126`."""
 
 LAST_LINES = 5
-"""Number of last lines of pip's output in an error."""
+"""Number of last lines of pip's output that an error shows."""
 
 
 def find_interpreter(
@@ -39,11 +39,11 @@ def find_interpreter(
     uses: Iterable[str],
     notify: Callable[[str], object] | None,
 ) -> Interpreter | None:
-    """Return the interpreter of an environment; None for one that is built later.
+    """Return the interpreter of an environment, or None for an environment that is built later.
 
-    Plugins of the `uses` are installed in it as in this environment. `notify` is called with a line
-    before the build, which takes minutes; without it nothing is built. Raises ScenarioError for an
-    environment that cannot be built, or cannot run this version's jobs.
+    A built environment gets the distributions of the plugins in `uses`. `notify` is called with a
+    line of text before a build, which takes minutes. Without `notify` nothing is built. Raises
+    ScenarioError for an environment that cannot be built, or cannot run this version's jobs.
     """
     python = _python(name, settings, _distributions(uses), notify)
     return read_interpreter(python) if python else None
@@ -55,7 +55,7 @@ def _python(
     own: Sequence[str],
     notify: Callable[[str], object] | None,
 ) -> str:
-    """Return the path of an environment's Python; empty for one that is built later."""
+    """Return the path of an environment's Python, empty for an environment that is built later."""
     if settings.python:
         path = Path(os.path.expanduser(settings.python))
         if path.is_dir():
@@ -69,14 +69,14 @@ def _python(
 
 
 def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
-    """Return the folder of an environment with these packages and distributions."""
+    """Return the cache folder of an environment with these packages and distributions."""
     packages = [sorted(settings.requirements), settings.index]
     key = [*packages, sorted(map(installed_from, own)), sys.version]
     return cache_folder() / "environments" / digest(key, 24)
 
 
 def python_of(folder: Path) -> Path | None:
-    """Return the Python of a completely built environment; None for any other folder."""
+    """Return the path of a built environment's Python; None for an incomplete or missing folder."""
     return folder / "bin" / "python" if (folder / "complete").exists() else None
 
 
@@ -104,9 +104,9 @@ def build_environment(
 
 
 def _create(folder: Path) -> list[str]:
-    """Create an empty environment; return the pip command that installs into it.
+    """Create an empty environment, and return the pip command that installs into it.
 
-    This program's own pip is preferred, since installing another takes seconds.
+    The pip of this program is preferred, since installing another one takes seconds.
     """
     create, python = [sys.executable, "-m", "venv", "--clear"], str(folder / "bin" / "python")
     if not distribution_version("pip"):
@@ -119,7 +119,7 @@ def _create(folder: Path) -> list[str]:
 def installed_from(name: str) -> list[str]:
     """Return the pip arguments that reinstall a distribution from its folder, file or index.
 
-    Raises PackageNotFoundError.
+    Raises PackageNotFoundError if the distribution is not installed.
     """
     found = metadata.distribution(name)
     record = json.loads(found.read_text("direct_url.json") or "{}")
@@ -166,6 +166,6 @@ def _run(command: list[str], variables: Mapping[str, str] = MappingProxyType({})
 
 
 def _distributions(uses: Iterable[str]) -> list[str]:
-    """Return the distributions that provide accel-bench and the plugins used, if installed."""
+    """Return the names of the distributions of accel-bench and of the installed plugins used."""
     present = [use for use in uses if not missing_extra(use)]
     return sorted({OWN_DISTRIBUTION, *(find(use).distribution for use in present)})

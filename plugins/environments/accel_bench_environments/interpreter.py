@@ -26,7 +26,7 @@ from accel_bench.result import RankResult
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 SECONDS = 120.0
-"""Time limit in seconds of the process that describes an interpreter."""
+"""Timeout in seconds of the process that describes an interpreter."""
 
 
 def read_interpreter(python: str) -> Interpreter:
@@ -52,7 +52,7 @@ def read_interpreter(python: str) -> Interpreter:
 
 
 def _checked(python: str, text: str) -> Interpreter:
-    """Return a parsed description. Raises ScenarioError for another contract."""
+    """Return a description parsed from JSON. Raises ScenarioError if its jobs have other fields."""
     try:
         found = json.loads(text)
         schema, version = found["schema_version"], found["accel_bench"]
@@ -74,7 +74,7 @@ def _checked(python: str, text: str) -> Interpreter:
 def contract() -> str:
     """Return a digest of the fields of jobs and results, and of their possible values.
 
-    Both sides must have the same: neither reads a field that it does not know.
+    This program and the other Python must have equal digests, since neither reads unknown fields.
     """
     found: dict[str, list[str]] = {}
     for model in (Job, RankResult):
@@ -83,7 +83,7 @@ def contract() -> str:
 
 
 def _add_fields(annotation: Any, found: dict[str, list[str]]) -> None:
-    """Add the fields of all models in an annotation, and its literals."""
+    """Add to `found` the fields of all models in a type annotation, with their literal values."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         for one in get_args(annotation):
             _add_fields(one, found)
@@ -109,7 +109,7 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 
 def describe_this() -> Interpreter:
-    """Return the description of this interpreter."""
+    """Return the description of the interpreter that runs this code."""
     # An interrupted install leaves no metadata.
     found = [one for one in metadata.distributions() if one.metadata and one.metadata["Name"]]
     versions = {canonicalize_name(one.metadata["Name"]): one.version for one in found}

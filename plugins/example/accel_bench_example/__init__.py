@@ -23,9 +23,9 @@ class Example(Plugin[ExampleOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Freeze in place; a plugin that makes a new model returns it instead.
+        """Freeze the model in place; a plugin that makes a new model returns it instead.
 
-        Core calls `undo` when the run ends, however it ends, and stores what `counts` returns.
+        Core calls `undo` when the run ends, even after an error, and stores the result of `counts`.
         """
         from .impl import Freezing
 

@@ -1,4 +1,4 @@
-"""Freezing of all parameters outside of the last decoder blocks; this module imports torch."""
+"""Freezing of all parameters outside the last decoder blocks; this module imports torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from accel_bench.modeling.blocks import decoder_blocks
 
 
 class Freezing:
-    """Parameters of one model that are frozen until `undo`."""
+    """Frozen parameters of one model, until `undo` unfreezes them."""
 
     def __init__(self, model: nn.Module, trainable_blocks: int) -> None:
-        """Freeze in place; parameters frozen before stay so, such as base weights under LoRA.
+        """Freeze the model in place, except its last `trainable_blocks` blocks.
 
-        Raises PluginError if the model has fewer blocks than are to be trained.
+        Frozen parameters stay frozen, such as base weights under LoRA. Raises PluginError if the
+        model has fewer blocks.
         """
         _, blocks = decoder_blocks(model)
         if len(blocks) < trainable_blocks:
@@ -29,7 +30,7 @@ class Freezing:
             parameter.requires_grad_(False)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of frozen and trained weights."""
+        """Return the numbers of weights that are frozen here, and that are trained."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "frozen_parameters": sum(p.numel() for p in self.frozen),

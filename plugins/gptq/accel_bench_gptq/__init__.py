@@ -42,10 +42,10 @@ ARCHIVED = (
 )
 
 FUSED_EXPERTS = frozenset({"MixtralForCausalLM"})
-"""Architectures with experts as three-dimensional tensors, which only `pack` supports."""
+"""Architectures whose experts are three-dimensional tensors, which only `pack` quantizes."""
 
 WORKERS = "GPTQMODEL_CPU_WORKERS"
-"""Environment variable of GPTQModel's number of threads, lowered on up to 2 cores."""
+"""Environment variable of GPTQModel's number of threads, which is lowered on up to 2 cores."""
 
 FEWEST_WORKERS = 2
 
@@ -90,7 +90,7 @@ class AutoGPTQOptions(Options):
     @field_validator("backend", mode="before")
     @classmethod
     def _a_backend_that_trains(cls, value: Any) -> Any:
-        """Reject kernels that cannot train, with the reason."""
+        """Raise ValueError for a kernel that cannot train, with the reason."""
         if value == "auto_gptq":
             raise ValueError(ARCHIVED)
         if isinstance(value, str) and (why := OTHER_BACKENDS.get(value.removeprefix("gptq_"))):
@@ -99,7 +99,7 @@ class AutoGPTQOptions(Options):
 
     @model_validator(mode="after")
     def _quantized_once(self) -> AutoGPTQOptions:
-        """Reject quantization options for a checkpoint that is quantized already."""
+        """Raise ValueError for quantization options if the checkpoint is quantized already."""
         if self.from_quantized and self.quantize is not None:
             raise ValueError(
                 f"quantize: {self.quantize} is for weights that are not quantized yet; leave it "
@@ -139,36 +139,35 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         """Return the relative difference of trained weights that quantization may cause.
 
         In a small llama under LoRA it was 0.11 (4 bits) and 0.43 (2 bits) on pretrained weights,
-        0.51 and 1.23 on random ones. Of 8 bits, with groups of 32, of 128 and of all inputs, it was
-        0.05 to 0.08 in `sft-cpu` and 0.06 to 0.09 in `dpo-cpu` (5 seeds each): they need no more
-        than all that computes in 16 bits, as each of its models does.
+        0.51 and 1.23 on random ones. With 8 bits, and groups of 32, of 128 and of all inputs, it
+        was 0.05 to 0.08 in `sft-cpu` and 0.06 to 0.09 in `dpo-cpu` (5 seeds each). Core allows as
+        much to all computation in 16 bits, and this plugin's models compute in 16 bits.
         """
         return {2: 1.5, 4: 0.7}.get(self.options.bits)
 
     def allowed_output_difference(self) -> float | None:
-        """Return the fraction of generated tokens that quantization may change, by bits."""
+        """Return the fraction of generated tokens that quantization with these bits may change."""
         return 0.12 if self.options.bits >= 8 else 0.4
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook of this plugin, `load_model`."""
+        """Return the hook that only this plugin may implement in a run, `load_model`."""
         return frozenset({"load_model"})
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a packed weight, without scales and unquantized weights."""
+        """Return the bytes per packed weight, without scales and without unquantized weights."""
         return {"weights": self.options.bits / 8}
 
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
-        """Return the method that produces the quantized weights, by `model.weights`."""
+        """Return the method that quantizes the weights, by the options and `model.weights`."""
         if self.options.from_quantized:
             return "checkpoint"
         return self.options.quantize or ("pack" if run_weights == "random" else "calibrate")
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield reasons why the weights cannot be quantized here.
+        """Yield reasons why the weights cannot be quantized on this machine.
 
-        Raises ScenarioError for a contradiction of the model and the options, which the user must
-        resolve.
+        Raises ScenarioError if the model contradicts the options.
         """
         from accel_bench_gptq.checkpoint import is_moving, model_problem
 
@@ -195,13 +194,13 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request one loading before the first round if the model needs calibration."""
+        """Request that the model is loaded once before the first round, if it needs calibration."""
         if self.way(run.scenario.model.weights) == "calibrate":
             run.rehearsal = True
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import GPTQModel, and undo its changes of the environment."""
+        """Import GPTQModel, and undo its changes of environment variables."""
         if WORKERS not in os.environ and (os.cpu_count() or 1) <= FEWEST_WORKERS:
             os.environ[WORKERS] = str(FEWEST_WORKERS)
             run.on_close(lambda: os.environ.pop(WORKERS, None))

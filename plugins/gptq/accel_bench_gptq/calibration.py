@@ -1,4 +1,4 @@
-"""Calibration: GPTQ on samples of the scenario's data, once, cached by content."""
+"""Calibration: GPTQ on samples of the scenario's data, whose result is cached."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 RECORD = "calibration.json"
-"""File beside a checkpoint with the seconds of its quantization and its source weights."""
+"""Name of the JSON file with a checkpoint's quantization time in seconds and source weights."""
 
 USUAL_SHORTEST = 10
 """Number of tokens below which GPTQModel skips a sample by default."""
 
 
 def calibrate(run: Run, options: AutoGPTQOptions) -> tuple[Path, float]:
-    """Return the folder of the scenario's model, quantized on the scenario's data, and the seconds
-    of the original quantization, loading and saving included.
+    """Return the folder of the calibrated model, and the seconds that its quantization took.
 
-    It is made if the cache has none; sets `run.weights_fingerprint`. Raises ScenarioError if the
-    data has too few samples.
+    The seconds include loading and saving. The model is quantized if the cache has no such folder.
+    Sets `run.weights_fingerprint`. Raises ScenarioError if the data has too few samples.
     """
     samples = _samples(run, options.calibration_samples)
     settings = GPTQSettings.of_options(options)
@@ -52,7 +51,7 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> tuple[Path, float]:
 
 
 def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
-    """Return the first samples of the run's data, in GPTQModel's format."""
+    """Return the data's first samples in GPTQModel's format. Raises ScenarioError for too few."""
     dataset = run.dataset
     usable = dataset.training_samples(run) if hasattr(dataset, "training_samples") else ()
     if len(usable) < count:
@@ -66,7 +65,7 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
 
 
 def _key(run: Run, settings: GPTQSettings, samples: int) -> dict[str, Any]:
-    """Return the cache key, a hash of everything that determines the checkpoint."""
+    """Return the cache key: everything that determines the checkpoint."""
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}
     return {
@@ -84,9 +83,9 @@ def _key(run: Run, settings: GPTQSettings, samples: int) -> dict[str, Any]:
 
 
 def _quantize(run: Run, settings: GPTQSettings, samples: list[Any], folder: Path) -> None:
-    """Quantize the base model into a folder.
+    """Quantize the base model, and save it in a folder.
 
-    GPTQModel reads checkpoints only, so the base weights are saved first.
+    GPTQModel only reads checkpoints, so the base weights are saved first.
     """
     from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 QUANTIZATION = "quantization_config"
-"""Key of `config.json` with the quantization."""
+"""Key of the quantization settings in `config.json`."""
 
 
 TRAINABLE_BITS = frozenset({2, 4, 8})
@@ -29,7 +29,7 @@ class GPTQSettings(BaseModel):
     """Bits per weight."""
 
     group_size: int
-    """Number of consecutive inputs that share a scale; -1 means all."""
+    """Number of consecutive inputs that share a scale; -1 means all inputs."""
 
     desc_act: bool
     """True if inputs are ordered by activation before they are grouped."""
@@ -39,18 +39,18 @@ class GPTQSettings(BaseModel):
 
     @classmethod
     def of_options(cls, options: AutoGPTQOptions) -> GPTQSettings:
-        """Return the settings in the plugin's options."""
+        """Return the settings that the plugin's options describe."""
         return cls(**{name: getattr(options, name) for name in cls.model_fields})
 
     @classmethod
     def of_checkpoint(cls, quantization: Mapping[str, Any]) -> GPTQSettings:
-        """Return the settings of a checkpoint, with its format's defaults."""
+        """Return the settings in a checkpoint's `config.json`, with the defaults of its format."""
         said = {"desc_act": False, "sym": True, **quantization}
         return cls.model_validate({name: said.get(name) for name in cls.model_fields})
 
 
 def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
-    """Return the quantization of a local model, empty if unquantized; None for a hub id.
+    """Return a local model's quantization settings, empty if unquantized; None for a hub id.
 
     Raises ScenarioError for an unreadable `config.json`.
     """
@@ -64,7 +64,7 @@ def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
 def checkpoint_problem(
     model_id: str, quantization: Mapping[str, Any], options: AutoGPTQOptions
 ) -> str | None:
-    """Return why a checkpoint cannot be loaded with the options; None if it can."""
+    """Return the reason why the options do not fit a checkpoint, or None if they do."""
     method = quantization.get("quant_method")
     if method is None:
         return (
@@ -91,7 +91,7 @@ def checkpoint_problem(
 
 
 def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
-    """Return why the model contradicts the options, as far as files show; None if it does not."""
+    """Return the reason why the options contradict the model's local files, or None."""
     model, quantization = scenario.model, local_quantization(scenario)
     if not options.from_quantized:
         if not quantization:
@@ -108,7 +108,7 @@ def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
 
 
 def is_moving(scenario: Scenario) -> bool:
-    """Return whether the model is a hub id without a revision."""
+    """Return whether the model's weights may change, as for a hub id without a revision."""
     model = scenario.model
     of_hub = "/" in model.id and model_directory(model) is None
     return of_hub and model.weights == "pretrained" and model.revision is None

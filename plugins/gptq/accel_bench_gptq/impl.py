@@ -1,4 +1,4 @@
-"""Trainable layers around GPTQModel's packed weights."""
+"""Trainable layers that hold GPTQModel's packed weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUFFERS = Packed._fields
 
 
 class DequantizedMatmul(torch.autograd.Function):
-    """Product of inputs and a packed matrix, which the backward unpacks again."""
+    """Product of inputs and a packed matrix, which the backward pass unpacks again."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, bits: int, triton: bool, *packed: Any) -> Any:
@@ -39,7 +39,7 @@ class DequantizedMatmul(torch.autograd.Function):
 def dequantize(
     packed: Sequence[torch.Tensor], bits: int, triton: bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Return the matrix of shape (inputs, outputs), by GPTQModel's Triton kernel or by torch."""
+    """Return the unpacked matrix, (inputs, outputs), by GPTQModel's Triton kernel or by torch."""
     found = Packed(*packed)
     if not triton:
         return unpack(found, bits, dtype)
@@ -52,10 +52,10 @@ def dequantize(
 
 
 class TrainableForward:
-    """Trainable forward of GPTQModel's layers, independent of earlier modes.
+    """Forward of packed layers that is trainable whatever modes GPTQModel set before.
 
-    The library's kernels compile their unpacking lazily per layer, which wastes time in training,
-    and its automatic ones change permanently after an evaluation.
+    GPTQModel's own kernels compile their unpacking lazily per layer, which wastes time in training.
+    Its automatic kernels change permanently after an evaluation.
     """
 
     bits: int
@@ -63,13 +63,13 @@ class TrainableForward:
     bias: torch.Tensor | None
 
     triton = False
-    """True if the Triton kernel unpacks."""
+    """True if a Triton kernel unpacks the matrix, false if torch does."""
 
     unpacks_again = True
-    """True to unpack again in the backward; false to store the unpacked matrix."""
+    """True to unpack the matrix again in the backward pass; false to store it unpacked."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (..., in_features) times the packed matrix, plus the bias."""
+        """Return `inputs`, of shape (..., in_features), times the packed matrix, plus the bias."""
         flat = inputs.reshape(-1, inputs.shape[-1])
         packed = [getattr(self, name) for name in BUFFERS]
         if self.unpacks_again:
@@ -87,7 +87,7 @@ class _LibraryLayer(TrainableForward):
 
     @classmethod
     def verify_supports_params(cls) -> None:
-        """Skip the check: the library verified its own class."""
+        """Skip GPTQModel's check of parameters, which the parent class has passed already."""
 
     def optimize(self, *_: Any, **__: Any) -> None:
         """Mark the layer as optimized without compiling."""
@@ -95,7 +95,7 @@ class _LibraryLayer(TrainableForward):
 
     @property
     def weight(self) -> Any:
-        """None, since GPTQModel's placeholder would be mistaken for a tensor."""
+        """Raise AttributeError: GPTQModel's placeholder would be mistaken for a weight tensor."""
         raise AttributeError("a packed layer has no weight")
 
 
@@ -110,7 +110,7 @@ class GptqTritonLinear(_LibraryLayer, TritonV2Linear):
 
 
 class PackedMatrix(TrainableForward, nn.Module):
-    """Packed matrix of an expert; adapters skip it, since it is no linear layer."""
+    """Packed matrix of an expert; adapters skip it, since it is not a linear layer."""
 
     def __init__(self, packed: Packed, bits: int, triton: bool) -> None:
         super().__init__()
@@ -135,14 +135,15 @@ class PackedExpert(nn.Module):
 
 
 class PackedExperts(nn.ModuleList):
-    """Experts stored by the model as three-dimensional tensors, packed one by one."""
+    """Experts that the model stores as three-dimensional tensors, each packed separately."""
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """Return the weighted sum of the outputs of each token's experts.
 
-        `hidden_states` has shape (tokens, hidden size), the others (tokens, experts per token).
+        `hidden_states` has shape (tokens, hidden size), other arguments (tokens, experts per
+        token).
         """
         answer = torch.zeros_like(hidden_states)
         for number in top_k_index.unique().tolist():

@@ -22,7 +22,7 @@ Way = Literal["pack", "calibrate", "checkpoint"]
 
 
 def import_library() -> None:
-    """Import GPTQModel, and undo its changes of the environment.
+    """Import GPTQModel, and undo its changes of environment variables.
 
     Transformers is imported first, which keeps the user's cache folders.
     """
@@ -37,10 +37,11 @@ def import_library() -> None:
 
 
 def load(run: Run, options: AutoGPTQOptions, way: Way) -> tuple[Any, float | None, dict[str, Any]]:
-    """Return the model with packed weights on the run's device, in train mode; the seconds of
-    quantizing, None for a checkpoint; and JSON evidence of the quantized layers.
+    """Return the model with packed weights, the seconds of quantizing, and JSON evidence.
 
-    Raises ScenarioError if the model cannot be loaded or contradicts the options.
+    The model is on the run's device in train mode. The seconds are None for a checkpoint. Raises
+    ScenarioError if the model cannot be loaded or contradicts the options, PluginError if no layer
+    is quantized.
     """
     import_library()
     from accel_bench_gptq.calibration import calibrate
@@ -66,16 +67,16 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> tuple[Any, float | Non
 
 
 class ModelPacker:
-    """Packer of a model's layers, and a record of the packed ones."""
+    """Packer of a model's layers, which records the packed and the unquantized layers."""
 
     def __init__(self, run: Run, options: AutoGPTQOptions) -> None:
         self.settings = GPTQSettings.of_options(options)
-        """Settings of quantization; those of a checkpoint if there is one."""
+        """Settings of quantization, replaced by a checkpoint's settings if there is one."""
 
         self.triton = options.backend == "triton" or (
             options.backend == "auto" and run.device.type == "cuda"
         )
-        """True if the Triton kernel unpacks."""
+        """True if a Triton kernel unpacks weights, false if torch does."""
 
         self.seconds = 0.0
         """Seconds spent quantizing so far."""
@@ -88,7 +89,7 @@ class ModelPacker:
         self._kept: dict[str, int] = {}
 
     def replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the packed module for an unquantized one; None to keep that."""
+        """Return the packed form of a module; None if it stays unquantized."""
         started = time.perf_counter()
         made = self._pack(name, module)
         self._synchronize()
@@ -96,18 +97,18 @@ class ModelPacker:
         return made
 
     def add(self, name: str, layer: Any) -> Any:
-        """Record a packed layer, and set how its backward unpacks; return the layer."""
+        """Record a packed layer, and set whether its backward unpacks again; return the layer."""
         layer.unpacks_again = self._again
         self._packed[name] = layer
         return layer
 
     def keep(self, name: str, module: nn.Module) -> None:
-        """Record unquantized matrices of a decoder module."""
+        """Record the number of unquantized matrix elements in a decoder's module."""
         if sizes := [p.numel() for p in module.parameters(recurse=False) if p.dim() > 1]:
             self._kept[name] = sum(sizes)
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
-        """Return JSON evidence of quantized and unquantized layers, and the kernel."""
+        """Return JSON evidence of the quantized and unquantized layers, and of the kernel."""
         found = describe_quantized(
             model, self._packed, self.settings.bits, "triton" if self.triton else "torch"
         )
@@ -122,7 +123,7 @@ class ModelPacker:
         }
 
     def _pack(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return packed layers for a linear layer or experts; record other matrices."""
+        """Return the packed form of a linear layer or of experts; record other matrices."""
         from torch import nn
 
         from accel_bench_gptq import impl
@@ -165,7 +166,7 @@ def _fits(weight: Any) -> bool:
 
 
 def _has_fused_experts(module: Any) -> bool:
-    """Return whether a module has Mixtral's form of experts: gated, no biases, outputs first."""
+    """Return whether a module has experts like Mixtral's: gated, without biases, outputs first."""
     own: Mapping[str, Any] = dict(module.named_parameters(recurse=False))
     return (
         set(own) == {"gate_up_proj", "down_proj"}

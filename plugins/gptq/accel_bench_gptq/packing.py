@@ -1,8 +1,8 @@
-"""Packing of a matrix in GPTQ's format by rounding to nearest, on its device.
+"""Packing of a matrix in GPTQ's format by rounding to nearest, on the matrix's device.
 
-The format is version 2 of GPTQ's, with unmodified zero points: 32-bit words hold the codes of
-consecutive inputs, and the zero points of consecutive outputs, the first in the lowest bits. A
-weight is `scale * (code - zero)` with scale and zero of its group of inputs.
+The format is version 2 of GPTQ's, with unmodified zero points. A 32-bit word holds the codes of
+consecutive inputs, or the zero points of consecutive outputs, the first in the lowest bits. A
+weight is `scale * (code - zero)` with the scale and zero of its group of inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORD_BITS = 32
 """Bits of a packed word."""
 
 SMALLEST_SCALE = 2.0**-24
-"""Smallest positive float16, the scale of a group of zeros."""
+"""Smallest positive float16, used as scale of a group of zeros."""
 
 
 class Packed(NamedTuple):
@@ -31,7 +31,7 @@ class Packed(NamedTuple):
     """Zero points, int32 of shape (groups, outputs * bits / 32)."""
 
     scales: torch.Tensor
-    """Steps, float16 of shape (groups, outputs)."""
+    """Quantization steps, float16 of shape (groups, outputs)."""
 
     g_idx: torch.Tensor
     """Group index of each input, int32 of shape (inputs,)."""
@@ -40,7 +40,7 @@ class Packed(NamedTuple):
 def pack(weight: torch.Tensor, settings: GPTQSettings) -> Packed:
     """Return a matrix of shape (outputs, inputs), both multiples of 32, rounded and packed.
 
-    Every weight is within half a step of its original. The range of a group is that of GPTQ: with
+    Every weight is within half a step of its original. A group's range is chosen as in GPTQ: with
     `sym` it is centred on zero. With `desc_act` inputs are grouped by decreasing norm of their
     weights, since activations are unknown.
     """
@@ -93,7 +93,7 @@ def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor
 
 
 def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the smallest and largest weight of each group, zero included: (groups, outputs)."""
+    """Return the smallest and largest weight of each group, or 0, of shape (groups, outputs)."""
     import torch
 
     groups = int(groups_of.max()) + 1

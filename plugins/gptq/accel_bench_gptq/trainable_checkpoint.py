@@ -1,4 +1,4 @@
-"""Loading of GPTQ checkpoints, with layers replaced by trainable ones."""
+"""Loading of GPTQ checkpoints, whose layers are replaced by trainable layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def load_checkpoint(
     run: Run, packing: ModelPacker, options: AutoGPTQOptions, folder: Path | None
 ) -> Any:
-    """Return the model of a checkpoint on the run's device: of a folder, or the scenario's.
+    """Return the model of a checkpoint on the run's device, from `folder` or the scenario's model.
 
     Raises ScenarioError if it cannot be loaded, or if its quantization differs from the options.
     """
@@ -76,7 +76,7 @@ def _source(run: Run, folder: Path | None) -> dict[str, Any]:
 
 
 def _adopt(model: Any, packing: ModelPacker) -> None:
-    """Replace the loader's layers by trainable layers around the same tensors."""
+    """Replace the packed layers that GPTQModel loaded by trainable layers with the same tensors."""
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
     output = model.get_output_embeddings()
@@ -89,7 +89,7 @@ def _adopt(model: Any, packing: ModelPacker) -> None:
 
 
 def _adopted(name: str, layer: Any, packing: ModelPacker) -> Any:
-    """Return a trainable layer with the tensors of the loader's. Raises ScenarioError."""
+    """Return a trainable layer with a layer's tensors. Raises ScenarioError if no kernel fits."""
     from accel_bench_gptq import impl
 
     # A checkpoint may say otherwise for single layers.

@@ -20,7 +20,7 @@ class HFTrainerOptions(Options):
     """Size in MiB of the buckets in which gradients are reduced."""
 
     ddp_static_graph: bool = False
-    """Set DDP's static graph: the graph is equal in every step."""
+    """True to let DDP assume the same graph in every step."""
 
     ddp_find_unused_parameters: bool = False
     """Search for parameters without gradient in every step; Trainer's own default does."""
@@ -29,8 +29,8 @@ class HFTrainerOptions(Options):
 class HFTrainer(Plugin[HFTrainerOptions]):
     """Drives optimizer steps with Trainer, on the same batches and with the same optimizer.
 
-    It claims `parallelize_model` too: a model that Trainer wraps a second time trains with a wrong
-    loss, silently.
+    It replaces `parallelize_model` too: a model that Trainer wraps a second time silently trains
+    with a wrong loss.
     """
 
     Options = HFTrainerOptions
@@ -39,12 +39,12 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     strategy = "DistributedDataParallel"
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks of engine and parallelism."""
+        """Return the hooks that only this plugin may implement in a run: engine and parallelism."""
         return frozenset({"build_engine", "parallelize_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Refuse values of `parallel` that Trainer does not support."""
+        """Yield a reason if `parallel` is set to a value that Trainer does not support."""
         parallel = experiment.scenario.parallel
         if parallel.use not in WRAPPED_BY_TRAINER:
             yield f"{self.name} wraps the model itself: parallel: {parallel.use} would do nothing"
@@ -57,17 +57,17 @@ class HFTrainer(Plugin[HFTrainerOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import Trainer, so that its memory counts as imports."""
+        """Import Trainer here, so that its memory is counted as memory of imports."""
         from accel_bench_hf_trainer import impl  # noqa: F401
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the unwrapped model, which Trainer wraps."""
+        """Return the model unchanged, since Trainer wraps it."""
         return run.model
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the Trainer, ready to start."""
+        """Return an engine that starts Trainer."""
         from accel_bench_hf_trainer.impl import HFTrainerEngine
 
         engine = HFTrainerEngine(run, self.options)

@@ -1,8 +1,8 @@
 """Trainer, configured to do the default engine's work: same batches, optimizer and loss.
 
-Synchronizing parts of a step are off: the filter of non-finite losses, logging, token counts, the
-norm of unclipped gradients, and blocking copies; all else that Trainer does is kept. Under
-`fp16-autocast` the gradient scaler synchronizes in each step, as in the default engine; after the
+Parts of a step that synchronize are off: the filter of non-finite losses, logging, token counts,
+the norm of unclipped gradients, and blocking copies. All else that Trainer does is kept. Under
+`fp16-autocast` the gradient scaler synchronizes in each step, as in the default engine. After the
 last step Trainer reads its sum of losses once.
 """
 
@@ -29,7 +29,7 @@ LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_",
 
 
 class HFTrainerEngine:
-    """Engine that steps `run.model` with Trainer. Raises ScenarioError for fp16 on a CPU."""
+    """Engine that trains `run.model` with Trainer. Raises ScenarioError for fp16 on a CPU."""
 
     def __init__(self, run: Run, options: HFTrainerOptions) -> None:
         check_model(run)
@@ -38,7 +38,7 @@ class HFTrainerEngine:
             self._trainer = LappedTrainer(run, training_arguments(run, options))
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Take one optimizer step of Trainer for each lap of the stopwatch."""
+        """Run Trainer's optimizer steps until the stopwatch stops; `Laps` times each step."""
         if stopwatch.running:
             self._trainer.stopwatch = stopwatch
             self._trainer.train()
@@ -57,11 +57,11 @@ class HFTrainerEngine:
 
 
 class LappedTrainer(Trainer):
-    """Trainer that consumes given micro-batches and laps a stopwatch.
+    """Trainer that consumes the run's micro-batches, and times each step with a stopwatch.
 
-    The loss of a micro-batch is its sum over supervised elements divided by those of the whole
-    step, over micro-batches and ranks, as in the default engine. It is multiplied by the number of
-    ranks, since DDP averages gradients.
+    The loss of a micro-batch is its sum over supervised elements divided by the supervised elements
+    of the whole step, over micro-batches and ranks, as in the default engine. It is multiplied by
+    the number of ranks, since DDP averages gradients.
     """
 
     loss_is_scaled_for_ga = True
@@ -85,7 +85,7 @@ class LappedTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
-        """Return the given batches; accelerate would shard, collate and copy them again."""
+        """Return the run's batches; accelerate would shard, collate and copy them again."""
         return self._batches
 
     def get_batch_samples(
@@ -122,23 +122,23 @@ class LappedTrainer(Trainer):
         return (scaled, None) if return_outputs else scaled
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Return the norm computed by clipping; without clipping, skip computing it for the log."""
+        """Return the norm that clipping computed; without clipping, compute none for the log."""
         return grad_norm
 
 
 class Laps(TrainerCallback):
-    """Callback that ends each step with a lap, and the training with the stopwatch."""
+    """Callback that ends each timed step, and ends the training when the stopwatch stops."""
 
     def __init__(self, run: Run, trainer: LappedTrainer) -> None:
         self._run = run
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report the model as wrapped by Trainer to core."""
+        """Report the model that Trainer has wrapped to core."""
         self._run.model = self._trainer.model_wrapped
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Lap after parameters are updated and gradients cleared."""
+        """End the timed step, after parameters are updated and gradients cleared."""
         trainer = self._trainer
         trainer.stopwatch.mark("optimizer")
         trainer.stopwatch.lap(trainer.step_batches, trainer.step_loss)
@@ -185,8 +185,8 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
 def _processes_as_they_are(run: Run) -> Iterator[None]:
     """Set the variables that describe the process group to accelerate within the block.
 
-    Other launchers' variables would confuse accelerate, and make it set the number of threads.
-    Variables that it leaves behind are removed.
+    Other launchers' variables are removed within the block: accelerate would misread them, and set
+    the number of threads. Variables that accelerate leaves behind are removed.
     """
     before = dict(os.environ)
     described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}

@@ -1,1 +1,1 @@
-"""Models of transformers, adapters of PEFT, and token data, synthetic or from texts."""
+"""Models of transformers, adapters of PEFT, and data of tokens, synthetic or from texts."""

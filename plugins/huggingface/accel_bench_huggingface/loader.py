@@ -1,4 +1,4 @@
-"""The slot plugin `huggingface`: causal language models of transformers, random or pretrained."""
+"""The plugin `huggingface` for a scenario's `model`, which transformers loads or initializes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ OLDEST_FOR_FLASH = (8, 0)
 class HuggingFace(Plugin[Options]):
     """Loads `model.id`: a name of the catalog, a local directory, or a hub id.
 
-    The configuration stays as published, its dropout included, but for `model.overrides` and for
-    the key-value cache, which is off: training has no use for it, and flattened inputs give a
-    wrong loss with it, without a word.
+    The configuration stays as published, its dropout included, except for `model.overrides` and the
+    key-value cache, which is off. Training does not use this cache, and with it flattened inputs
+    would silently give a wrong loss.
     """
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a weight in `model.dtype`."""
+        """Return the bytes per weight in `model.dtype`."""
         return {"weights": experiment.scenario.model.bytes_per_value}
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the SHA-256 of the files of the model's local directory; None without one."""
+        """Return the SHA-256 of the files in the model's local directory; None without one."""
         return digest_of_model(experiment.scenario.model)
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
-        """Return reasons why this model cannot be trained here, as far as files and metadata show.
+        """Return reasons why the model cannot be trained here, as far as files and metadata show.
 
         Raises ScenarioError for a model that does not exist.
         """
@@ -52,7 +52,7 @@ class HuggingFace(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import the modules that loading needs, so that their memory counts as imports."""
+        """Import the modules that loading needs, so that core counts their memory as imports."""
         from accel_bench.modeling import loading
 
         loading.import_model_class(run.scenario.model)

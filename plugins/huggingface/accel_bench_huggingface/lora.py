@@ -1,4 +1,4 @@
-"""The slot plugin `lora`: low-rank adapters by PEFT on a frozen base model."""
+"""The plugin `lora` for a scenario's `adapter`: PEFT's low-rank adapters on a frozen base model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoraOptions(Options):
     @field_validator("target_modules", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """Return the names in a list, or in a text as in trainers' scripts."""
+        """Return module names as a tuple, from a list or from a text with spaces."""
         if isinstance(value, str) and value != "all-linear":
             return tuple(value.split())
         return tuple(value) if isinstance(value, list) else value  # strict, as of JSON
@@ -45,7 +45,7 @@ class Lora(Plugin[LoraOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import PEFT with its dependencies, so that their memory counts as imports."""
+        """Import PEFT here, so that its memory is counted as memory of imports."""
         from accel_bench_huggingface import lora_impl
 
         lora_impl.import_what_adapting_imports()

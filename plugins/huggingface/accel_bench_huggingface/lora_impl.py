@@ -1,4 +1,4 @@
-"""Low-rank adapters by PEFT, with equal initial weights for every stack."""
+"""Low-rank adapters by PEFT, whose initial weights are equal in every stack."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def import_what_adapting_imports() -> None:
 
 
 def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
-    """Wrap a model in PEFT with adapters that depend on the seed and the modules' names alone.
+    """Wrap a model in PEFT with adapters that depend only on the seed and the modules' names.
 
-    The global random state is restored. Raises ScenarioError when a target matches nothing.
+    The global random state is restored. Raises ScenarioError if a target matches no module.
     """
     _check_targets(model, options.target_modules)
     targets = options.target_modules
@@ -68,7 +68,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
 
 
 def lora_evidence(model: Any) -> dict[str, Any]:
-    """Return evidence of the adapted modules, before anything changes them."""
+    """Return JSON evidence of the adapted modules and of the adapters' weights."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "adapted_modules": len(model.base_model.targeted_module_names),
@@ -78,7 +78,7 @@ def lora_evidence(model: Any) -> dict[str, Any]:
 
 
 def _is_decoder(model: Any) -> bool:
-    """Return whether PEFT's wrapper of causal models fits a model, by its inputs."""
+    """Return whether a model is a decoder, which PEFT's wrapper of causal models requires."""
     config = getattr(model, "config", None)
     generates = getattr(model, "can_generate", lambda: True)()
     return generates and not getattr(config, "is_encoder_decoder", False)
@@ -91,19 +91,19 @@ def linear_names(model: Any) -> list[str]:
 
 
 def _all_linear(model: Any) -> list[str]:
-    """Return full names of all linear modules, quantized or not, except the output layer."""
+    """Return the full names of all linear modules, quantized or not, except the output layer."""
     output = model.get_output_embeddings()
     return [name for name, m in model.named_modules() if _is_linear(m) and m is not output]
 
 
 def _is_linear(module: Any) -> bool:
-    """Return whether a module is a linear layer itself, unlike containers of linear attention."""
+    """Return whether a module is itself a linear layer, unlike containers of linear attention."""
     kind = type(module).__name__
     return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
 
 
 def _draw_matrices(adapted: Any, seed: int) -> None:
-    """Draw each adapter's matrices anew, so that every base gets the same ones."""
+    """Draw each adapter's matrices again, so that they are equal on every kind of base model."""
     # The order in which PEFT draws depends on the classes of the base's modules.
     for name, module in adapted.named_modules():
         if isinstance(module, LoraLayer):

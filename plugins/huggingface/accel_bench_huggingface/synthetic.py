@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 LONGEST = 16_777_216
-"""Largest sample length in tokens that is drawn."""
+"""Maximum length in tokens of a drawn sample."""
 
 
 class Lengths(Options):
-    """Log-normal distribution of sample lengths in tokens, as of instructions and answers."""
+    """Log-normal distribution of sample lengths in tokens, similar to instructions and answers."""
 
     median: int = Field(300, ge=1, le=16_777_216)
     """Median length in tokens."""
@@ -34,7 +34,7 @@ class Lengths(Options):
 
 
 class SyntheticOptions(Options):
-    """Options of the synthetic tokens."""
+    """Options of `synthetic`: number, lengths and tokens of the samples."""
 
     vocab_size: int = Field(2048, ge=2, le=10_000_000)
     """Upper bound of token ids, exclusive; at most the vocabulary of the model."""
@@ -43,11 +43,11 @@ class SyntheticOptions(Options):
     """Number of samples in an epoch."""
 
     lengths: Lengths | None = None
-    """Distribution of a random length for each sample, from `data.seed`: `{median: 300, sigma: 0.8,
-    minimum: 16}`; null: each has `data.sequence_length` tokens."""
+    """Distribution of random sample lengths, from `data.seed`: `{median: 300, sigma: 0.8, minimum:
+    16}`; null: each sample has `data.sequence_length` tokens."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """Padding with `lengths`: to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Length to pad to with `lengths`: `data.sequence_length`, or the micro-batch's longest."""
 
     pattern: Literal["markov", "uniform"] = "markov"
     """Distribution of tokens: `markov`, which a model can learn, or `uniform` noise."""
@@ -56,7 +56,7 @@ class SyntheticOptions(Options):
     """Number of tokens that can follow each token in the pattern `markov`."""
 
     maximum_token: int | None = Field(None, ge=2)
-    """Upper bound of the ids in use, such as 100 for tokens of a narrow range; null: all."""
+    """Upper bound of the token ids that occur, such as 100 for a narrow range; null: all."""
 
     @model_validator(mode="after")
     def _within_vocabulary(self) -> SyntheticOptions:
@@ -79,7 +79,7 @@ class Synthetic(TokenData[SyntheticOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the random lengths. Raises ScenarioError for samples of one length."""
+        """Return random sample lengths in tokens. Raises ScenarioError without `lengths`."""
         from accel_bench_huggingface import synthetic_impl
 
         options = self.options
@@ -95,7 +95,7 @@ class Synthetic(TokenData[SyntheticOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Return synthetic samples from `data.seed`."""
+        """Return synthetic samples that depend on `data.seed`."""
         from accel_bench_huggingface import synthetic_impl
 
         data = run.scenario.data
@@ -104,5 +104,5 @@ class Synthetic(TokenData[SyntheticOptions]):
         return made
 
     def padding(self) -> Padding:
-        """Return `none` for samples of one length."""
+        """Return the padding of the options, or `none` if all samples have one length."""
         return "none" if self.options.lengths is None else self.options.padding

@@ -1,4 +1,4 @@
-"""Synthetic token ids, a random first-order Markov chain or noise, and random sample lengths."""
+"""Synthetic token ids from a random Markov chain of first order or noise, and random lengths."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from accel_bench.modeling.data.token_batches import TokenDataset
 from accel_bench_huggingface.synthetic import Lengths, SyntheticOptions
 
 LENGTHS_STREAM = 1
-"""Number added to the seed for lengths, so that drawing them does not change the tokens."""
+"""Further element of the seed for lengths, so that drawing them does not change the tokens."""
 
 
 def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> TokenDataset:
     """Return a dataset determined by options, length and seed.
 
-    With lengths each sample is the beginning of the sample without them. Raises ScenarioError when
-    no length is possible.
+    With random lengths each sample is the beginning of the full sample. Raises ScenarioError if the
+    minimum length exceeds `sequence_length`.
     """
     generator = np.random.default_rng(seed)
     shape = (options.samples, sequence_length)
@@ -46,7 +46,7 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
 
 
 def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
-    """Return JSON about the dataset, with the lengths if they are random."""
+    """Return JSON evidence of the dataset, with its lengths if they are random."""
     found: dict[str, Any] = {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),
@@ -67,8 +67,8 @@ def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
 def draw_lengths(lengths: Lengths, samples: int, longest: int, seed: int) -> Integers:
     """Return log-normal lengths between `lengths.minimum` and `longest`, shape (samples,).
 
-    Longer ones are cut to `longest`, as text is. Raises ScenarioError when the minimum is above
-    that.
+    Longer lengths are cut to `longest`, as text is. Raises ScenarioError if the minimum exceeds
+    `longest`.
     """
     if lengths.minimum > longest:
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""The data plugin `text`: real documents, tokenized once into the cache."""
+"""The data plugin `text`: real documents, which are tokenized once and cached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TextOptions(TokenizerOptions):
     """True to join documents and cut them into full samples; else each document is a sample."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """Padding without packing: to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Length to pad to without packing: `data.sequence_length`, or the micro-batch's longest."""
 
     maximum_documents: int | None = Field(None, ge=1)
     """Largest number of documents; null reads up to `limit_bytes`."""
@@ -56,7 +56,7 @@ class TextOptions(TokenizerOptions):
         return self
 
     def files(self) -> list[text_sources.TextFile]:
-        """Return the selected files, by name; empty for nothing to read."""
+        """Return the selected text files in order of names, empty if there are none."""
         if self.path is None:
             return text_sources.stdlib_files(self.limit_bytes)
         return text_sources.path_files(home_path(self.path), self.limit_bytes)
@@ -68,14 +68,14 @@ class Text(TokenData[TextOptions]):
     Options = TextOptions
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of the text and of a finished tokenizer; None if unreadable."""
+        """Return a digest of the text and of a pretrained tokenizer; None if unreadable."""
         if list(self.check_scenario(experiment)):
             return None
         return content_fingerprint(self.options.of_model(experiment))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Check that there is text. Raises ScenarioError for an unusable file."""
+        """Yield a reason if there is no text. Raises ScenarioError for an unusable file."""
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(home_path(path))):
             raise ScenarioError(problem)
@@ -86,7 +86,7 @@ class Text(TokenData[TextOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Tokenize in a process that is not measured."""
+        """Tokenize the text into the cache, in a process that is not measured."""
         from accel_bench_huggingface import text_impl
 
         text_impl.tokenized(run, self.options.of_model(run))
@@ -101,7 +101,7 @@ class Text(TokenData[TextOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Map the tokens into memory; tokenize first if that was not prepared."""
+        """Map the tokens into memory; tokenize the text first if the cache lacks it."""
         from accel_bench_huggingface import text_impl
 
         options = self.options.of_model(run)
@@ -111,12 +111,12 @@ class Text(TokenData[TextOptions]):
         return dataset
 
     def padding(self) -> Padding:
-        """Return `none` for packed samples."""
+        """Return the padding of the options, or `none` for packed samples."""
         return "none" if self.options.packing else self.options.padding
 
 
 def content_fingerprint(options: TextOptions) -> str:
-    """Return a digest of the selected text and of a finished tokenizer, in hexadecimal."""
+    """Return a hexadecimal digest of the selected text and of a pretrained tokenizer."""
     beside = options.files_beside_tokenizer()
     more = text_sources.content_digest(beside) if beside else ""
     return text_sources.content_digest(options.files()) + options.tokenizer_digest() + more

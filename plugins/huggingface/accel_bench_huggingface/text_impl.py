@@ -21,18 +21,18 @@ from accel_bench.modeling.data.token_batches import TokenDataset, Tokens, window
 from accel_bench_huggingface.text import TextOptions, content_fingerprint
 
 CACHE_FORM = 1
-"""Version of a cached folder's layout, part of its key."""
+"""Version of the files in a cached folder, which is a part of the cache key."""
 
 NOT_TOKENS = {"path", "packing", "padding", "tokenizer", "tokenizer_revision"}
-"""Options that change no token, or whose content is in the fingerprint."""
+"""Options left out of the cache key: they change no token, or a fingerprint has their content."""
 
 DOCUMENTS_AT_ONCE = 256
-"""Number of documents that are tokenized in parallel."""
+"""Number of documents that are passed to the tokenizer in one call."""
 
 
 @dataclass(frozen=True)
 class TokenizedFacts:
-    """Facts about a cached folder's tokens, stored in its `facts.json`."""
+    """Facts about the tokens in a cached folder, stored as `facts.json`."""
 
     documents: int
     characters: int
@@ -47,10 +47,11 @@ class TokenizedFacts:
 
 
 def tokenized(run: Run, options: TextOptions) -> Path:
-    """Return the folder with tokenizer.json, tokens.npy, ends.npy and facts.json; fill a new one.
+    """Return the cache folder with tokenizer.json, tokens.npy, ends.npy and facts.json.
 
-    Later settings (sequence length, packing, padding) are not part of the key, so that a sweep over
-    them tokenizes once. Raises ScenarioError when text or tokenizer cannot be used.
+    A missing folder is filled. The cache key omits later settings (sequence length, packing,
+    padding), so that a sweep over them tokenizes once. Raises ScenarioError for unusable text or
+    tokenizer.
     """
     chosen = options.model_dump(mode="json", exclude=NOT_TOKENS)
     key: dict[str, Any] = {
@@ -63,7 +64,7 @@ def tokenized(run: Run, options: TextOptions) -> Path:
 
 
 def fill(folder: Path, options: TextOptions) -> None:
-    """Read, tokenize and write everything into an empty folder."""
+    """Read and tokenize the documents, and write the result into an empty folder."""
     documents = _read(options)
     tokenizer = tokenizing.make_tokenizer(documents, options)
     end = tokenizing.end_of_text(tokenizer, options)
@@ -109,7 +110,7 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
 
 
 def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[str, Any]:
-    """Return JSON about the tokenized text."""
+    """Return JSON evidence of the tokenized text and its samples."""
     facts = _facts(folder)
     return {
         **asdict(facts),

@@ -1,1 +1,1 @@
-"""Inference engines: transformers' `generate` in the worker, or a server."""
+"""Inference engines: transformers' `generate` in the run's own process, or a server."""

@@ -23,7 +23,7 @@ from accel_bench_inference.completion_stream_impl import (
 from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
 LEAST_SECONDS = 1e-3
-"""Minimum socket timeout in seconds: 0 would not block at all."""
+"""Minimum socket timeout in seconds, since a timeout of 0 would not block at all."""
 
 
 def ask(
@@ -33,7 +33,7 @@ def ask(
     arrival: float | None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Completion:
-    """Request one completion and read its stream, until `stopped`.
+    """Request one completion and read its stream to the end, or until `stopped()` is true.
 
     Raises InvalidRunError with the address for a refused, late, lost or invalid response.
     """
@@ -58,7 +58,7 @@ def ask(
 
 
 def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
-    """Return which time limit a response has exceeded."""
+    """Return an error message that names the time limit which a response has exceeded."""
     if now() >= until - LEAST_SECONDS:
         return (
             f"the server's answer takes too long: it has not ended after "
@@ -71,7 +71,7 @@ def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP connection with a deadline, even for a slow trickle of bytes."""
+    """HTTP connection with a deadline for the response, even if its bytes trickle in slowly."""
 
     def __init__(self, url: str, limits: StreamLimits) -> None:
         self._limits, self.parts = limits, urlsplit(url)
@@ -79,7 +79,7 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(self.parts.hostname or "", self.parts.port or 80, timeout=seconds)
 
     def response_class(self, sock: socket.socket, **more: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        """Return the response class, whose reads respect the limits."""
+        """Return an HTTP response whose reads respect the time limits."""
         return http.client.HTTPResponse(_Within(sock, self._limits), **more)  # type: ignore[arg-type]
 
 
@@ -95,11 +95,11 @@ class _Within(io.RawIOBase):
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """Return True: the file is readable."""
+        """Return True, since the file is open for reading."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read available bytes. Raises TimeoutError at the limit."""
+        """Read the bytes that are available. Raises TimeoutError at the time limit."""
         left = self._limits.until - now()
         if left <= 0:
             raise TimeoutError
@@ -107,7 +107,7 @@ class _Within(io.RawIOBase):
         return self._bytes.readinto(buffer)
 
     def close(self) -> None:
-        """Release the socket."""
+        """Close the socket's file."""
         self._bytes.close()
         super().close()
 
@@ -117,7 +117,7 @@ def _read_answer(
     body: dict[str, Any],
     reading: tuple[Served, StreamLimits, Callable[[], bool]],
 ) -> Completion:
-    """Send a request, and return the response. Raises InvalidRunError unless it is a stream."""
+    """Send a request, and return its completion. Raises InvalidRunError for other responses."""
     path = f"{connection.parts.path.rstrip('/')}/completions"
     content = json.dumps(body).encode()
     connection.request("POST", path, content, {"Content-Type": "application/json"})
@@ -132,7 +132,7 @@ def _read_answer(
 
 
 def _refusal(response: http.client.HTTPResponse) -> str:
-    """Return the error message of a server's response."""
+    """Return an error message for a response whose status is not 200."""
     target = response.getheader("Location") if 300 <= response.status < 400 else None
     if target:
         return (
@@ -143,7 +143,7 @@ def _refusal(response: http.client.HTTPResponse) -> str:
 
 
 def _beginning(response: http.client.HTTPResponse) -> str:
-    """Return the beginning of an error body, as far as it arrives in time."""
+    """Return the beginning of an error response's body, as far as it arrives in time."""
     try:
         return response.read(KEPT_LETTERS).decode(errors="replace")
     except TimeoutError:

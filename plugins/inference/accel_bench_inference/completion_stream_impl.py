@@ -1,4 +1,4 @@
-"""Reader of a streamed completion, which notes the arrival time of each part."""
+"""Reader of a streamed completion, which records the arrival time of each part."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import Served, now, spread_evenly
 
 KEPT_LETTERS = 300
-"""Maximum characters of a server's error message that are shown."""
+"""Maximum characters of a server's error message that are stored."""
 
 MOST_BYTES_OF_A_LINE = 1 << 20
-"""Maximum bytes of a line of a stream."""
+"""Maximum bytes in a line of a stream."""
 
 MOST_LETTERS_OF_A_TOKEN = 1000
-"""Maximum characters of text for each requested token."""
+"""Maximum characters of text per requested token."""
 
 MOST_LINES_OF_A_TOKEN = 8
-"""Maximum lines of a stream for each requested token."""
+"""Maximum lines of a stream per requested token."""
 
 LINES_BESIDE = 1000
-"""Maximum lines of a stream in addition to its tokens, such as keep-alive comments."""
+"""Maximum further lines of a stream, such as keep-alive comments."""
 
 LARGEST_ID = 2**63 - 1
 """Largest token id, the largest int64."""
@@ -34,7 +34,7 @@ LARGEST_ID = 2**63 - 1
 
 @dataclass
 class Completion:
-    """One completed request."""
+    """Tokens and text of one completed request."""
 
     served: Served
     text: str
@@ -42,25 +42,25 @@ class Completion:
     """Name of the model in the server's response."""
 
     said_tokens: int | None
-    """Number of tokens as counted by the server; None if it does not report them."""
+    """Number of generated tokens that the server reports; None if it reports no number."""
 
     cached_tokens: int | None = None
-    """Number of prompt tokens from the server's cache; None if it does not report them."""
+    """Number of prompt tokens that the server took from a cache; None if it reports no number."""
 
     ids: list[int] = field(default_factory=list)
-    """Token ids, if the server sends them."""
+    """Generated token ids that the server sent; empty if it sends none."""
 
     has_ids: bool = True
-    """True while every part so far contained its token ids."""
+    """True while every part of the stream so far has its token ids."""
 
     finished: str = ""
-    """Server's reason for the end of the text; empty without one."""
+    """Reason that the server gives for the end of the text; empty without a reason."""
 
     ended: bool = False
-    """True if the server ended the stream, rather than losing the connection."""
+    """True if the server ended the stream, false if the connection broke off."""
 
     parts: int = 0
-    """Parts of the stream with text or tokens."""
+    """Number of parts of the stream that have text or tokens."""
 
 
 class StreamLimits(NamedTuple):
@@ -70,7 +70,7 @@ class StreamLimits(NamedTuple):
     """Number of requested tokens."""
 
     until: float
-    """Deadline of the whole response, on the clock of `now()`."""
+    """Deadline of the whole response, in seconds of the clock `now()`."""
 
     token_seconds: float = 120.0
     """Maximum seconds of waiting for the next byte."""
@@ -83,7 +83,7 @@ class _StreamPart(BaseModel):
 
 
 class _Choice(_StreamPart):
-    """A piece of the generated text."""
+    """A piece of the generated text, as one entry of an event's `choices`."""
 
     text: str | None = None
     token_ids: Any = None
@@ -92,13 +92,13 @@ class _Choice(_StreamPart):
 
 
 class _PromptTokens(_StreamPart):
-    """Details of prompt tokens, as in OpenAI, vLLM and SGLang."""
+    """Details of the prompt's token count, as OpenAI, vLLM and SGLang send them."""
 
     cached_tokens: int | None = Field(None, ge=0, le=LARGEST_ID)
 
 
 class _Usage(_StreamPart):
-    """Token counts of the server."""
+    """Token counts that the server sends as `usage`."""
 
     completion_tokens: Any = None
     prompt_tokens_details: _PromptTokens | None = None
@@ -111,7 +111,7 @@ class _Timings(_StreamPart):
 
 
 class _Event(_StreamPart):
-    """One event of a stream."""
+    """One event of a stream, parsed from JSON."""
 
     error: Any = None
     model: str | None = None
@@ -121,7 +121,7 @@ class _Event(_StreamPart):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Number of prompt tokens from a cache; None if the event has none."""
+        """Number of prompt tokens from a cache; None if the event does not report it."""
         details = self.usage.prompt_tokens_details if self.usage else None
         said = details.cached_tokens if details else None
         return said if said is not None or self.timings is None else self.timings.cache_n
@@ -133,7 +133,7 @@ def read_stream(
     limits: StreamLimits,
     stopped: Callable[[], bool],
 ) -> Completion:
-    """Read the events of a stream to its end, with arrival times of those with text.
+    """Read a stream to its end, and return its completion with the arrival times of its parts.
 
     Raises InvalidRunError for a stream that breaks off, reports an error, or exceeds its limits.
     """
@@ -156,7 +156,7 @@ def read_stream(
 
 
 def _event_of(content: bytes) -> _Event:
-    """Return an event of a stream. Raises InvalidRunError that names the invalid field."""
+    """Return an event parsed from JSON. Raises InvalidRunError that names an invalid field."""
     try:
         return _Event.model_validate_json(content)
     except ValidationError as error:
@@ -190,7 +190,7 @@ def _take_event(
 
 
 def _take_choice(completion: Completion, choice: _Choice, instant: float) -> None:
-    """Add a part's text or tokens, and the reason of the text's end, to the completion."""
+    """Add a part's text or tokens to the completion, and the reason if the text ends."""
     text, ids = choice.text or "", _ids_of(choice)
     if text or ids:
         known = _are_ids(ids)
@@ -203,7 +203,7 @@ def _take_choice(completion: Completion, choice: _Choice, instant: float) -> Non
 
 
 def _ids_of(choice: _Choice) -> Any:
-    """Return the token ids of a part, as sent by vLLM, or by llama.cpp with logprobs."""
+    """Return the token ids of a part, as vLLM sends them, or llama.cpp with `logprobs`."""
     if choice.token_ids is not None:
         return choice.token_ids
     told = choice.logprobs
@@ -225,9 +225,9 @@ def _are_ids(ids: Any) -> bool:
 
 
 def _checked(completion: Completion, limits: StreamLimits) -> Completion:
-    """Return a completion read to its end, with the number of tokens of each part.
+    """Check a completion that was read to its end, and return it with its token counts.
 
-    Raises InvalidRunError if it broke off, or has more tokens than requested.
+    Raises InvalidRunError if it broke off, has no text, or has more tokens than requested.
     """
     served, said = completion.served, completion.said_tokens
     if not served.tokens:
@@ -258,5 +258,5 @@ def counted_tokens(answer: Completion, asked: int) -> int:
 
 
 def shown(text: str) -> str:
-    """Return the beginning of a server's message, sanitized for storage."""
+    """Return the beginning of a server's message, with characters that can be stored."""
     return text[:KEPT_LETTERS].encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The engine `generate`: answer requests by transformers' `generate`, timing every token."""
+"""The engine `generate`: generate tokens with transformers' `generate`, and time each token."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Generate(Plugin[Options]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine, with the model in evaluation mode."""
+        """Return the engine, which sets the model to evaluation mode."""
         from accel_bench_inference.generate_impl import GenerateEngine
 
         engine = GenerateEngine(run)

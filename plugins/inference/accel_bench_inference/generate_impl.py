@@ -1,4 +1,4 @@
-"""Inference by transformers' `generate`: prompts, cache, streamed tokens."""
+"""Inference by transformers' `generate`: its prompts, its cache, and streamed tokens."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from accel_bench.modeling.latencies import (
 from accel_bench.modeling.prompts import Prompts, left_padded
 
 DRAFTED_TOKENS = 5
-"""Number of tokens that an assistant model drafts for each verification."""
+"""Number of tokens that an assistant model drafts before each verification."""
 
 
 class TokenStream(BaseStreamer):
-    """Streamer that stores tokens with their arrival on the host; the first are the prompt."""
+    """Streamer that stores generated tokens with their arrival times, and skips the prompt."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, int]] = []
         self.tokens: list[torch.Tensor] = []
-        """Tensors of shape (requests, tokens) on the host."""
+        """Generated tokens on the host, as tensors of shape (requests, tokens)."""
 
         self._is_prompt = True
 
     def put(self, value: torch.Tensor) -> None:
-        """Store tokens of shape (requests,), or (1, tokens) of an assistant's draft."""
+        """Store tokens of shape (requests,), or an assistant's draft of shape (1, tokens)."""
         if self._is_prompt:
             self._is_prompt = False
             return
@@ -48,11 +48,11 @@ class TokenStream(BaseStreamer):
         self.tokens.append(tokens)
 
     def end(self) -> None:
-        """Do nothing: the last token is stored."""
+        """Do nothing, since the last token is already stored."""
 
 
 class Generator:
-    """The model with its cache, configured by `inference`."""
+    """The model with its key-value cache, configured by the scenario's `inference`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -67,7 +67,7 @@ class Generator:
         """Size of the key-value cache of the first requests."""
 
     def answer(self, prompts: Sequence[torch.Tensor], arrivals: Sequence[float]) -> _Answered:
-        """Answer a batch of requests; return when their tokens are on the host."""
+        """Generate the tokens of a batch of requests; return when all tokens are on the host."""
         if self._asked.decoding == "sampling":
             self._draws += 1
             torch.manual_seed(self._asked.seed + self._draws)
@@ -94,7 +94,7 @@ class Generator:
         return _Answered(served, prompts, streamer.tokens)
 
     def _more(self, requests: int) -> dict[str, Any]:
-        """Return the arguments common to a batch size: cache and assistant."""
+        """Return further arguments of `generate` for a number of requests: cache or assistant."""
         if self._assistant is not None:
             return {"assistant_model": self._assistant}
         if self._asked.cache == "dynamic":
@@ -105,7 +105,7 @@ class Generator:
         return {"past_key_values": self._caches[requests]}
 
     def _static_cache(self, requests: int) -> StaticCache:
-        """Return a static cache for all tokens but the last, which is never an input."""
+        """Return a static cache that holds all tokens but the last, which is never an input."""
         config = text_config(self._model.config)
         length = self._asked.prompt_tokens + self._asked.new_tokens - 1
         cache = StaticCache(config=config, max_cache_len=length)
@@ -117,7 +117,7 @@ class Generator:
         return cache
 
     def _configuration(self) -> GenerationConfig:
-        """Return settings of `generate`, without the publisher's defaults."""
+        """Return the settings of `generate`, without defaults from the model's publisher."""
         pad = getattr(self._run.dataset, "pad_token_id", 0)
         samples = self._asked.decoding == "sampling"
         config = GenerationConfig(
@@ -139,7 +139,7 @@ class Generator:
         return config
 
     def _load_assistant(self) -> Any:
-        """Return the assistant model, with weights of the same kind and dtype."""
+        """Return the assistant model, with weights of the same kind and dtype as the model's."""
         from accel_bench.modeling.loading import load_other_model
 
         assert self._asked.assistant is not None
@@ -157,7 +157,7 @@ class Generator:
 
 @dataclass
 class _Answered:
-    """An answered batch of requests; its tensors are on the host."""
+    """A completed batch of requests, whose tensors are on the host."""
 
     served: Served
     prompts: Sequence[torch.Tensor]
@@ -171,7 +171,7 @@ class _Answered:
 
 
 class GenerateEngine:
-    """Engine that answers batches of requests in succession, one per lap."""
+    """Engine that completes batches of requests in succession, one in each timed step."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -182,13 +182,13 @@ class GenerateEngine:
         rate, seed = self._asked.rate, self._asked.seed
         self._arrivals = None if rate is None else Arrivals(rate, seed + run.rank)
         self._began = now()
-        """Start of the arrival clock, which pauses between laps."""
+        """Start in seconds of the clock of arrivals, which stops between timed steps."""
 
         self._waited = 0.0
         self._window: list[Served] = []
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Answer one batch of requests for each lap of the stopwatch."""
+        """Complete batches of requests while the stopwatch runs, each as one timed step."""
         self._began = now()
         while stopwatch.running:
             arrivals = self._await_requests(stopwatch)
@@ -204,7 +204,7 @@ class GenerateEngine:
         self._run.prompts.extend(prompt for one in self._answered for prompt in one.prompts)
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the metrics of the measured requests."""
+        """Yield latency and cache metrics of the requests in the measured window."""
         first = window.samples[0].step
         answered = self._answered[first : first + len(window.samples)]
         self._window = [one.served for one in answered]
@@ -231,15 +231,15 @@ class GenerateEngine:
         return {"summary": "; ".join(texts), **found}
 
     def _load(self) -> Load | None:
-        """Return how requests at a rate were served; None before the measurement."""
+        """Return the load by requests that arrive at a rate; None without rate or measurement."""
         if self._asked.rate is None or not self._window:
             return None
         return load_of(self._window, self._asked.rate)
 
     def _await_requests(self, stopwatch: Stopwatch) -> list[float] | None:
-        """Wait for the next request; return the arrival times of all waiting ones.
+        """Wait for the next request, and return the arrival times of all waiting requests.
 
-        None without a rate, as requests then follow one another.
+        Returns None if the scenario sets no rate, since requests then follow one another.
         """
         if self._arrivals is None:
             return None
@@ -252,7 +252,7 @@ class GenerateEngine:
         return [self._began + one for one in taken]
 
     def _counted(self, served: Served) -> Batch:
-        """Return the token counts of a lap: processed and generated."""
+        """Return the processed and generated tokens of one timed step, as a batch."""
         prompts = served.requests * self._asked.prompt_tokens
         counts = TokenCounts(prompts + served.new_tokens, served.new_tokens, 0)
         return Batch({}, served.requests, counts, 0)

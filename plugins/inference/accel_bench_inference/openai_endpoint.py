@@ -29,7 +29,7 @@ SET_BY_THE_ENGINE = (
     "stream",
     "stream_options",
 )
-"""Fields of a request that the engine sets equally for all stacks."""
+"""Fields of a request that the engine sets to equal values for all stacks."""
 
 OTHER_REQUESTS = (
     "best_of",
@@ -42,7 +42,7 @@ OTHER_REQUESTS = (
     "suffix",
     "truncate_prompt_tokens",
 )
-"""Further fields that would change the requested work."""
+"""Further refused fields of a request, which would change the requested work."""
 
 LARGEST_PORT = 65_535
 
@@ -77,7 +77,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        """Refuse parts of a URL that would be ignored, and invalid ports."""
+        """Raise ValueError for a URL with parts that would be ignored, or with an invalid port."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -92,7 +92,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Refuse fields that would change a stack's requested work."""
+        """Raise ValueError for fields that would change a stack's requested work."""
         if own := sorted(extra.keys() & {*SET_BY_THE_ENGINE, *OTHER_REQUESTS}):
             raise ValueError(
                 f"{', '.join(own)}: all stacks are asked for the same, by `inference` and "
@@ -111,12 +111,12 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     modes = frozenset({"inference"})
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks, model loading included, since the server has the model."""
+        """Return the other slot's hook that this engine replaces: the server has the model."""
         return frozenset({"load_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield reasons why the server cannot be measured, and settings that only it controls."""
+        """Yield reasons why the server cannot be measured with the scenario's settings."""
         host = urlsplit(self.options.url).hostname or ""
         if not (self.options.allow_other_hosts or is_loopback(host)):
             yield (
@@ -131,7 +131,7 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return a placeholder of the model, without parameters."""
+        """Return a placeholder without parameters, since the server has the model."""
         return SimpleNamespace(url=self.options.url)
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""Engine that requests completions from a server, with metrics and checks for caching."""
+"""Engine that requests completions from a server, with metrics, and checks for a prompt cache."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ from accel_bench_inference.completion_stream_impl import Completion, counted_tok
 from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
 ENDING_SECONDS = 10.0
-"""Maximum seconds of waiting for open requests after the last lap."""
+"""Maximum seconds of waiting for open requests after the last timed step."""
 
 POLL_SECONDS = 0.1
-"""Interval in seconds at which a full queue checks for its end."""
+"""Interval in seconds at which a full queue checks whether the engine was closed."""
 
 
 REMEMBERED_TOKENS = 8
-"""Cached tokens of a prompt that are ignored, since prompts may begin alike by chance."""
+"""Number of cached prompt tokens that is ignored, since prompts may begin alike by chance."""
 
 NEW_LAPS = 3
-"""Number of laps with new prompts, after the window."""
+"""Number of batches of new prompts, which are sent after the measured window."""
 
 FROM_A_CACHE = 3.0
-"""Ratio of new prompts' lowest first-token latency to the measured median that shows a cache."""
+"""Least ratio of new prompts' lowest first-token latency to the measured median that shows a cache.
+"""
 
 WAY_OUT = (
     "switch the server's cache of prompts off (vLLM: --no-enable-prefix-caching, SGLang: "
     "--disable-radix-cache, llama.cpp: engine.extra: {cache_prompt: false}), start it anew, or "
     "set another inference.seed"
 )
-"""Remedies for a server that answers from a cache."""
+"""Advice in error messages for a server that takes prompts from a cache."""
 
 
 class EndpointEngine:
-    """Engine with `batch_size` concurrent completions, or, at a rate, one for each arrival.
+    """Engine that keeps `batch_size` requests open, or sends requests at the scenario's rate.
 
-    A lap ends when the next `batch_size` requests, in order, are completed.
+    A timed step ends when the next `batch_size` requests, in order of sending, are completed.
     """
 
     def __init__(self, run: Run, options: OpenAIEndpointOptions) -> None:
@@ -69,7 +70,7 @@ class EndpointEngine:
         self._new: list[Completion] = []
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Complete one batch of requests for each lap of the stopwatch."""
+        """Complete batches of requests while the stopwatch runs, each as one timed step."""
         size, done = self._asked.batch_size, 0
         if self._asked.rate is not None:
             self._start(self._send_at_rate, self._asked.rate)
@@ -85,7 +86,7 @@ class EndpointEngine:
         self._keep([one for one in kept if isinstance(one, Completion)])
 
     def _keep(self, answered: Sequence[Completion]) -> None:
-        """Store the generated token ids if all responses have them, else their letters."""
+        """Store the generated token ids, or the text's characters if a response lacks token ids."""
         if all(one.has_ids for one in answered):
             self._run.answers.extend(one.ids for one in answered)
             return
@@ -100,7 +101,7 @@ class EndpointEngine:
             thread.join(max(0.0, limit - time.monotonic()))
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the metrics of the measured requests."""
+        """Yield latency metrics of the measured requests, and checks of their work."""
         size, first = self._asked.batch_size, window.samples[0].step
         numbers = range(first * size, (first + len(window.samples)) * size)
         known = (self._answers[number] for number in numbers)
@@ -113,10 +114,10 @@ class EndpointEngine:
         yield self._from_a_cache()
 
     def _ask_new_prompts(self) -> None:
-        """Send shuffled prompts that no cache can contain.
+        """Send shuffled prompts, which no cache can contain.
 
-        Since most servers do not report cache hits, a slower response to them reveals a cache. At a
-        rate they are interleaved with other requests, unless the queue grows.
+        Most servers do not report cache hits, so a slower response to new prompts reveals a cache.
+        At a rate these prompts are sent among the other requests, unless the queue grows.
         """
         if (load := self._load()) and load.saturated:
             return
@@ -136,7 +137,7 @@ class EndpointEngine:
             self._run.logger.warning("a new prompt was not answered: %s", error)
 
     def _from_a_cache(self) -> Metric:
-        """Return the fraction of prompt tokens from the server's cache, if it reports them."""
+        """Return a metric: the fraction of prompt tokens from a cache, null if not reported."""
         said = [one for one in self._window if one.cached_tokens is not None]
         cached = sum(one.cached_tokens or 0 for one in said)
         share = cached / sum(one.served.prompt_tokens for one in said) if said else None
@@ -162,7 +163,7 @@ class EndpointEngine:
         )
 
     def _waits_apart(self) -> tuple[float, float] | None:
-        """Return the median first-token latency and the lowest of new prompts, in seconds; None
+        """Return the median first-token latency and the lowest of new prompts, in seconds, or None
         unless a cache must explain the difference."""
         new = [wait for one in self._new for wait in one.served.first_token_seconds]
         waits = [wait for one in self._window for wait in one.served.first_token_seconds]
@@ -171,7 +172,7 @@ class EndpointEngine:
         return statistics.median(waits), min(new)
 
     def _whole_answers(self) -> Metric:
-        """Return the fraction of requests with as many tokens as requested; shorter ones are
+        """Return a metric: the fraction of requests with as many tokens as requested; others are
         incomplete work."""
         asked, requests = self._asked.new_tokens, len(self._window)
         other = [one for one in self._window if counted_tokens(one, asked) != asked]
@@ -194,7 +195,7 @@ class EndpointEngine:
         )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the server's reports and the offered load."""
+        """Return JSON evidence of the server's reports and of the offered load."""
         load = self._load() if self._window else None
         models = sorted({one.model for one in self._window})
         parts = sum(one.parts for one in self._window)
@@ -212,15 +213,15 @@ class EndpointEngine:
         }
 
     def _load(self) -> Load | None:
-        """Return how the server kept up with the measured requests."""
+        """Return the load by the measured requests, or None if the scenario sets no rate."""
         if self._asked.rate is None:
             return None
         return load_of_streams([one.served for one in self._window], self._asked.rate)
 
     def _send_at_rate(self, rate: float) -> None:
-        """Send requests at their arrival times, independently of earlier responses.
+        """Send requests at their arrival times, without waiting for earlier responses.
 
-        An error of the data becomes the next request's result.
+        An error in reading the data is stored as the next request's result.
         """
         arrivals, began = Arrivals(rate, self._asked.seed + self._run.rank), now()
         while not self._stopped.is_set():
@@ -248,7 +249,7 @@ class EndpointEngine:
         thread.start()
 
     def _ask(self, number: int, prompt: Sequence[int], arrival: float | None) -> None:
-        """Request one completion, and pass on the result or error by its number."""
+        """Request one completion, and store its result or error under its number."""
         answer: Completion | BaseException
         try:
             body = self._body(prompt)
@@ -259,7 +260,7 @@ class EndpointEngine:
         self._answer(number, answer)
 
     def _answer(self, number: int, answer: Completion | BaseException) -> None:
-        """Pass on the result of a request."""
+        """Store a request's result, and notify waiting threads."""
         with self._changed:
             self._answers[number] = answer
             self._changed.notify_all()
@@ -278,7 +279,7 @@ class EndpointEngine:
         }
 
     def _wait_for(self, number: int) -> Completion:
-        """Return a request's completion. Raises InvalidRunError if it failed."""
+        """Wait for a request's completion and return it. Raises InvalidRunError if it failed."""
         limit = time.monotonic() + self._run.scenario.measure.timeout_seconds
         with self._changed:
             while number not in self._answers and time.monotonic() < limit:
@@ -292,18 +293,18 @@ class EndpointEngine:
         raise InvalidRunError([f"{self._options.url}: request {number}: {reason}"])
 
     def _counted(self, answer: Completion) -> Batch:
-        """Return the token counts of one request; padding is unknown."""
+        """Return the token counts of one request as a batch, without padding, which is unknown."""
         new = counted_tokens(answer, self._asked.new_tokens)
         counts = TokenCounts(answer.served.prompt_tokens + new, new, 0)
         return Batch({}, 1, counts, 0)
 
 
 def _shuffled(prompt: Sequence[int]) -> list[int]:
-    """Return a prompt's tokens in an order unique to this run."""
+    """Return a prompt's tokens in an order that no other run uses."""
     return random.SystemRandom().sample(prompt, len(prompt))
 
 
 def _is_remembered(answer: Completion) -> bool:
-    """Return whether a prompt has more cached tokens than chance explains."""
+    """Return whether more of a prompt's tokens were cached than chance explains."""
     by_chance = min(REMEMBERED_TOKENS, answer.served.prompt_tokens // 2)
     return (answer.cached_tokens or 0) > by_chance

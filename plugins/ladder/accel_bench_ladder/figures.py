@@ -1,4 +1,4 @@
-"""Effects of each item of an ablation ladder: of adding it, and of leaving it out.
+"""Effects of each item of an ablation ladder: of adding the item, and of leaving it out.
 
 Effects are estimates with 95 % intervals, without verdicts: Holm's correction covers only
 comparisons of stacks with the baseline.
@@ -18,7 +18,7 @@ from accel_bench.analysis.statistics.verdict import ESTIMATE, compare
 from accel_bench.documents.base import Frozen, JsonValue
 
 Held = tuple[int, ...]
-"""Indices of a stack's items, from 0, in order."""
+"""Sorted indices of the ladder's items, from 0, that a stack has."""
 
 
 class MemoryChange(Frozen):
@@ -35,23 +35,23 @@ class MemoryChange(Frozen):
 
 
 class LadderFigure(StackComparison):
-    """Comparison of a stack with its neighbour on the ladder, without a verdict."""
+    """Comparison of two stacks of a ladder that differ by one item, without a verdict."""
 
     stack: str | None
-    """Name of the stack; null if the plan has no such stack."""
+    """Name of the compared stack; null if the plan has no such stack."""
 
     against: str | None
-    """Name of the neighbour on the ladder; null if the plan has no such stack."""
+    """Name of the stack that it is compared with; null if the plan has no such stack."""
 
     memory: MemoryChange | None = None
-    """Peak memory of the stack minus the neighbour's; null if measured by different methods."""
+    """Difference of the stacks' peak memory; null if the two were measured by different methods."""
 
 
 class LadderStep(Frozen):
     """Effects of one item of the ladder at one sweep point."""
 
     sweep: dict[str, JsonValue]
-    """Values of the swept keys."""
+    """Values of the swept keys at the sweep point."""
 
     tag: str = ""
     """Name of the sweep point; empty without a sweep."""
@@ -63,21 +63,21 @@ class LadderStep(Frozen):
     """Label of the item."""
 
     ratio: Interval | None
-    """Speed ratio to the baseline of the stack with all items up to this one."""
+    """Speed relative to the baseline of the stack with all items up to this item."""
 
     adds: LadderFigure
-    """Stack with all items up to this one, compared with the stack without this one."""
+    """Comparison of the stack with all items up to this item, with the stack before this item."""
 
     left_out: LadderFigure
-    """Stack with all items but this one, compared with all items; below 1 is slower."""
+    """Comparison of the stack without this item, with the stack of all items; below 1 is slower."""
 
 
 def ladder_steps(
     rows: Sequence[ExperimentRuns], ratios: Sequence[Interval | None]
 ) -> tuple[LadderStep, ...]:
-    """Return the effects of each item at each sweep point; empty without stacks of a ladder.
+    """Return the effects of each item at each sweep point; empty if no stack is on a ladder.
 
-    `ratios` are the rows' ratios to the baseline of their sweep point.
+    `ratios` are the speed ratios of the rows to the baseline of their sweep point.
     """
     speeds = {id(row): speed for row, speed in zip(rows, ratios, strict=True)}
     on_ladder = (row for row in rows if row.planned.experiment.stack.ladder is not None)
@@ -115,7 +115,7 @@ def _steps(
 def _figure(
     new: ExperimentRuns | None, old: ExperimentRuns | None, reverse_loss: bool
 ) -> LadderFigure:
-    """Return the comparison of two stacks; losses are relative to that of the fewer items."""
+    """Return the comparison of two stacks; losses are relative to the stack with fewer items."""
     stack, against = _name(new), _name(old)
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
@@ -134,7 +134,7 @@ def _figure(
 
 
 def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
-    """Return why two stacks cannot be compared; empty if they can."""
+    """Return the reason why two stacks cannot be compared; empty if they can."""
     if new is None or old is None:
         return "one of the two stacks is not in the plan"
     if new is old:

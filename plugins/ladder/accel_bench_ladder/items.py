@@ -1,4 +1,4 @@
-"""The items of an ablation ladder in all their spellings, each with a short label."""
+"""The items of an ablation ladder, read from all their spellings, each with a short label."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import Use
 
 MAXIMUM_ITEMS = 32
-"""Maximum number of items on a ladder, which makes nearly twice as many stacks."""
+"""Maximum number of items on a ladder; n items make nearly 2 n stacks."""
 
 LABEL_LENGTH = 48
 """Maximum length of an item's label, so that names of stacks are valid folder names."""
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
-"""Pattern of an item's `name`: without dots, since names stand in dotted keys."""
+"""Pattern of an item's `name`, without dots, which separate the parts of dotted keys."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item of a ladder: plugins and settings that stacks with the item have in addition."""
+    """One item of a ladder: the plugins and settings that it adds to a stack."""
 
     text: str
-    """Text of the item in the file, for messages."""
+    """Text of the item in the file, for error messages."""
 
     label: str
     """Short name of the item, unique on its ladder."""
 
     place: str
-    """Location of the item in the file."""
+    """Location of the item in the file, for error messages."""
 
     uses: tuple[Use, ...] = ()
-    """Plugin uses that the item adds, or merges options into."""
+    """Plugins that the item adds with options, or whose options it changes."""
 
     settings: tuple[tuple[str, Any], ...] = ()
-    """Settings of the work that the item changes, by dotted key."""
+    """Scenario settings that the item changes: dotted keys with values."""
 
     switch: tuple[str, str] | None = None
-    """Plugin and boolean option that the item turns on; without the item the option is off."""
+    """Plugin and boolean option that the item sets to true; without the item it is false."""
 
 
 def read_items(draft: Draft) -> tuple[Item, ...]:
-    """Return the items of the draft's ladder, in order. Raises ScenarioError."""
+    """Return the items of the draft's ladder, in order. Raises ScenarioError for a wrong item."""
     written = draft.data.get("ladder")
     if written is None:
         return ()
@@ -67,7 +67,7 @@ def read_items(draft: Draft) -> tuple[Item, ...]:
 
 
 def _item(draft: Draft, number: int, raw: Any) -> Item:
-    """Read one item in any of its spellings."""
+    """Read one item from text or from a mapping. Raises ScenarioError if it is invalid."""
     place = draft.where(("ladder", number))
     if isinstance(raw, str):
         return _short_item(raw, place)
@@ -95,7 +95,7 @@ def _item(draft: Draft, number: int, raw: Any) -> Item:
 
 
 def _short_item(text: str, place: str) -> Item:
-    """Read an item given as text: `plugin`, `plugin.option`, or a setting that becomes true."""
+    """Read an item from text: `plugin`, `plugin.option`, or a key whose value becomes true."""
     head, dot, option = text.partition(".")
     if dot and head in Work.model_fields:
         settings = ((text, True),)
@@ -107,7 +107,7 @@ def _short_item(text: str, place: str) -> Item:
 
 
 def _given(name: Any, place: str) -> str:
-    """Return the `name` that the file gives an item. Raises ScenarioError."""
+    """Return the `name` that the file gives an item. Raises ScenarioError if it is invalid."""
     if isinstance(name, str) and len(name) <= LABEL_LENGTH and LABEL.fullmatch(name):
         return name
     raise ScenarioError(
@@ -122,7 +122,7 @@ def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
 
 
 def _longer(item: Item) -> str:
-    """Return a longer label for an item whose short label is not unique."""
+    """Return a longer label for an item whose short label is taken."""
     if len(item.uses) == 1 and item.uses[0].options and not (item.settings or item.switch):
         return _word(_options(item.uses[0]))
     parts = [f"{use.use}-{_options(use)}" if use.options else use.use for use in item.uses]
@@ -135,7 +135,7 @@ def _options(use: Use) -> str:
 
 
 def _setting(key: str, value: Any) -> str:
-    """Return the label of a setting: `fullgraph` if true, else as `mode-max-autotune`."""
+    """Return the label of a setting, such as `mode-max-autotune`, or its key if it is true."""
     text = value if isinstance(value, str) else canonical_json(value)
     return key if value is True else f"{key}-{text}"
 
@@ -146,7 +146,7 @@ def _word(text: str) -> str:
 
 
 def _unique(short: Sequence[str], long: Sequence[str]) -> list[str]:
-    """Return unique labels: the short ones, else the long ones, else with a number."""
+    """Return a unique label for each item: its short or its long label, or that with a number."""
     counts = Counter(short)
     chosen: list[str] = []
     for label, longer in zip(short, long, strict=True):

@@ -1,4 +1,4 @@
-"""Checks that the plugins and options named by a ladder's items exist."""
+"""Checks that the plugins and options in a ladder's items exist."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from accel_bench.scenario.models import Work
 from accel_bench_ladder.items import Item
 
 SECTIONS = ("train", "resources")
-"""Sections of the work that contain settings instead of a plugin's options."""
+"""Sections of a scenario that contain settings instead of a plugin's options."""
 
 
 def find_plugins(items: Iterable[Item]) -> None:
-    """Raise an error for a plugin that is not installed, or a misspelt section of the work."""
+    """Raise PluginError for a plugin that is not installed, or a misspelled section."""
     for item, use in ((one, use) for one in items for use in one.uses):
         try:
             find(use.use)
@@ -29,7 +29,7 @@ def find_plugins(items: Iterable[Item]) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Return the error for an unknown `head.option`; None if an extra provides the plugin."""
+    """Return the error message for an unknown `head`; None if an extra provides a plugin `head`."""
     if plugin_meant_by(head) is not None:
         return None
     known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
@@ -38,10 +38,10 @@ def _unknown_head(head: str) -> str | None:
 
 
 def check_switches(items: Sequence[Item], held: Sequence[Item], below: set[str]) -> None:
-    """Refuse items that switch a missing or non-boolean option, or one of a plugin with its own
-    item.
+    """Raise PluginError for an item that switches an option which is missing or not boolean.
 
-    `below` are the plugins of the baseline, which count like items of their own.
+    An option without a default is refused too if its plugin is in the baseline, `below`, or in an
+    item of its own.
     """
     named = {use.use for item in held for use in item.uses}
     for item in items:

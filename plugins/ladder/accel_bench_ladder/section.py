@@ -1,4 +1,4 @@
-"""The report section `ladder`: effects of adding each item, and of leaving it out."""
+"""The report section `ladder`: the effects of adding each item, and of leaving it out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MEANING = (
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> tuple[LadderStep, ...] | None:
-    """Return the effects of each item of the ladder; None without a ladder."""
+    """Return the effects of each item of the ladder, or None if the plan has no ladder."""
     return ladder_steps(rows, [row.ratio for row in summary.experiments]) or None
 
 
 def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
-    """Return a table for each sweep point with a ladder."""
+    """Return a table of effects for each sweep point that has a ladder."""
     points: dict[str, list[LadderStep]] = {}
     for step in steps:
         at = f" ({point_name(step)})" if step.sweep else ""
@@ -40,7 +40,7 @@ def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
 
 
 def memory_change(change: MemoryChange) -> str:
-    """Return a memory change in MiB such as `-61.2 ±0.5`, without a ± of 0."""
+    """Return a memory change in MiB as text, such as `-61.2 ±0.5`; an interval of 0 is left out."""
     mean = change.bytes / 2**20
     digits = 0 if abs(mean) >= 100 else 1
     rounded = round(mean, digits)
@@ -50,7 +50,7 @@ def memory_change(change: MemoryChange) -> str:
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:
-    """Return notes on the columns, and on missing figures or different losses."""
+    """Return notes below the table: on its columns, and on missing figures or different losses."""
     return [MEANING, *dict.fromkeys(note for step in steps for note in _step_notes(step))]
 
 
@@ -77,11 +77,11 @@ OF_A_FIGURE = (
     "stack against rounds ratio verdict_reason memory loss_verdict loss_difference loss_tolerance "
     "loss_reason update_verdict update_difference"
 )
-"""Fields of a ladder figure in the CSV."""
+"""Fields of a `LadderFigure` that the CSV has as columns."""
 
 
 def _step_of(line: Line) -> LadderStep | None:
-    """Return the ladder step of the item that a CSV row's stack adds; None for other stacks."""
+    """Return the ladder step whose item the stack of a CSV row adds; None for other stacks."""
     steps = line.summary.sections.get(NAME, ())
     own = line.row.stack, line.row.sweep
     return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)
@@ -93,4 +93,4 @@ CSV_COLUMNS = read_at(
     *columns_of(LadderFigure, "adds", "ladder_adds_{}", OF_A_FIGURE),
     *columns_of(LadderFigure, "left_out", "ladder_left_out_{}", OF_A_FIGURE),
 )
-"""CSV columns of the section, in the rows of the ladder's stacks."""
+"""CSV columns of this section, which rows of the ladder's stacks fill."""

@@ -1,4 +1,4 @@
-"""Expansion of an ablation ladder: from a list of items to stacks that differ by one item."""
+"""Expansion of an ablation ladder from a list of items to stacks that differ by one item."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Subset = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Ladder of items on a baseline, with the stacks made from them."""
+    """Items added to a baseline one by one, and the stacks that this makes."""
 
     baseline: str
-    """Name of the stack that all others extend."""
+    """Name of the baseline stack, which all other stacks extend."""
 
     entry: StackEntry
     """Entry of the baseline stack in the file."""
@@ -37,7 +37,7 @@ class Ladder:
 
     @property
     def names(self) -> Collection[str]:
-        """Names of the stacks, without the baseline's."""
+        """Names of all stacks except the baseline."""
         return self.subsets.keys() - {self.baseline}
 
     def place(self, stack: str) -> LadderPosition | None:
@@ -48,13 +48,13 @@ class Ladder:
         return LadderPosition(items=labels, holds=self.subsets[stack])
 
     def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
-        """Return all stacks of the ladder by name, from the baseline's entry."""
+        """Return all stacks of the ladder by name, made from the baseline's entry."""
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the stacks of a draft at these swept values; empty if no stack has swept settings.
+        """Return the draft's stacks at a sweep point; empty if the sweep changes no stack.
 
-        Raises ScenarioError for items that change nothing at that sweep point.
+        Raises ScenarioError for items that change nothing at this sweep point.
         """
         baseline = draft.stack(self.baseline)
         self.refuse_idle_items(baseline, draft.get)
@@ -69,16 +69,16 @@ class Ladder:
         return stacks
 
     def check_plugins(self, chosen: Collection[str]) -> None:
-        """Raise PluginError for an item of the chosen stacks that names no plugin or option."""
+        """Raise PluginError if an item of the chosen stacks names an unknown plugin or option."""
         numbers = {number for name in chosen for number in self.subsets.get(name, ((),))[0]}
         held = [self.items[number] for number in sorted(numbers)]
         find_plugins(held)
         check_switches(self.items, held, {use.use for use in self.entry.use})
 
     def refuse_idle_items(self, baseline: StackEntry, get: Callable[[str], Any]) -> None:
-        """Raise ScenarioError for an item that changes nothing in the work or the baseline.
+        """Raise ScenarioError for an item that changes neither the scenario nor the baseline stack.
 
-        `get` returns the work's value of a dotted key.
+        `get` returns the scenario's value of a dotted key.
         """
         options = {use.use: use.options for use in baseline.use}
         for item in self.items:
@@ -101,9 +101,9 @@ class Ladder:
 def expand_ladder(draft: Draft) -> Ladder | None:
     """Write the stacks of a draft's ladder into the draft; return None without a ladder.
 
-    The baseline comes first, then its rungs (`1+A`, `2+B`, ...), then everything without one item
-    (`without-A`, ...), then the other stacks of the file. Equal stacks are made once. Raises
-    ScenarioError that names file, line and item.
+    The baseline comes first, then stacks with one more item each (`1+A`, `2+B`, ...), then stacks
+    without one item (`without-A`, ...), then the file's other stacks. Equal stacks are made once.
+    Raises ScenarioError that names file, line and item.
     """
     written = draft.data.get("stacks") or {}
     items = read_items(draft)
@@ -129,7 +129,7 @@ def expand_ladder(draft: Draft) -> Ladder | None:
 
 
 def _baseline(draft: Draft, written: dict[str, Any]) -> str:
-    """Return the name of the ladder's baseline: as written, else `baseline`."""
+    """Return the name of the ladder's baseline as the file sets it, by default `baseline`."""
     named = draft.data.get("baseline")
     if isinstance(named, str) and named not in written and named != BASELINE:
         raise ScenarioError(
@@ -142,7 +142,7 @@ def _baseline(draft: Draft, written: dict[str, Any]) -> str:
 def _subsets(
     name: str, baseline: StackEntry, items: Sequence[Item]
 ) -> dict[str, tuple[Subset, ...]]:
-    """Return the names of the ladder's stacks, each with the subsets of items that make it."""
+    """Return the names of the ladder's stacks, each with the subsets of items that it has."""
     everything = tuple(range(len(items)))
     rungs = [(item, f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
     rests = [
@@ -167,12 +167,12 @@ def _subsets(
 
 
 def content_of(stack: StackEntry) -> str:
-    """Return a stack's settings and uses as text, equal for stacks that do the same."""
+    """Return a stack's settings and plugins as text, equal for stacks that do the same."""
     return canonical_json(stack.model_dump(mode="json", exclude={"description"}))
 
 
 def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEntry:
-    """Return the baseline with a subset of the items; later settings replace earlier ones."""
+    """Return the baseline with a subset of items; an item's settings replace earlier settings."""
     # A plugin stands where it comes first in the whole ladder: leaving an item out moves nothing.
     order = dict.fromkeys(use.use for use in [*baseline.use, *(u for i in items for u in i.uses)])
     options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in baseline.use}
@@ -189,7 +189,7 @@ def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEn
 
 
 def _places(ladder: Ladder, stacks: dict[str, StackEntry]) -> dict[Location, str]:
-    """Return the file location of each stack of the ladder, its plugins and its settings."""
+    """Return locations in the file for error messages: of stacks, their plugins and settings."""
     items, places = ladder.items, dict[Location, str]()
     for number, (name, (held, *_)) in enumerate(ladder.subsets.items()):
         if number == 0:

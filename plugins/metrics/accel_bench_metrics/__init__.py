@@ -1,1 +1,1 @@
-"""Metrics plugins: `nvml`, `checkpoint` and `matmul-roofline`."""
+"""Metrics plugins: `nvml`, `checkpoint`, `host-memory` and `matmul-roofline`."""

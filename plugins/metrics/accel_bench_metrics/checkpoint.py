@@ -10,7 +10,7 @@ from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
 
 
 class CheckpointOptions(Options):
-    """Options of `checkpoint`."""
+    """Options of `checkpoint`: the checkpoint's format and content."""
 
     format: Literal["full", "sharded"] = "full"
     """Format of the checkpoint. `full`: rank 0 gathers all and writes one file. `sharded`: each
@@ -38,7 +38,7 @@ class Checkpoint(Plugin[CheckpointOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
-        """Return seconds and bytes of the checkpoint, and the host memory of this rank."""
+        """Write the checkpoint, and yield its seconds and bytes and this rank's host memory."""
         if "torch" in sys.modules and hasattr(run.unwrapped_model, "named_parameters"):
             from accel_bench_metrics.checkpoint_impl import write_checkpoint
 

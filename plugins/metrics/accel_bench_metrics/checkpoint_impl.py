@@ -1,4 +1,4 @@
-"""Writing of a checkpoint of model and optimizer, with its time, size and memory."""
+"""Writing of a checkpoint of model and optimizer, and measuring its time, size and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench_metrics.checkpoint import CheckpointOptions
 
 
 def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
-    """Write the checkpoint on all ranks; on failure yield nulls with the reason."""
+    """Write the checkpoint on all ranks, and yield its metrics, null with the reason on failure."""
     folder = Path(run.folder) / "checkpoint"
     problem = _first_problem(_obstacle(run, folder))
     run.trace.reset_peak_memory()
@@ -57,7 +57,7 @@ def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
 
 
 def _obstacle(run: Run, folder: Path) -> str:
-    """Return why this rank cannot write, after creating the folder, before synchronizing."""
+    """Create the folder; return the reason why this rank cannot write, empty if it can."""
     if any(kept_elsewhere(parameter) for parameter in run.unwrapped_model.parameters()):
         return "a library keeps the weights in tensors of its own, which it alone can write"
     return _problem_of(lambda: folder.mkdir(exist_ok=True))
@@ -73,7 +73,7 @@ def _problem_of(action: Callable[[], object]) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files, in one folder of all ranks or one per rank."""
+    """Return the total bytes of the checkpoint's files, in one folder or one per rank."""
     mine = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
     if not distributed.is_initialized():
         return sum(mine.values())
@@ -83,7 +83,7 @@ def _size(folder: Path) -> int:
 
 
 def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
-    """Gather the state in the format's form, write it, and sync it to the disk."""
+    """Gather the state in the checkpoint's format, write it, and sync its files to the disk."""
     full = options.format == "full"
     state = _state(run, options, full)
     if not full:
@@ -98,7 +98,7 @@ def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
 
 
 def _state(run: Run, options: CheckpointOptions, full: bool) -> dict[str, Any]:
-    """Return the state; the full one is on the host of rank 0 alone."""
+    """Return the training state: this rank's part, or if `full` all of it, on rank 0's host."""
     how = StateDictOptions(
         full_state_dict=full,
         cpu_offload=full,
@@ -111,7 +111,7 @@ def _state(run: Run, options: CheckpointOptions, full: bool) -> dict[str, Any]:
 
 
 def _first_problem(mine: str) -> str:
-    """Return the first nonempty problem among all ranks, given this rank's."""
+    """Return the first nonempty problem of all ranks, given this rank's problem."""
     if not distributed.is_initialized():
         return mine
     found: list[Any] = [None] * distributed.get_world_size()

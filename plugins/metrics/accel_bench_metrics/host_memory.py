@@ -1,4 +1,4 @@
-"""The metrics plugin `host-memory`: mean resident memory of each rank, sampled by the parent."""
+"""The metrics plugin `host-memory`: mean resident memory of each rank, read by its parent."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from accel_bench import Job, Metric, Options, Plugin, RankProcess, RankResult, h
 from accel_bench_metrics.nvml_sampler import Readings
 
 STOP_SECONDS = 5.0
-"""Timeout in seconds of the last reading."""
+"""Timeout in seconds for the last reading."""
 
 
 class HostMemoryOptions(Options):
-    """Options of `host-memory`."""
+    """Options of `host-memory`: the interval of readings."""
 
     interval_seconds: float = Field(0.25, ge=0.05, le=10.0)
-    """Interval of readings in seconds."""
+    """Interval between readings in seconds."""
 
 
 class MemorySampler:
-    """Thread that reads the resident memory of local ranks until `finish`."""
+    """Thread that reads the resident memory of local ranks until `finish` is called."""
 
     def __init__(self, ranks: Sequence[RankProcess], interval_seconds: float) -> None:
         self._interval = interval_seconds
@@ -40,7 +40,7 @@ class MemorySampler:
         self._thread.start()
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop sampling, and return the mean of each rank over its measured window."""
+        """Stop sampling, and yield each rank's mean resident memory in its measured window."""
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
         for rank, result in results.items():
@@ -92,6 +92,6 @@ class HostMemory(Plugin[HostMemoryOptions]):
 
     @hookimpl
     def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> MemorySampler | None:
-        """Start to sample the ranks of a measured run; other processes are not sampled."""
+        """Start to sample the ranks of a measured run; return None for other jobs."""
         interval = self.options.interval_seconds
         return MemorySampler(ranks, interval) if job.purpose == "measure" else None

@@ -12,16 +12,16 @@ from accel_bench import Matmul, Metric, Options, Plugin, Run, Window, hookimpl
 class MatmulRoofline(Plugin[Options]):
     """Times the model's own matmuls after the window, back to back, each in its own dtype.
 
-    `matmul_seconds` / step seconds is the fraction of a step that matmuls of these shapes need; the
-    rest is attention, other operations, and waiting. Its memory is not in the window's peak, which
-    is read before: `metrics: [memory, matmul-roofline]`.
+    `matmul_seconds` divided by the step's seconds is the fraction of a step that matmuls of these
+    shapes need. The remaining time is attention, other operations, and waiting. The matmuls' memory
+    is not in the window's peak if `memory` is read before: `metrics: [memory, matmul-roofline]`.
     """
 
     modes = frozenset({"train"})
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
-        """Return `matmul_seconds` per step; null if the model's matmuls are unknown."""
+        """Yield `matmul_seconds` of one step; null if the model's matmuls are unknown."""
         seconds = None
         if "torch" in sys.modules and hasattr(run.unwrapped_model, "named_parameters"):
             seconds = _matmul_seconds(run, window)
@@ -38,8 +38,8 @@ class MatmulRoofline(Plugin[Options]):
 def _matmul_seconds(run: Run, window: Window) -> float | None:
     """Return the seconds of one optimizer step's matmuls on the device, back to back.
 
-    Matmuls of the forward, and of the backward for required gradients, without recomputation. None
-    if the matmuls are unknown, or if there is no memory for them beside the model.
+    They are the matmuls of the forward, and of the backward for required gradients, without
+    recomputation. Returns None if they are unknown, or if the device lacks memory for them.
     """
     import torch
 
@@ -60,7 +60,7 @@ def _matmul_seconds(run: Run, window: Window) -> float | None:
 
 
 def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
-    """Return the seconds of all matrices of one shape for one micro-batch."""
+    """Return the seconds of all matmuls of one shape in a micro-batch."""
     import torch
 
     from accel_bench.modeling.timing import back_to_back_seconds

@@ -1,4 +1,4 @@
-"""The metrics plugin `nvml`: memory, energy, power and throttling, sampled by the parent."""
+"""The metrics plugin `nvml`: memory, energy, power and throttling, read by the parent process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from accel_bench_metrics.nvml_sampler import Sampler, Track
 
 
 class NVMLOptions(Options):
-    """Options of `nvml`."""
+    """Options of `nvml`: the interval of readings, and the quantities to read."""
 
     interval_seconds: float = Field(0.1, ge=0.05, le=1.0)
-    """Interval of readings in seconds."""
+    """Interval between readings in seconds."""
 
     memory: Annotated[tuple[Literal["process", "device"], ...], Field(strict=False)] = (
         "process",
@@ -52,7 +52,7 @@ class NVMLOptions(Options):
 
 
 class Watcher:
-    """Watcher of the devices of one attempt, which turns readings into metrics."""
+    """Watcher of the devices of one run, which turns their readings into metrics."""
 
     def __init__(self, job: Job, ranks: Sequence[RankProcess], options: NVMLOptions) -> None:
         self._options = options
@@ -77,7 +77,7 @@ class Watcher:
 
     @property
     def live(self) -> str:
-        """Return the latest readings of the fields, for the progress line."""
+        """Return the latest readings of the fields as text, for the progress line."""
         parts = []
         for name in self._options.fields:
             readings = [track.fields[name][1].values for track in self._sampler.tracks.values()]
@@ -86,7 +86,7 @@ class Watcher:
         return "  ".join(parts)
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop sampling, and return the metrics of every rank."""
+        """Stop sampling, and yield the metrics of every rank."""
         self._sampler.stop()
         if self._sampler.error is not None:
             raise self._sampler.error
@@ -103,7 +103,7 @@ class Watcher:
             return DeviceRank(rank, window, error)
 
     def _track(self, rank: int, used: Device | None) -> Track:
-        """Return the readings of the device reported by a rank, or assigned to it."""
+        """Return the readings of a rank's device. Raises NoFigureError if it was not sampled."""
         if used is not None and used.type != "cuda":
             raise NoFigureError(f"rank {rank} used no GPU")
         if self._problem:
@@ -131,5 +131,5 @@ class NVML(Plugin[NVMLOptions]):
 
     @hookimpl
     def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> Watcher | None:
-        """Start to sample the devices of a measured run; other processes are not sampled."""
+        """Start to sample the devices of a measured run; return None for other jobs."""
         return Watcher(job, ranks, self.options) if job.purpose == "measure" else None

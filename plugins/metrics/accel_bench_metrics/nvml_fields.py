@@ -19,18 +19,18 @@ OWN_NUMBER = "NVML_FI_"
 BYTES, PERCENT = "bytes", "percent"
 
 OWN_UNIT = "nvml"
-"""Unit of a value named by its number, which NVML's header documents."""
+"""Unit of a value that is named by its field number; NVML's header documents the unit."""
 
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
 """NVML's numbers of clock domains: graphics, SM, memory, video."""
 
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of NVML's union of values, by NVML's number of their type."""
+"""Members of NVML's union of values, in the order of NVML's numbers of value types."""
 
 
 @dataclass(frozen=True)
 class NVMLField:
-    """Access to a field of a device."""
+    """Rule how to read a field of a device through NVML."""
 
     question: str
     """Suffix of NVML's function: `nvmlDevice<question>`."""
@@ -45,11 +45,11 @@ class NVMLField:
     """Factor that converts the value to the field's unit."""
 
     counts: bool = False
-    """True for counters and unknown kinds, whose last reading counts; the mean of readings counts
-    for others."""
+    """True for counters and unknown kinds, whose metric is the last reading; for other fields it is
+    the mean of the readings."""
 
     def read(self, device: nvml.NVMLDevice) -> float | None:
-        """Return the present value; None if device or driver lack it.
+        """Return the present value, or None if the device or the driver lacks the field.
 
         Raises NoReadingError if access is denied or the device does not respond.
         """
@@ -67,7 +67,7 @@ class NVMLField:
 
 
 def _clocks() -> dict[str, NVMLField]:
-    """Return the fields of clocks, by nvidia-smi's long and short names."""
+    """Return the fields of device clocks, by nvidia-smi's long and short names."""
     kinds = (
         (_GRAPHICS, "graphics", "gr"),
         (_SM, "sm", "sm"),
@@ -121,11 +121,11 @@ FIELDS: dict[str, NVMLField] = {
         "GetTotalEccErrors", "1", (1, 0), counts=True
     ),
 }
-"""Fields by name, with quantities in the units of all metrics: bytes and bytes/s, not MiB."""
+"""Fields by name, in the units of all metrics: bytes and bytes/s, not MiB."""
 
 
 def field_of(name: str) -> NVMLField:
-    """Return a field by name. Raises ValueError for an unknown one, with the nearest name."""
+    """Return the field of a name. Raises ValueError for an unknown name, with the nearest one."""
     if name in FIELDS:
         return FIELDS[name]
     numbers = _numbers() if name.upper().startswith(OWN_NUMBER) else {}
@@ -135,7 +135,7 @@ def field_of(name: str) -> NVMLField:
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct names of fields. Raises ValueError for an unknown one."""
+    """Return field names without repetitions. Raises ValueError for an unknown name."""
     found = tuple(dict.fromkeys(names))
     for name in found:
         field_of(name)
@@ -143,7 +143,7 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def metric_name(name: str) -> str:
-    """Return the name of a field's metric, with its unit if there is one."""
+    """Return the name of a field's metric, which ends in the unit if there is one."""
     words = name.lower().replace(".", "_").removeprefix("nvml_")
     unit = field_of(name).unit
     return "_".join(("nvml", words, *(() if unit in ("1", OWN_UNIT) else (unit,))))
@@ -152,7 +152,7 @@ def metric_name(name: str) -> str:
 def shown(name: str, values: Iterable[float]) -> str:
     """Return a field's text for the progress line, such as `power.draw 312 W`.
 
-    For several devices it has the smallest and the largest value.
+    For several devices the text has the smallest and the largest value.
     """
     word, factor, decimals = _SHOWN.get(field_of(name).unit, ("", 1.0, 0))
     least_and_most = sorted(value * factor for value in values)
@@ -168,11 +168,11 @@ _SHOWN = {
     "megahertz": ("MHz", 1.0, 0),
     "celsius": ("C", 1.0, 0),
 }
-"""Display of a unit: its word, a factor, and the number of decimals."""
+"""Word, factor and number of decimals with which a unit is printed."""
 
 
 def _numbers() -> dict[str, int]:
-    """Return the names of NVML's field numbers."""
+    """Return NVML's field numbers by their names."""
     import pynvml
 
     names = (name for name in vars(pynvml) if name.startswith(OWN_NUMBER))
@@ -180,7 +180,7 @@ def _numbers() -> dict[str, int]:
 
 
 def _value_of(answers: Any) -> Any:
-    """Return the first of NVML's field values; None if the device lacks it."""
+    """Return the value in NVML's answer for one field, or None if the device lacks the field."""
     if not answers or answers[0].nvmlReturn != 0:
         return None
     return getattr(answers[0].value, _VALUES[answers[0].valueType])

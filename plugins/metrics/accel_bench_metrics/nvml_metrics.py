@@ -13,16 +13,16 @@ from accel_bench_metrics.nvml_fields import field_of, metric_name
 from accel_bench_metrics.nvml_sampler import Readings, Track
 
 MINIMUM_SECONDS = 2.0
-"""Minimum seconds of a window for energy: the counter is updated about every tenth of a second."""
+"""Minimum seconds of a window for energy: the counter changes about every tenth of a second."""
 
 MEMORY_KINDS = {"process": "process", "device": "device_above_start"}
-"""Kind of memory measurement, by option."""
+"""Kind of memory that a metric names, for each value of the option `memory`."""
 
 
 class NoFigureError(Exception):
-    """Exception with the reason why there is no number.
+    """Exception whose text is the reason why a metric has no value.
 
-    It degrades the run if NVML is missing or denied, or if a device was lost.
+    The run is degraded if NVML is missing or denied, or if a device was lost.
     """
 
     def __init__(self, reason: str, degrades: bool = False) -> None:
@@ -39,7 +39,7 @@ class DeviceRank:
     track: Track | NoFigureError
 
     def readings(self, subject: str) -> Track:
-        """Return the readings of the device. Raises NoFigureError if the subject has none.
+        """Return the device's readings. Raises NoFigureError if readings of the subject failed.
 
         Readings before the loss of a device are unused, since they may be too low.
         """
@@ -50,7 +50,7 @@ class DeviceRank:
         return self.track
 
     def measured_window(self, minimum_seconds: float = 0.0) -> Window:
-        """Return the window. Raises NoFigureError if it is missing or too short."""
+        """Return the measured window. Raises NoFigureError if it is missing or too short."""
         if self.window is None:
             raise NoFigureError("no window was measured")
         seconds = self.window.ended - self.window.started
@@ -65,7 +65,7 @@ class DeviceRank:
     ) -> Metric:
         """Return a metric of this rank's device.
 
-        `read` returns the number and a problem; NoFigureError makes it null.
+        `read` returns the value and a problem. If it raises NoFigureError, the value is null.
         """
         value: float | None
         try:
@@ -78,7 +78,7 @@ class DeviceRank:
 
 
 def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
-    """Return all metrics of one rank; `memory` are the kinds of memory measurements."""
+    """Yield all metrics of one rank; `memory` has the kinds of memory: `process`, `device`."""
     for way in memory:
         facts = {"kind": MEMORY_KINDS[way], "scope": "rank" if way == "process" else "device"}
         for name, figure, in_window in (
@@ -95,7 +95,7 @@ def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
 
 
 def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
-    """Return metrics of fields sampled over time: a number for the window, and the series.
+    """Yield a metric for each sampled field: a number for the window, and the time series.
 
     Unreadable fields are null and do not degrade the run.
     """
@@ -114,9 +114,9 @@ def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
 def energy_joules(
     times: Sequence[float], millijoules: Sequence[float], started: float, ended: float
 ) -> float | None:
-    """Return the energy from `started` to `ended`, interpolated between readings of the counter.
+    """Return the joules used from `started` to `ended`, interpolated between counter readings.
 
-    None if the readings do not cover that time, or if the counter decreased.
+    Returns None if the readings do not cover that time, or if the counter decreased.
     """
     values = [value for _, value in _readings(times, millijoules, started, ended)]
     if not values or any(after < before for before, after in pairwise(values)):
@@ -127,9 +127,9 @@ def energy_joules(
 def mean_watts(
     times: Sequence[float], watts: Sequence[float], started: float, ended: float
 ) -> float | None:
-    """Return the mean power from `started` to `ended`, by the trapezoidal rule.
+    """Return the mean power in watts from `started` to `ended`, by the trapezoidal rule.
 
-    None if the readings do not cover that time.
+    Returns None if the readings do not cover that time.
     """
     points = _readings(times, watts, started, ended)
     if not points or ended <= started:
@@ -141,7 +141,7 @@ def mean_watts(
 def _readings(
     times: Sequence[float], values: Sequence[float], started: float, ended: float
 ) -> list[tuple[float, float]]:
-    """Return readings with times, and interpolated ends; empty if they do not cover the time."""
+    """Return (time, value) pairs with interpolated ends, none if they do not cover the time."""
     if len(times) < 2 or started < times[0] or ended > times[-1]:
         return []
     inside = [(at, one) for at, one in zip(times, values, strict=True) if started < at < ended]
@@ -159,7 +159,7 @@ def _between(times: Sequence[float], values: Sequence[float], at: float) -> floa
 
 
 def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
-    """Return the largest reading; for a whole device, above its use before the rank."""
+    """Return the peak memory in bytes; for a whole device, above its use before the run."""
     if way == "device":
         readings = rank.readings("memory").memory_bytes
     else:
@@ -211,7 +211,7 @@ def _over_window(
 
 
 def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
-    """Return the fraction of readings in the window with clocks throttled abnormally."""
+    """Return the fraction of readings in the window with throttled clocks, and a problem."""
     track, window = rank.readings("clocks"), rank.measured_window()
     readings = zip(track.limits.times, track.limits.values, strict=True)
     masks = [int(mask) for at, mask in readings if window.started <= at <= window.ended]
@@ -225,7 +225,7 @@ def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
 
 
 def _other_processes(rank: DeviceRank) -> tuple[int, str]:
-    """Return the number of foreign processes on the device while the ranks ran."""
+    """Return the number of foreign processes on the device while the ranks ran, and a problem."""
     track = rank.readings("processes")
     others = track.other_processes.values()
     if not track.rank_bytes and not others:

@@ -1,4 +1,4 @@
-"""Sampler of devices through NVML, in a thread of the parent, which stores changes."""
+"""Sampler of devices through NVML, in a thread of the parent process, which stores changes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from accel_bench import LocalProcess, TimeSeries, nvml
 from accel_bench_metrics.nvml_fields import NVMLField, field_of
 
 STOP_SECONDS = 5.0
-"""Timeout in seconds of the last reading."""
+"""Timeout in seconds for the last reading."""
 
 ENERGY_SECONDS = 0.01
-"""Seconds above which a reading of the energy counter was interrupted, with uncertain time."""
+"""Seconds above which reading the energy counter was interrupted, so that its time is uncertain."""
 
 ENERGY_READINGS = 3
 """Maximum number of attempts to read the energy counter without interruption."""
 
 Subject = Literal["energy", "power", "clocks", "memory", "processes"]
-"""Quantity read of a device."""
+"""Kind of quantity that is read from a device."""
 
 
 class Readings:
-    """Readings of a figure, with their times in seconds."""
+    """Time series of a quantity: values, with their times in seconds."""
 
     def __init__(self, typecode: str = "d") -> None:
         self.times = array("d")
@@ -38,28 +38,28 @@ class Readings:
         """Time of the last reading, in seconds."""
 
     def add(self, value: float, at: float) -> None:
-        """Add a reading."""
+        """Add a reading taken at the time `at`, in seconds."""
         self.times.append(at)
         self.values.append(value)
 
     def add_change(self, value: float, at: float) -> None:
-        """Add a reading if it differs from the previous one."""
+        """Add a reading taken at the time `at`, unless it equals the previous one."""
         self.until = at
         if not self.values or self.values[-1] != value:
             self.add(value, at)
 
     def within(self, started: float, ended: float) -> Sequence[int]:
-        """Return the values in effect at any time from `started` to `ended`.
+        """Return the values that were in effect from `started` to `ended`.
 
-        In a series of changes this includes the last value before `started`.
+        In a series of changes they include the last value before `started`.
         """
         first = max(0, bisect_right(self.times, started) - 1)
         return self.values[first : bisect_right(self.times, ended)]
 
     def mean(self, started: float, ended: float) -> float | None:
-        """Return the mean from `started` to `ended`, weighted by time until the next change.
+        """Return the time-weighted mean from `started` to `ended`; a value holds until the next.
 
-        None if the readings do not cover that time.
+        Returns None if the readings do not cover that time.
         """
         if not self.times or ended <= started or started < self.times[0] or ended > self.until:
             return None
@@ -69,7 +69,7 @@ class Readings:
         return sum(map(mul, values, lengths)) / (ended - started)
 
     def stored(self) -> TimeSeries | None:
-        """Return the series for storage, including the last reading even if unchanged."""
+        """Return the series for storage, including the last reading even if it is no change."""
         if not self.times:
             return None
         last = [self.until] if self.until > self.times[-1] else []
@@ -78,36 +78,36 @@ class Readings:
 
 
 class Track:
-    """Readings of one device, with time.monotonic() in seconds."""
+    """Readings of one device, at times of `time.monotonic()` in seconds."""
 
     def __init__(self, device: nvml.NVMLDevice, fields: Sequence[str] = ()) -> None:
         self.device = device
         self.fields = {name: (field_of(name), Readings()) for name in fields}
-        """Series of changes of the fields sampled over time, by name."""
+        """Fields that are sampled over time by name, each with the series of its changes."""
 
         self.problems: dict[str, str] = {}
-        """Reasons why readings have stopped, by subject or name of a field."""
+        """Reasons why readings have failed, by subject or name of a field."""
 
         self.memory_bytes = Readings("Q")
         """Changes of the memory in use on the whole device, in bytes."""
 
         self.rank_bytes: dict[int, Readings] = {}
-        """Changes of the memory of each rank's processes in bytes, if NVML lists it."""
+        """Changes in bytes of the memory of each rank's processes, if NVML lists it."""
 
         self.energy = Readings()
-        """Energy in millijoules since the driver was loaded."""
+        """Readings of the energy in millijoules since the driver was loaded."""
 
         self.power = Readings()
-        """Power in watts."""
+        """Readings of the power in watts."""
 
         self.limits = Readings("Q")
-        """Reasons of throttled clocks, as NVML's bits."""
+        """Readings of the reasons for throttled clocks, as NVML's bit masks."""
 
         self.other_processes: dict[int, nvml.GPUProcess] = {}
         """Foreign processes on the device, by pid."""
 
     def read(self, family: Family) -> None:
-        """Read every subject that has not failed before."""
+        """Read all subjects and fields whose reading has not failed before."""
         readers: dict[str, Callable[[], None]] = {
             "energy": self._read_energy,
             "power": self._read_power,
@@ -128,7 +128,7 @@ class Track:
             series.add_change(value, at=time.monotonic())
 
     def _read_energy(self) -> None:
-        """Read the energy counter, repeating interrupted readings, and keep the best one."""
+        """Read the energy counter; repeat interrupted readings, and keep the fastest one."""
         readings: list[tuple[float, float, float]] = []
         while len(readings) < ENERGY_READINGS:
             before = time.monotonic()
@@ -168,7 +168,7 @@ class Track:
 
 
 class Family:
-    """Processes that belong to each rank."""
+    """Assignment of processes to ranks: a rank's process and those that it started."""
 
     def __init__(self, pids: Mapping[int, int | None], run_id: str) -> None:
         self._ranks = {pid: rank for rank, pid in pids.items() if pid is not None}
@@ -176,7 +176,7 @@ class Family:
         self._known: dict[int, int | None] = dict(self._ranks)
 
     def owner(self, pid: int) -> int | None:
-        """Return the rank that is the process or has started it; None for a foreign process."""
+        """Return the rank that a process belongs to; None for a foreign process."""
         if pid not in self._known:
             self._known[pid] = self._find(pid)
         return self._known[pid]
@@ -196,7 +196,7 @@ class Family:
 
 
 class Sampler:
-    """Sampling thread. The first reading, before it starts, shows the state before the run."""
+    """Thread that samples devices; its first reading, before it starts, precedes the run."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Sampler:
     ) -> None:
         self.tracks = {device.uuid: Track(device, fields) for device in devices}
         self.error: Exception | None = None
-        """Reason why the sampler itself failed."""
+        """Exception that ended the sampling thread; None without one."""
 
         self._family = Family(pids, run_id)
         self._interval = interval_seconds
@@ -216,7 +216,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
     def start(self) -> None:
-        """Take a reading, then continue in the background."""
+        """Take a first reading, then start the sampling thread."""
         self._read()
         self._thread.start()
 
@@ -231,7 +231,7 @@ class Sampler:
                 track.problems = dict.fromkeys(subjects, problem)
 
     def _run(self) -> None:
-        """Sample until `stop`, then once more, after the end of the windows."""
+        """Sample until `stop` is called, and once more after that."""
         try:
             while not self._stopping.wait(self._interval):
                 self._read()

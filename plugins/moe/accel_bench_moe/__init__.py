@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 
 GROUPED_CAPABILITY = (8, 0)
-"""Oldest compute capability on which transformers uses torch's grouped product."""
+"""Oldest CUDA compute capability on which transformers uses torch's grouped product."""
 
 
 class MixtureOfExpertsOptions(Options):
@@ -63,7 +63,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Switch the experts' implementation in place."""
+        """Set the experts' implementation in place."""
         from accel_bench_moe.impl import ExpertsSwitch
 
         switch = ExpertsSwitch(run.model, self.options.experts)

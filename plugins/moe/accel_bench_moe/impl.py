@@ -1,4 +1,4 @@
-"""Switch of the implementation of a model's experts, with evidence of the active one."""
+"""Switch of the implementation of a model's experts, with evidence of the implementation in use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from accel_bench.errors import PluginError
 from accel_bench.modeling.tensors import dtype_name
 
 ROW_BYTES = 16
-"""Multiple of bytes that rows of matrices must have for torch's grouped product."""
+"""Number of bytes that rows of matrices must be a multiple of for torch's grouped product."""
 
 
 class ExpertsSwitch:
-    """The implementation set for one model's experts, until `undo`."""
+    """The implementation of one model's experts, until `undo` restores the former one."""
 
     def __init__(self, model: nn.Module, implementation: str) -> None:
         """Switch all experts of `model` to `implementation`, in place.
@@ -44,7 +44,7 @@ class ExpertsSwitch:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the experts' implementations, now and before."""
+        """Return JSON evidence of the experts' implementation, and of the original one."""
         default, found = ", ".join(self._default), ", ".join(implementations(self.modules))
         return {
             "summary": f"{len(self.modules)} modules of experts by {found}, by default {default}",
@@ -77,17 +77,17 @@ def implementations(modules: Sequence[Any]) -> list[str]:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Return whether a forward that transformers does not dispatch has replaced its own."""
+    """Return whether a module's forward was replaced by one that transformers does not switch."""
     return "forward" in vars(module) or not hasattr(type(module).forward, "__wrapped__")
 
 
 def pretrained_model(model: nn.Module) -> Any:
-    """Return the outermost transformers model, inside of PEFT's if there is an adapter."""
+    """Return the outermost transformers model, inside PEFT's model if there is an adapter."""
     return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
 
 
 def check_sizes(modules: Sequence[nn.Module]) -> None:
-    """Raise PluginError for experts' matrices with rows that torch's grouped product rejects."""
+    """Raise PluginError for experts' matrices whose rows torch's grouped product rejects."""
     for module in modules:
         for name, weight in module.named_parameters(recurse=False):
             odd = [size for size in weight.shape[1:] if size * weight.element_size() % ROW_BYTES]

@@ -1,1 +1,1 @@
-"""`accel-bench plugins new`: write the distribution of a new plugin."""
+"""The command `accel-bench plugins new`, which writes the Python distribution of a new plugin."""

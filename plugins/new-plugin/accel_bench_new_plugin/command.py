@@ -1,4 +1,4 @@
-"""`accel-bench plugins new`: write a working distribution of a plugin."""
+"""`accel-bench plugins new`: write the distribution of a new plugin, which works as it is."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from accel_bench.plugins.validation import hook_arguments
 from accel_bench.scenario.uses import NO_PLUGIN
 
 FILES = Path(__file__).parent / "templates"
-"""Folder of the Jinja2 templates."""
+"""Folder of the Jinja2 templates of the written files."""
 
 NAME = re.compile(r"[a-z](?:[a-z0-9_-]{0,28}[a-z0-9])?")
-"""Pattern of a name: PEP 508 in small letters, short enough for folders and tables, without the dot
-that separates keys on the command line."""
+"""Pattern of a plugin's name: PEP 508 in small letters, short enough for folders and tables. It has
+no dot, which separates keys on the command line."""
 
 RESERVED = frozenset({"baseline", NO_PLUGIN})
-"""Names with a meaning in scenario files."""
+"""Names that mean something else in scenario files."""
 
 DEFAULT_HOOKS = ("accelerate_model",)
-"""Hooks to write if none, or none that changes a run, is named."""
+"""Hooks that are written if the user names none, or only hooks in `NOT_ACTING`."""
 
 REGISTERED = {"report_evidence": "run.on_evidence", "close_run": "run.on_close"}
-"""Hooks that are not written, with the call of the acting hook that replaces each."""
+"""Hooks that are not written, each with the method that other hooks call instead."""
 
 NOT_WRITTEN = {
     "record_result": "copy the dozen lines of a tracker from docs/trackers.md",
@@ -45,7 +45,7 @@ NOT_WRITTEN = {
     "simulate_batch": "accel_bench.hookspecs says what it returns, beside build_batches",
     "build_evaluation_batches": "docs/convergence.md says what it returns, beside build_batches",
 }
-"""Other hooks that are not written, with the alternative."""
+"""Other hooks that are not written, each with the alternative."""
 
 PARTNERS = {
     "allocate_ranks": "launch_ranks",
@@ -54,13 +54,13 @@ PARTNERS = {
     "start_metrics": "finish_metrics",
     "finish_metrics": "start_metrics",
 }
-"""Hooks that are only useful together."""
+"""Hooks that are useful only together with another hook."""
 
 NOT_ACTING = frozenset({"check_scenario", "prepare_experiment"})
-"""Hooks without visible effect, which are written only with another hook."""
+"""Hooks that change nothing in a run, and are written only together with another hook."""
 
 NOT_CLASS_NAMES = frozenset({*accel_bench.__all__, "Any", "Field", "Iterator", "Path", "Sequence"})
-"""Names imported by the module of a written class."""
+"""Names that the written module imports, which its class cannot have."""
 
 
 def new(
@@ -98,7 +98,7 @@ def new(
 
 
 def writable_hooks() -> dict[str, str]:
-    """Return the hooks that `write_plugin` accepts, in call order, with their descriptions."""
+    """Return the hooks that `write_plugin` accepts, in call order, with their first sentences."""
     documented = {hook: inspect.getdoc(getattr(hookspecs, hook)) or "" for hook in hook_arguments()}
     return {
         hook: text.partition("\n\n")[0].replace("\n", " ")
@@ -127,7 +127,7 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
 
 
 def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
-    """Return the files of the distribution by relative path; `hooks` are in call order."""
+    """Return the distribution's files by relative path; `hooks` are in call order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -163,7 +163,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse an invalid distribution name, and a taken one."""
+    """Raise PluginError for a name that is invalid, reserved, or another plugin's."""
     if not NAME.fullmatch(name):
         raise PluginError(
             f"{name!r} cannot be a plugin's name: small letters and digits, with '-' or '_' "
@@ -181,7 +181,7 @@ def _check_name(name: str) -> None:
 
 
 def _chosen(hooks: Sequence[str]) -> list[str]:
-    """Return the hooks to write, in call order, with required partners; refuse unknown ones."""
+    """Return hooks to write and their partners, in call order. Raises PluginError for others."""
     known = list(hook_arguments())
     for hook in hooks:
         if hook not in known:
@@ -206,6 +206,6 @@ def _distribution(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return `MyPlugin` for `my-plugin`, with the suffix `Plugin` if the name is imported."""
+    """Return the class name `MyPlugin` for `my-plugin`, with `Plugin` added to an imported name."""
     joined = "".join(word.capitalize() for word in re.split("[_-]+", name))
     return f"{joined}Plugin" if joined in NOT_CLASS_NAMES else joined

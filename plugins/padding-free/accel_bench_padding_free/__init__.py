@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
-"""Architectures whose mask in transformers does not separate the sequences of a row, for which only
-attention by sequences is supported."""
+"""Architectures whose mask in transformers does not separate the sequences of a row. They need
+attention that computes each sequence alone."""
 
 
 class PaddingFreeOptions(Options):
@@ -91,12 +91,12 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
         self._attention: Attention | None = None
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook of this plugin, `build_batches`."""
+        """Return the hook that only this plugin may implement in a run, `build_batches`."""
         return frozenset({"build_batches"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield reasons why the options do not fit the model's attention."""
+        """Yield reasons why the options do not fit the model's attention implementation."""
         asked, wanted = experiment.scenario.model.attention, self.options.attention
         if wanted == "varlen" and asked in ("eager", "flex_attention"):
             yield f"attention: varlen needs model.attention sdpa or flash_attention_2, not {asked}"
@@ -112,7 +112,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Replace the attention function, and verify that sequences of a row are separated."""
+        """Replace the attention function, and verify that it separates sequences of a row."""
         from accel_bench_padding_free.impl import attention, isolation
 
         self._attention, because = attention.choose_attention(run, self.options.attention)
@@ -134,7 +134,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Return the samples of the baseline's steps, flattened."""
+        """Return flattened micro-batches, with the samples of the baseline's steps."""
         from accel_bench_padding_free.batches import FlatBatches
 
         assert self._attention is not None

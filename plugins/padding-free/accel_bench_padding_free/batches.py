@@ -26,7 +26,7 @@ NEEDED = ("lengths", "sample", "steps_of")
 
 Attention: TypeAlias = Literal["flash", "varlen", "mask", "block-mask"]
 """Attention that separates the sequences of a row: flash-attn's varlen kernel, this plugin's
-attention by sequences, a mask over the whole row, or flex attention's block mask."""
+attention of each sequence alone, a mask over the whole row, or flex attention's block mask."""
 
 
 @dataclass
@@ -34,42 +34,42 @@ class Counts:
     """Counts of flattened batches, on this rank unless noted otherwise."""
 
     micro_batches: int = 0
-    """Number of rows, each a micro-batch."""
+    """Number of rows, each of which is a micro-batch."""
 
     sequences: int = 0
-    """Number of samples."""
+    """Number of samples in the rows."""
 
     tokens: int = 0
-    """Number of tokens, all without padding."""
+    """Number of tokens in the rows, which have no padding."""
 
     largest_row: int = 0
-    """Tokens of the longest row, which determines the peak memory."""
+    """Number of tokens in the longest row, which determines the peak memory."""
 
     step_tokens: int = 0
-    """Tokens of all ranks."""
+    """Number of tokens in the steps' rows on all ranks."""
 
     padded_tokens: int = 0
-    """Tokens of the same steps on all ranks, if each micro-batch of the baseline were padded to its
-    longest sample."""
+    """Number of tokens in the same steps on all ranks, if each micro-batch of the baseline were
+    padded to its longest sample."""
 
     heaviest_tokens: int = 0
-    """Sum over steps of the tokens of the largest micro-batch on any rank."""
+    """Sum over the steps of the number of tokens in the largest micro-batch on any rank."""
 
     micro_batches_of_all: int = 0
-    """Number of micro-batches of all ranks."""
+    """Number of micro-batches on all ranks."""
 
     steps: int = 0
     """Number of optimizer steps that were begun."""
 
     samples: int = 0
-    """Number of samples in them, of all ranks."""
+    """Number of samples in the begun steps on all ranks."""
 
 
 class FlatBatches:
     """Endless iterator over this rank's flattened micro-batches of `run.dataset`.
 
-    A step holds the samples of the baseline's step in any distribution, so its loss is the
-    baseline's. Raises ScenarioError for a dataset that cannot be flattened.
+    A step has the samples of the baseline's step, possibly in other micro-batches, so the loss is
+    equal. Raises ScenarioError for a dataset that cannot be flattened.
     """
 
     def __init__(self, run: Run, sampler: Literal["same", "multipack"], attention: Attention):
@@ -98,7 +98,7 @@ class FlatBatches:
                 yield self._flatten(step[places], supervised)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of flattened batches, and the saved padding."""
+        """Return JSON evidence of the flattened batches, and of the padding that they save."""
         counts, longest = self.counts, getattr(self._dataset, "sequence_length", None)
         avoided = 1 - counts.step_tokens / max(counts.padded_tokens, 1)
         fewer = f"{avoided:.0%} fewer tokens than micro-batches padded to their longest"
@@ -127,7 +127,7 @@ class FlatBatches:
         return balanced_shares(lengths, self._ranks, self._accumulation)
 
     def _count_step(self, lengths: Sequence[int], shares: Shares) -> None:
-        """Count the tokens of the whole step, with and without padding."""
+        """Add a step's tokens on all ranks to the counts, with and without padding."""
         held = [tokens_of(places, lengths) for share in shares for places in share]
         padded = same_shares(len(lengths), self._ranks, self._accumulation)
         counts = self.counts
@@ -146,7 +146,7 @@ class FlatBatches:
         return int(self._counted[index])
 
     def _flatten(self, samples: Any, supervised_in_step: int) -> Batch:
-        """Return one micro-batch of shape (1, tokens), counting its tokens on the host."""
+        """Return one micro-batch of shape (1, tokens), and count its tokens on the host."""
         rows = [self._dataset.sample(index) for index in samples]
         lengths = [len(row) for row in rows]
         labels = [self._labels(index) for index in samples]
@@ -178,13 +178,14 @@ def flat_inputs(
 ) -> dict[str, Any]:
     """Return the model's arguments for one row of several sequences' token ids, on the host.
 
-    `input_ids`, `labels` and `position_ids` have shape (1, tokens); positions start again with each
-    sequence, and its first token is no label. Without `labels` all other tokens are labels. For
-    attention by sequences, `cu_seq_lens_q` has the start of each and the end of the last, int32 of
-    shape (sequences + 1,), and `attention_mask` is one NaN of shape (1, 1, 1, 1): transformers
-    passes a four-dimensional mask on, instead of making one of tokens x tokens and waiting for the
-    device to decide on it. This plugin's attention ignores it; with any other the loss is not
-    finite, which prevents sequences from silently attending to one another.
+    `input_ids`, `labels` and `position_ids` have shape (1, tokens). Positions start again with each
+    sequence, and its first token is no label. Without `labels` all other tokens are labels.
+
+    For attention by sequences, `cu_seq_lens_q` has the start of each sequence and the end of the
+    last, int32 of shape (sequences + 1,). `attention_mask` is one NaN of shape (1, 1, 1, 1):
+    transformers passes a four-dimensional mask on, instead of making one of tokens x tokens and
+    waiting for the device to decide on it. This plugin's attention ignores the NaN. With any other
+    attention the loss is not finite, so sequences cannot silently attend to one another.
     """
     import numpy as np
     import torch
@@ -206,7 +207,7 @@ def flat_inputs(
 
 
 def refuse_unflattenable(run: Run) -> None:
-    """Raise ScenarioError for a dataset without separate samples."""
+    """Raise ScenarioError for a dataset without the attributes that flattening needs."""
     missing = [name for name in NEEDED if not hasattr(run.dataset, name)]
     if missing:
         raise ScenarioError(

@@ -10,7 +10,7 @@ Shares: TypeAlias = list[list[list[int]]]
 
 
 def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
-    """Distribute a step like padded batches: rank r takes every `ranks`-th sample from the r-th on.
+    """Distribute a step's samples like padded batches: rank r takes samples r, r + ranks, ...
 
     `samples` is the number of samples of the step, a multiple of ranks x accumulation.
     """
@@ -22,13 +22,12 @@ def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
 
 
 def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Shares:
-    """Distribute a step so that micro-batches have nearly equal numbers of tokens.
+    """Distribute a step's samples so that micro-batches have nearly equal numbers of tokens.
 
     `lengths` are the tokens of the step's samples, at least one for each micro-batch. By the rule
     "longest processing time first", each sample in decreasing order goes to the smallest
-    micro-batch: the largest is at most a third above the optimum. All ranks then compute
-    micro-batches of similar size at the same time, and the larger ones go to the ranks with fewer
-    tokens so far.
+    micro-batch: the largest is at most a third above the optimum. All ranks compute micro-batches
+    of similar size at the same time. The larger ones go to the ranks with fewer tokens so far.
     """
     heaviest_first = _spread(lengths, ranks * accumulation)
     shares: Shares = [[] for _ in range(ranks)]
@@ -40,12 +39,12 @@ def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Sh
 
 
 def tokens_of(places: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return the number of tokens of some samples of a step."""
+    """Return the total tokens of some samples of a step, given by their indices."""
     return sum(lengths[place] for place in places)
 
 
 def _spread(lengths: Sequence[int], bins: int) -> list[list[int]]:
-    """Return sample indices in `bins` lists of nearly equal tokens, the largest first."""
+    """Return sample indices in `bins` lists with nearly equal tokens, the largest list first."""
     found: list[list[int]] = [[] for _ in range(bins)]
     held = [0] * bins
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):

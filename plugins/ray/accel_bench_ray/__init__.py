@@ -35,11 +35,11 @@ from accel_bench import (
 from accel_bench.errors import AccelBenchError, ScenarioError
 
 SLACK_SECONDS = 30.0
-"""Seconds that the parent waits beyond the placement, for the actors to start."""
+"""Seconds that the parent waits beyond `connect_seconds`, for the actors to start."""
 
 
 class RayOptions(Options):
-    """Options of `ray`: the cluster, and the resources to reserve."""
+    """Options of `ray`: the cluster, and the resources to reserve there."""
 
     address: str | None = Field(None, pattern=r"^[^\s]+$")
     """Address of the cluster, `HOST:PORT`, as in `ray.init`; `local` starts Ray on this machine for
@@ -50,7 +50,7 @@ class RayOptions(Options):
     part of the node."""
 
     at_once: int = Field(1, ge=1, le=1000)
-    """Number of sweep points that run concurrently, each on nodes of its own."""
+    """Number of sweep points that run concurrently, each on its own nodes."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
     """Seconds within which the cluster must reserve the resources, or replace a lost actor."""
@@ -67,7 +67,7 @@ class Ray(AgentLauncher[RayOptions]):
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Reserve nodes and wait for their agents."""
+        """Reserve nodes, and wait until their agents are connected."""
         if dry_run:
             command = self.command(self.request(scenarios, (0,) * self.options.at_once))
             print(subprocess.list2cmdline(command), file=sys.stderr)
@@ -84,7 +84,7 @@ class Ray(AgentLauncher[RayOptions]):
         return groups
 
     def request(self, scenarios: Sequence[Scenario], ports: Sequence[int]) -> Request:
-        """Return the reservation. Raises ScenarioError if one placement group cannot provide it."""
+        """Return a session's reservation. Raises ScenarioError if one group cannot provide it."""
         nodes, devices = largest(scenarios)
         options = self.options
         address = options.address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -128,12 +128,12 @@ class Request:
     """Reservation of nodes for a session, with the addresses of the parent."""
 
     address: str
-    """Address of the cluster; `local` starts one."""
+    """Address of the cluster; `local` starts a cluster on this machine."""
 
     nodes: int
 
     devices: int
-    """Largest number of ranks on a node."""
+    """Largest number of ranks on one node."""
 
     devices_of_nodes: tuple[int, ...]
     """Number of ranks on each node of a group, in order."""
@@ -145,7 +145,7 @@ class Request:
     """Model of the devices, such as `l4`."""
 
     cpus: int | None
-    """Number of CPUs reserved for each rank."""
+    """Number of CPUs reserved for each rank; None for the default."""
 
     memory_gib: tuple[int | None, int | None]
     """GiB of host memory reserved on the first node of a group, and on each other node."""
@@ -154,27 +154,27 @@ class Request:
     """Timeout of the reservation in seconds."""
 
     parent: int
-    """Process id of the parent, with which the program ends."""
+    """Process id of the parent; the program ends when the parent ends."""
 
     ports: tuple[int, ...]
     """Ports of the parent, one for each concurrent group of nodes."""
 
 
 class RayAgents(StartedAgents):
-    """The agents of one group of nodes; dead actors are replaced."""
+    """The agents of one group of nodes, whose lost actors are replaced."""
 
     def __init__(self, secret: bytes, seconds: float, first: RayAgents | None) -> None:
-        """`first` are the agents of the group that owns the program, None for that group itself;
-        replacements of lost actors are awaited for `seconds`."""
+        """Wait up to `seconds` for replacements of lost actors. `first` are the agents of the group
+        that owns the program; None for that group itself."""
         super().__init__(("", 0), secret, "Ray")
         self._seconds = self._patience = seconds
         self._first = first
         self._interrupted = False
 
     def is_ready(self) -> bool:
-        """Return whether all actors are connected, after waiting for replacements.
+        """Wait for replacements of lost actors; return whether all actors are connected.
 
-        After a timeout, replacements are not awaited again until all are connected.
+        After a timeout it does not wait again until all actors are connected.
         """
         try:
             self.replace_lost(self._patience)
@@ -187,14 +187,14 @@ class RayAgents(StartedAgents):
     def launch(self, job: Job) -> list[RankProcess]:
         """Start the ranks of a job once all actors are connected. Raises OSError otherwise.
 
-        A lost group is not awaited again. Raises KeyboardInterrupt at the end of the session.
+        A group is not awaited again after a timeout. Raises KeyboardInterrupt at the session's end.
         """
         if not self.is_ready() and self._interrupted:
             raise KeyboardInterrupt
         return super().launch(job)
 
     def check(self) -> None:
-        """Raise AccelBenchError if missing agents cannot connect any more."""
+        """Raise AccelBenchError if missing agents cannot connect any more, or the session ends."""
         if self._interrupted:
             raise AccelBenchError("the session ends")
         if self._first is not None:
@@ -202,17 +202,17 @@ class RayAgents(StartedAgents):
         super().check()
 
     def interrupt(self) -> None:
-        """Stop waiting for agents."""
+        """Stop waiting for agents, since the session ends."""
         self._interrupted = True
 
 
 class RayGroups:
-    """Allocation of a session: groups of nodes for concurrent sweep points."""
+    """Allocation of a session: one group of nodes for each concurrent sweep point."""
 
     exit_code: int | None = None
 
     def __init__(self, number: int, seconds: float) -> None:
-        """Listen for the agents of `number` groups of nodes; await replacements for `seconds`."""
+        """Listen for agents of `number` groups; wait `seconds` for replacements of lost actors."""
         self._seconds = seconds
         secret = new_secret()
         self._first = RayAgents(secret, seconds, None)
@@ -221,12 +221,12 @@ class RayGroups:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Return the ports at which the groups' agents connect."""
+        """Return the parent's ports to which the groups' agents connect."""
         return tuple(place.port for place in self.places)
 
     @property
     def cores(self) -> int:
-        """Return the cores that a node's ranks may use, on the smallest node."""
+        """Return the number of cores that ranks may use on the smallest node."""
         return min(place.cores for place in self.places)
 
     def start(self, command: Sequence[str], devices: Sequence[int]) -> None:
@@ -236,12 +236,12 @@ class RayGroups:
             place.gather(len(devices), devices, self._seconds + SLACK_SECONDS)
 
     def interrupt(self) -> None:
-        """Stop waiting for agents."""
+        """Stop waiting for agents, since the session ends."""
         for place in self.places:
             place.interrupt()
 
     def close(self) -> None:
-        """End the agents, then the program."""
+        """End the agents, then the program that holds the reservation."""
         with contextlib.ExitStack() as closing:
             for place in self.places:
                 closing.callback(place.close)

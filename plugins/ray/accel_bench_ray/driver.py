@@ -30,22 +30,22 @@ WAIT_SECONDS = 0.2
 """Interval in seconds at which the reservation is polled."""
 
 POLL_SECONDS = 1.0
-"""Interval in seconds at which the parent is checked, and before actors are restarted."""
+"""Interval in seconds of checks that the parent lives, and delay before an actor is restarted."""
 
 REACH_SECONDS = 10.0
-"""Timeout in seconds of the cluster's head."""
+"""Timeout in seconds of connecting to the cluster's head node."""
 
 END_SECONDS = 10.0
 """Seconds within which all actors must end after the first one."""
 
 PASSED = ("ACCEL_BENCH_CACHE", "ACCEL_BENCH_IMPORT_SECONDS", "OMP_NUM_THREADS")
-"""Environment variables of the parent that its agents get; others are the nodes' own."""
+"""Environment variables that agents get from the parent; other variables are the nodes' own."""
 
 TYPE = "accelerator_type:"
 """Prefix of Ray's names of device models."""
 
 MEMORY = "memory"
-"""Ray's name of host memory, in bytes."""
+"""Ray's resource name of host memory, in bytes."""
 
 TOO_LITTLE = (
     "ask for fewer (resources.nodes, resources.devices, launcher.cpus, launcher.at_once) or add "
@@ -59,7 +59,7 @@ TOO_LITTLE_MEMORY = (
 
 
 def connect(request: Request) -> None:
-    """Connect to the cluster. Raises AccelBenchError if there is none."""
+    """Connect to the cluster. Raises AccelBenchError if this fails."""
     import ray
 
     own: dict[str, Any] = {}
@@ -81,9 +81,9 @@ def connect(request: Request) -> None:
 
 
 def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the reservation of one node; `nodes` are the resources of the cluster's nodes.
+    """Return the resources to reserve on a node, given the resources of the cluster's nodes.
 
-    Raises AccelBenchError if the user must decide.
+    Raises AccelBenchError if it is ambiguous whether to use GPUs, or which model.
     """
     if request.device == "auto" and any(node.get("GPU") for node in nodes):
         raise AccelBenchError(
@@ -101,7 +101,7 @@ def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[st
 
 
 def type_resource(kind: str, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Return Ray's resource name of a device model. Raises AccelBenchError."""
+    """Return Ray's resource name of a device model. Raises AccelBenchError unless one name fits."""
     known = sorted({name for node in nodes for name in node if name.startswith(TYPE)})
     words = _words(kind)
     fitting = [name for name in known if words <= _words(name.removeprefix(TYPE))]
@@ -122,9 +122,9 @@ def _words(kind: str) -> set[str]:
 
 
 def bundles_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return the reservation of each node of a group, the first one that of rank 0.
+    """Return the resources to reserve on each node of a group, first on the node of rank 0.
 
-    Raises AccelBenchError if the user must decide.
+    Raises AccelBenchError if it is ambiguous whether to use GPUs, and which model.
     """
     first, others = ({MEMORY: gib * 2.0**30} if gib else {} for gib in request.memory_gib)
     return [
@@ -138,10 +138,10 @@ def check_fit(
     request: Request,
     nodes: Sequence[tuple[str, Mapping[str, float]]],
 ) -> None:
-    """Refuse a reservation larger than the cluster. Raises AccelBenchError.
+    """Raise AccelBenchError for a reservation that exceeds the cluster's resources.
 
-    A node that fits a bundle fits each smaller one. If neither of two bundles is smaller, only Ray
-    can find out that they do not fit.
+    A node that fits a bundle fits each smaller bundle. If neither of two bundles is smaller, only
+    Ray can find out that they do not fit.
     """
     groups = len(request.ports)
     for bundle in bundles:
@@ -183,15 +183,15 @@ def shown(resources: Mapping[str, float]) -> str:
 
 
 def is_counted(name: str) -> bool:
-    """Return whether a resource is an amount that Ray has an option for."""
+    """Return whether a resource is one that Ray has an option for: CPUs, GPUs or memory."""
     return name in ("CPU", "GPU", MEMORY)
 
 
 def reserve(request: Request) -> tuple[Any, list[dict[str, float]]]:
-    """Return a ready placement group, and the bundle of each node of a group.
+    """Reserve nodes; return the ready placement group, and the bundle of each node of a group.
 
-    One placement group holds all concurrent runs: Ray puts each bundle on a different node, so that
-    no two runs share cores and memory. Raises AccelBenchError.
+    One placement group holds all concurrent runs. Ray puts each bundle on a different node, so that
+    no two runs share cores and memory. Raises AccelBenchError if this fails.
     """
     import ray
 
@@ -216,7 +216,7 @@ def reserve(request: Request) -> tuple[Any, list[dict[str, float]]]:
 
 
 class Hosts:
-    """The actors of a session, one on each node."""
+    """The actors of a session, one on each reserved node."""
 
     def __init__(
         self, request: Request, placement: Any, bundles: Sequence[Mapping[str, float]]
@@ -233,7 +233,7 @@ class Hosts:
         self._running: dict[Any, tuple[int, int, Any]] = {}
 
     def run(self) -> int:
-        """Keep the actors until the session ends; return the exit code."""
+        """Keep the actors running until the session ends; return the exit code."""
         import ray
 
         for group in range(len(self._request.ports)):
@@ -254,7 +254,7 @@ class Hosts:
         return 1
 
     def _start(self, group: int, node: int) -> None:
-        """Start the actor of a group's node; a lost bundle is placed on another node."""
+        """Start the actor of a group's node; Ray moves a lost bundle to another node."""
         actor = self._new_actor(group, node)
         sizes = self._request.devices_of_nodes
         first = sum(sizes[:node])
@@ -270,7 +270,7 @@ class Hosts:
         self._running[served] = group, node, actor
 
     def _new_actor(self, group: int, node: int) -> Any:
-        """Return an actor with all resources reserved on its node."""
+        """Return a new actor with all resources that are reserved on its node."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -289,7 +289,7 @@ class Hosts:
         )
 
     def _result(self, served: Any) -> str:
-        """Return the error of an actor, or why it died; other errors of Ray end the program."""
+        """Return an actor's error, or why it died. Raises AccelBenchError if it cannot start."""
         import ray
 
         try:
@@ -306,7 +306,7 @@ class Hosts:
 
 
 def main() -> int:
-    """Execute the request of the command line; return the exit code."""
+    """Execute the request in the command's argument; return the exit code."""
     request = Request(**json.loads(sys.argv[1]))
     try:
         connect(request)

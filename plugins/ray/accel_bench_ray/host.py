@@ -1,4 +1,4 @@
-"""Actor on a Ray node: it runs the agent that starts the node's ranks."""
+"""Actor on a Ray node, which runs the agent that starts the node's ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from accel_bench_cluster import end_on_signals, run_agent
 from accel_bench.errors import AccelBenchError
 
 SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "RAY_", "SPT_NOENV")
-"""Prefixes of variables that Ray sets in its workers, which are removed for ranks."""
+"""Prefixes of variables that Ray sets in its workers, and that are removed for ranks."""
 
 CONNECT_SECONDS = 60.0
 """Timeout in seconds of connecting to the parent."""
 
 
 class Host:
-    """Actor of one node in a session, with the processes of its agent."""
+    """Ray actor of one node in a session, which runs its agent."""
 
     def serve(
         self,
@@ -32,7 +32,7 @@ class Host:
         folder: str,
         variables: Mapping[str, str],
     ) -> str:
-        """Run the agent of these ranks until the session ends; return an error, or empty.
+        """Run the agent of these ranks until the session ends; return its error, empty without one.
 
         `folder` is the name of its temporary folder, which an earlier actor may have left.
         """

@@ -1,1 +1,1 @@
-"""Scenarios that repeat published acceleration benchmarks, each with a smaller one for a CPU."""
+"""Scenarios that repeat published acceleration benchmarks, each with a smaller form for a CPU."""

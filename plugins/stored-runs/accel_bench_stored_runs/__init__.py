@@ -1,1 +1,1 @@
-"""The command `results`: stored runs listed, shown, labelled and explained."""
+"""The commands `results`, which list, show, label and explain stored runs."""

@@ -55,10 +55,10 @@ def list_results(asked: ListOptions) -> None:
     A row that was damaged on the disk is shown as `corrupt`. Of more than 1,000 such rows a table
     has the first 1,000 and the number of the others.
 
-    What a kill of the program has cut off is `unfinished`, and has no columns to choose it by.
+    A run that a kill of the program cut off is `unfinished`, and has no columns to choose it by.
 
-    A condition compares columns, options of plugins and metrics with values: = != < <= > >= ~ in
-    is null, joined with and, or, not. A value with spaces stands in quotes; ~ takes * for any text.
+    A condition compares columns, options of plugins and metrics with values: = != < <= > >= ~ in is
+    null, joined with and, or, not. A value with spaces stands in quotes; ~ takes * for any text.
 
     Groups are by columns, separated by commas; means are over completed runs, and damaged ones are
     left out and named.
@@ -93,9 +93,9 @@ def tag_results(
     remove: Annotated[bool, typer.Option("--remove", help="Take them away instead.")] = False,
     results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
-    """Give tags to a run, or to all of an experiment or session.
+    """Give tags to a run, or to all runs of an experiment or session.
 
-    `--where "tags = TAG"` finds them.
+    `results list --where "tags = TAG"` finds the runs.
     """
     _label(results, identifier, "tag", tags, remove)
 
@@ -107,15 +107,15 @@ def note_results(
     remove: Annotated[bool, typer.Option("--remove", help="Take that note away.")] = False,
     results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
-    """Write a note on a run, or on all of an experiment or session.
+    """Write a note on a run, or on all runs of an experiment or session.
 
-    `results show` prints it.
+    `results show` prints the note.
     """
     _label(results, identifier, "note", [text], remove)
 
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
-    """Add labels to runs or remove them, and print the number of runs."""
+    """Add labels to runs, or remove them, and print the number of changed runs."""
     from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import add_labels, remove_labels
 
@@ -153,7 +153,7 @@ def explain_difference(
     right: Annotated[str, typer.Argument(metavar="ID", help="The other one.")],
     results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
-    """Print what makes two experiments different ones."""
+    """Print the differences that make two experiments different."""
     import json
 
     from accel_bench.analysis.tables.listing import differing_keys
@@ -172,7 +172,7 @@ def explain_difference(
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
-    """Return the only experiment that an id names."""
+    """Return the only experiment that an id names. Raises StoreError if it names several."""
     from accel_bench.analysis.wording import join_names
     from accel_bench.errors import StoreError
 

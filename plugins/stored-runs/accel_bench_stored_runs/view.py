@@ -1,4 +1,4 @@
-"""Stored runs: the output of `results list` and `results show`."""
+"""Tables and texts that `results list` and `results show` print of stored runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from accel_bench.result import Provenance, RankResult, Result
 from accel_bench.scenario.draft import look_up
 
 RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
-"""Printed fields of a run; people count rounds, positions and attempts from 1."""
+"""Names of the printed fields of a run; rounds, positions and attempts are printed from 1."""
 
 RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
-"""Printed fields of a rank."""
+"""Names of the printed fields of a rank."""
 
 RANKS = {
     "sweep": 1,
@@ -37,26 +37,26 @@ RANKS = {
     "steps_per_second": 7,
     "samples_per_second": 8,
 }
-"""Ranks of the columns in a list of runs; the highest is left out first."""
+"""Order in which a narrow list of runs drops columns: the highest number first."""
 
 KINDS: dict[str, Literal["word", "name"]] = {
     **dict.fromkeys(("run_id", "experiment_id", "status", "started_at"), "word"),
     **dict.fromkeys(("scenario", "stack"), "name"),
 }
-"""Kinds of the columns in a list of runs, other than texts and numbers."""
+"""Kinds of the columns in a list of runs that are neither texts nor numbers."""
 
 MORE = "--all adds all keys, plugins, the machine, evidence, and every step"
-"""Note below a brief view of runs."""
+"""Note below a report of runs that leaves facts out."""
 
 PER_SECOND = "_per_second"
-"""Endings of the names of rates, for any counted elements."""
+"""Suffix of the names of rates, whatever the counted elements are."""
 
 UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_bytes")
-"""Printed fields of an update, without its sketches."""
+"""Names of the printed fields of a weight update, without its sketches."""
 
 
 def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Report:
-    """Return a row for each run; people count rounds from 1, programs from 0.
+    """Return the report of `results list`: a row for each run, with rounds printed from 1.
 
     `left_out` is the number of corrupt runs without a row.
     """
@@ -83,7 +83,7 @@ def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Repo
 
 
 def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return a row for each group of runs with the means of its completed runs."""
+    """Return a report with a row for each group of runs: the means of its completed runs."""
     flat = keyed(rows[0] if rows else ("runs",), rows)
     shown = [
         replace(column, form=_short, rank=number)
@@ -104,9 +104,9 @@ def results_report(
     labels: Mapping[str, Mapping[str, Any]] | None = None,
     whole: bool = False,
 ) -> Report:
-    """Return each experiment and its runs; `folder` is the results folder, where their logs are.
+    """Return the report of experiments and their runs; `folder` is the results folder of logs.
 
-    `labels` are tags and notes of runs by their ids. Unless the report is `whole`, it is brief:
+    `labels` are tags and notes of runs by run id. Unless `whole` is true, the report is brief:
     settings, status, and known figures.
     """
     sections: list[Section] = []
@@ -147,12 +147,12 @@ def _experiment(runs: Sequence[Result], whole: bool) -> Section:
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are not null."""
+    """Return the entries whose values are not null or empty."""
     return {key: value for key, value in values.items() if value not in (None, "", [], {})}
 
 
 def _imported(result: Result) -> Section:
-    """Return the section of an imported run: origin, stated settings, and corrections."""
+    """Return the section of an imported run: its origin, stated settings, and corrections."""
     origin = result.provenance.model_dump(mode="json", exclude={"series", "stated"})
     series = {name: len(values) for name, values in result.provenance.series.items()}
     scenario = result.experiment.scenario.model_dump(mode="json")
@@ -173,7 +173,7 @@ def _imported(result: Result) -> Section:
 
 
 def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -> Iterator[Section]:
-    """Yield the status and the figures of one attempt."""
+    """Yield sections with the status, the figures and the command of one run."""
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
     run = {
@@ -200,14 +200,14 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -
 
 
 def _origin(result: Result) -> dict[str, Any]:
-    """Return the origin of an imported run, or the bundle that a run repeats."""
+    """Return the origin of an imported run or of a repeated bundle; empty for other runs."""
     if result.provenance == Provenance():
         return {}
     return {"provenance": result.provenance.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _rank(rank: RankResult) -> dict[str, Any]:
-    """Return the facts of a rank without its samples, with the memory of each stage."""
+    """Return the facts of a rank without its samples, with the peak memory of each stage."""
     document = rank.model_dump(mode="json", exclude_defaults=True)
     facts = {key: document[key] for key in RANK_KEYS if key in document}
     if rank.update:

@@ -1,1 +1,1 @@
-"""Training in plain torch: the loop, its optimizers, DistributedDataParallel, and GPUs."""
+"""Training in plain torch: the loop, its optimizers, DistributedDataParallel, and GPU types."""

@@ -8,7 +8,7 @@ from accel_bench import DeviceType, Machine
 
 
 class CUDA(DeviceType):
-    """NVIDIA's GPUs, as NVML lists them."""
+    """Device type of NVIDIA's GPUs, which NVML lists."""
 
     torch_type = "cuda"
     label = "CUDA"
@@ -17,15 +17,15 @@ class CUDA(DeviceType):
     pins_memory = True
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names of the GPUs by NVML."""
+        """Return the names of the GPUs that NVML lists."""
         return [gpu.name for gpu in machine.gpus]
 
     def driver(self, machine: Machine) -> str | None:
-        """Return the version of the driver by NVML."""
+        """Return the version of the driver that NVML reports."""
         return machine.driver
 
     def lacks(self, torch_version: str) -> str:
-        """Return the reason for a torch built for another device type, by its version."""
+        """Return a reason if torch's version shows a build without CUDA; empty otherwise."""
         if torch_version.endswith("+cpu"):
             return "the installed torch is built for CPUs only"
         if "+rocm" in torch_version or "+xpu" in torch_version:

@@ -1,4 +1,4 @@
-"""`ddp`: torch's DistributedDataParallel, one process for each device."""
+"""The plugin `ddp`: torch's DistributedDataParallel, with one process for each device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield a reason if accumulation skips the exchange that the static graph needs."""
+        """Yield a reason if accumulation skips the synchronization that a static graph needs."""
         accumulation = experiment.scenario.train.gradient_accumulation
         if self.options.static_graph and accumulation > 1:
             yield (
@@ -70,15 +70,15 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any] | None:
-        """Return JSON evidence of the replicas, by any engine; None for another strategy."""
+        """Return JSON evidence of the replicas, with any engine; None without replicas."""
         from torch.nn.parallel import DistributedDataParallel
 
         return _evidence(run) if isinstance(run.model, DistributedDataParallel) else None
 
 
 def _evidence(run: Run) -> dict[str, Any]:
-    """Return the world size, the spread of the ranks' sums of trained parameters, and DDP's buckets
-    and graph."""
+    """Return JSON evidence: world size, difference of the ranks' trained parameters, DDP's
+    settings."""
     import torch
 
     trained = [p.detach().double().sum() for p in run.model.parameters() if p.requires_grad]

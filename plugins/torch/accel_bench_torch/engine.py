@@ -1,4 +1,4 @@
-"""`torch`: the plain training loop: forward, backward, clip, step, over micro-batches."""
+"""The plugin `torch`: the plain training loop of forward, backward, clip and step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Torch(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch before core configures it, so that its memory counts as imports."""
+        """Import torch before core configures it, so that core counts its memory as imports."""
         from accel_bench_torch import engine_impl  # noqa: F401
 
     @hookimpl

@@ -16,10 +16,10 @@ from accel_bench.modeling.sharding import clip_gradients, without_gradient_sync
 class TorchEngine:
     """Engine that takes optimizer steps on `run.model`.
 
-    The task's loss of a micro-batch is its sum over supervised elements divided by their number in
-    the whole step, over micro-batches and ranks; so accumulated losses add up, and the losses of
-    ranks too. If gradients are averaged over ranks, the loss is multiplied by their number to make
-    that a sum; ranks that compute one batch together count once in both.
+    The loss of a micro-batch is its sum over supervised elements divided by their number in the
+    whole step, over micro-batches and ranks. So the losses of micro-batches and of ranks add up. If
+    gradients are averaged over ranks, the loss is multiplied by the number of ranks to make that a
+    sum. Ranks that compute one batch together count as one rank.
     """
 
     def __init__(self, run: Run) -> None:
@@ -41,7 +41,7 @@ class TorchEngine:
         self._no_sync = without_gradient_sync(run.model)
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Take one optimizer step and call one lap, while the stopwatch runs."""
+        """Take optimizer steps while the stopwatch runs, and end each step by `stopwatch.lap`."""
         while stopwatch.running:
             batches = list(islice(self._batches, self._accumulation))
             loss = self._forward_backward(batches, stopwatch)
@@ -50,7 +50,7 @@ class TorchEngine:
             stopwatch.lap(batches, loss)
 
     def _forward_backward(self, batches: list[Batch], stopwatch: Stopwatch) -> torch.Tensor:
-        """Accumulate the gradients of a step; return this rank's part of its loss, of shape ()."""
+        """Accumulate a step's gradients; return this rank's part of the step's loss, shape ()."""
         device = self._device
         total = torch.zeros((), device=device)
         for number, batch in enumerate(batches, start=1):

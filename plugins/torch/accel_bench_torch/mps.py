@@ -12,23 +12,23 @@ from accel_bench import DeviceType, Machine
 
 
 class MPS(DeviceType):
-    """The one GPU of an Apple chip, which shares the host's memory, without peak readings."""
+    """Device type of an Apple chip's GPU, which shares the host's memory; peaks are unknown."""
 
     torch_type = "mps"
     label = "MPS"
     preference = 20
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the name of the Apple chip, if this is macOS on one."""
+        """Return the name of the Apple chip; empty on other machines."""
         here = machine.system.startswith("Darwin") and platform.machine() == "arm64"
         return [machine.processor] if here else []
 
     def driver(self, machine: Machine) -> str | None:
-        """Return the version of the system, which Metal is part of."""
+        """Return the version of macOS, which Metal is a part of."""
         return machine.system
 
     def use(self, index: int) -> None:
-        """Do nothing, as there is one GPU."""
+        """Do nothing, since there is only one GPU."""
 
     def is_started(self) -> bool:
         """Return whether the GPU holds tensors, since torch does not report its start."""
@@ -40,12 +40,12 @@ class MPS(DeviceType):
         return here and bool(self.module().current_allocated_memory())
 
     def identify(self, index: int) -> tuple[str, str]:
-        """Return Metal's name of the GPU."""
+        """Return Metal's name of the GPU, and an empty id."""
         name = getattr(self.module(), "get_name", None)
         return (str(name()) if name else platform.processor() or "mps"), ""
 
     def memory(self) -> dict[str, int]:
-        """Return the current bytes of tensors and of the driver."""
+        """Return the bytes that tensors and the driver now use."""
         module = self.module()
         return {
             "device_allocated_bytes": int(module.current_allocated_memory()),

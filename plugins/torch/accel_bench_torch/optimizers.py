@@ -1,4 +1,4 @@
-"""The slot plugins `adamw`, `adam`, `sgd` and `adafactor`: torch's optimizers, in its terms."""
+"""The plugins `adamw`, `adam`, `sgd` and `adafactor` for the scenario's `optimizer`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hoo
 
 
 class OptimizerOptions(Options):
-    """Options of all optimizers here, named like torch's arguments."""
+    """Options of all optimizers in this module, named like torch's arguments."""
 
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay coefficient."""
@@ -34,7 +34,7 @@ class OptimizerOptions(Options):
 
 
 class FusedOptions(OptimizerOptions):
-    """Options of the optimizers that torch can fuse."""
+    """Options of the optimizers for which torch has a fused kernel."""
 
     fused: bool | None = None
     """True to update with one fused kernel; null is torch's choice, false."""
@@ -53,7 +53,7 @@ class AdamOptions(FusedOptions):
     """Decay rates of the running averages of gradient and squared gradient."""
 
     eps: float = Field(1e-8, gt=0)
-    """Term added to the denominator."""
+    """Term added to the denominator, for numerical stability."""
 
 
 class AdamWOptions(AdamOptions):
@@ -80,38 +80,38 @@ class AdafactorOptions(OptimizerOptions):
     """Least squared gradient (null: the dtype's epsilon), and least scale of a parameter."""
 
     d: float = Field(1.0, ge=1)
-    """Updates are clipped to this root mean square."""
+    """Maximum root mean square of an update, to which larger updates are clipped."""
 
 
 OptionsT = TypeVar("OptionsT", bound=OptimizerOptions)
 
 
 class TorchOptimizer(Plugin[OptionsT]):
-    """Base of the plugins below: an optimizer of torch.optim over the trained parameters."""
+    """Base class of the plugins in this module: an optimizer of torch.optim."""
 
     modes = frozenset({"train"})
 
     optimizer_class: ClassVar[str]
-    """Name of the class in torch.optim."""
+    """Name of the optimizer's class in torch.optim."""
 
     state_values: ClassVar[int] = 0
     """Number of values that the optimizer stores for each parameter."""
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a gradient and of the state, in the dtype of the weights."""
+        """Return the bytes per parameter of gradient and optimizer state, in the weights' dtype."""
         size = experiment.scenario.model.bytes_per_value
         state = {"optimizer state": float(size * self.state_values)} if self.state_values else {}
         return state if self.options.optimizer_in_backward else {"gradients": float(size), **state}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield options that need all gradients at once, unlike `optimizer_in_backward`."""
+        """Yield options that need all gradients at once, if `optimizer_in_backward` is set."""
         if self.options.optimizer_in_backward:
             yield from _needs_all_gradients(experiment.scenario)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return the optimizer at the scenario's learning rate."""
+        """Return the optimizer of the trained parameters, with the scenario's learning rate."""
         from accel_bench_torch import optimizers_impl as impl
 
         built = impl.build(
@@ -160,7 +160,7 @@ class AdamW(TorchOptimizer[AdamWOptions]):
 
 
 class Adam(TorchOptimizer[AdamOptions]):
-    """Adam."""
+    """The optimizer Adam, without decoupled weight decay."""
 
     Options = AdamOptions
     optimizer_class = "Adam"

@@ -1,4 +1,4 @@
-"""Torch's optimizers, also in the backward pass, with evidence of their kernels."""
+"""Torch's optimizers, which may run in the backward pass, with evidence of their kernels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def build(
     learning_rate: float,
     options: dict[str, Any],
 ) -> torch.optim.Optimizer:
-    """Return torch.optim's optimizer of a name over the parameters that require a gradient.
+    """Return the optimizer `name` of torch.optim over the parameters that require a gradient.
 
-    `options` are its further arguments, and `optimizer_in_backward`. Raises InvalidRunError when
-    nothing requires a gradient.
+    `options` has its further arguments, and `optimizer_in_backward`. Raises InvalidRunError if no
+    parameter requires a gradient.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
@@ -38,8 +38,8 @@ def build(
 class OptimizerInBackward(Optimizer):
     """Optimizer that updates each parameter in the backward, as soon as its gradient is complete.
 
-    It has an optimizer for each parameter, which holds its state; `step` and `zero_grad`, which
-    engines call, do nothing. The constant learning rate is written where schedules look for it.
+    It has an optimizer for each parameter, which all share its state. `step` and `zero_grad`, which
+    engines call, do nothing. The constant learning rate is in `param_groups`, where schedules look.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class OptimizerInBackward(Optimizer):
         self._watching = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: gradients are freed as they are used."""
+        """Do nothing: each gradient is freed as soon as it is used."""
 
     def remove(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks from the parameters."""
         for handle in self._handles:
             handle.remove()
 
@@ -81,7 +81,7 @@ class OptimizerInBackward(Optimizer):
 
 
 class FirstStep(TorchDispatchMode):
-    """Recorder of the operations in an optimizer's first step, which then removes itself."""
+    """Recorder of the operations in an optimizer's first step, whose hooks are then removed."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
@@ -96,11 +96,11 @@ class FirstStep(TorchDispatchMode):
 
     @property
     def kernels(self) -> list[str]:
-        """Return the operations that update many elements or tensors at once, by torch's names."""
+        """Names of the recorded torch operations that update many elements or tensors at once."""
         return sorted(name for name in self._names if name.startswith(("_fused_", "_foreach_")))
 
     def remove(self) -> None:
-        """Remove the hooks, and leave the first step if it has not ended."""
+        """Remove the hooks, and stop recording if the first step has not ended."""
         self._context.close()
         for handle in self._handles:
             handle.remove()
@@ -119,7 +119,7 @@ class FirstStep(TorchDispatchMode):
 
 
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
-    """Return evidence: class, kernels of the first step, and updated tensors.
+    """Return JSON evidence: the class, the kernels of the first step, and the updated tensors.
 
     Before the first step, the kernels are not known.
     """
@@ -148,7 +148,7 @@ def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> di
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """Return the optimizers that step: in the backward pass, one for each parameter."""
+    """Return the optimizers that step: one, or in the backward pass one for each parameter."""
     return (
         list(optimizer.parts.values())
         if isinstance(optimizer, OptimizerInBackward)

@@ -8,11 +8,11 @@ from pathlib import Path
 from accel_bench import DeviceType, Machine
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
-"""Folder of Linux with the processors of AMD's driver: GPUs are those with SIMD units."""
+"""Linux folder with the processors of AMD's driver; processors with SIMD units are GPUs."""
 
 
 class ROCm(DeviceType):
-    """AMD's GPUs, by the compute driver; torch's names and modules are those of CUDA."""
+    """Device type of AMD's GPUs, for which torch uses the names and modules of CUDA."""
 
     torch_type = "cuda"
     label = "ROCm"
@@ -21,12 +21,12 @@ class ROCm(DeviceType):
     pins_memory = True
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the GPUs of the driver's topology, by architecture if they have no name."""
+        """Return the names of the GPUs in the driver's topology, or else their architectures."""
         nodes = sorted(TOPOLOGY.glob("[0-9]*"), key=lambda node: int(node.name))
         return [_name(node, facts) for node in nodes if (facts := _facts(node))]
 
     def lacks(self, torch_version: str) -> str:
-        """Return the reason for a torch not built for ROCm, by its version."""
+        """Return a reason if torch's version shows a build without ROCm; empty otherwise."""
         if "+rocm" in torch_version:
             return ""
         return f"the installed torch {torch_version} is not built for ROCm".replace("  ", " ")
@@ -43,7 +43,7 @@ def _facts(node: Path) -> dict[str, str]:
 
 
 def _name(node: Path, facts: dict[str, str]) -> str:
-    """Return the marketing name by the driver, else the architecture, as `gfx942`."""
+    """Return a GPU's marketing name from the driver, or else its architecture, such as `gfx942`."""
     try:
         name = (node / "name").read_text(encoding="utf8").strip()
     except OSError:

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from accel_bench_torchao.impl import TorchAOBase
 
 FLOAT8_CAPABILITY = (8, 9)
-"""Least CUDA compute capability with float8 products."""
+"""Lowest CUDA compute capability with float8 products."""
 
 BITS = {"int8": 8, "float8": 8, "nf4": 4}
-"""Default bits per weight."""
+"""Bits per weight of the formats with a fixed number."""
 
 FOUR_BITS, SMALLEST_NEAR = 4, 7
-"""Smallest number of bits with measured update distances, and smallest whose updates stay near."""
+"""Least bits per weight with an update tolerance of 0.7, and with an update tolerance of 0.2."""
 
 SMALLEST_INTX_GROUP = 32
-"""Default number of weights that share a scale in `intx`; `nf4` has twice as many."""
+"""Default number of weights that share a scale in `intx`; the default of `nf4` is twice as many."""
 
 
 class TorchAOOptions(Options):
@@ -60,14 +60,14 @@ class TorchAOOptions(Options):
     @field_validator("weights", mode="before")
     @classmethod
     def _refuse_by_name(cls, value: Any) -> Any:
-        """Reject torchao's other configurations, with the reason and the alternatives."""
+        """Raise ValueError for torchao's other configurations, with reason and alternatives."""
         if isinstance(value, str) and (problem := _unusable(value)):
             raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
     def _fit_together(self) -> TorchAOOptions:
-        """Reject options without effect together, or contradictory ones."""
+        """Raise ValueError for options that contradict one another or have no effect together."""
         trains = self.float8_training != "none"
         if trains and self.weights not in (None, "none"):
             raise ValueError(
@@ -87,14 +87,14 @@ class TorchAOOptions(Options):
 
     @property
     def base(self) -> str | None:
-        """Storage of base weights, defaults applied; None to leave them unquantized."""
+        """Storage of base weights, with defaults applied; None to leave them unquantized."""
         if self.weights is None:
             return "int8" if self.float8_training == "none" else None
         return None if self.weights == "none" else self.weights
 
     @property
     def bits_of_base(self) -> int:
-        """Number of effective bits per base weight."""
+        """Number of bits per base weight that carry information."""
         return BITS.get(self.base or "", self.bits or 4)
 
     @property
@@ -133,9 +133,9 @@ class TorchAO(Plugin[TorchAOOptions]):
         """Return the relative difference of trained weights that low precision may cause.
 
         In a small llama under LoRA it was 0.16 (nf4, intx of 4 bits), 0.05 (float8) and 0.09
-        (float8 training) on pretrained weights, 0.48, 0.23 and 0.20 on random ones. Of int8 it was
-        0.02 to 0.09 in small models of ten tasks, the most in a T5, and 0.11 in `image-text`, whose
-        `update_sensitivity` allows more.
+        (float8 training) on pretrained weights, 0.48, 0.23 and 0.20 on random ones. With int8 it
+        was 0.02 to 0.09 in small models of ten tasks, the most in a T5, and 0.11 in `image-text`,
+        whose `update_sensitivity` allows more.
         """
         if "float8" in (self.options.base or "float8"):
             return 0.3
@@ -146,23 +146,23 @@ class TorchAO(Plugin[TorchAOOptions]):
     def allowed_output_difference(self) -> float | None:
         """Return the fraction of generated tokens that quantization may change, as in bitsandbytes.
 
-        In a small llama with random weights it was 0.03 for int8.
+        In a small llama with random weights int8 changed 0.03 of them.
         """
         if self.options.base is None:
             return None
         return 0.12 if self.options.bits_of_base >= SMALLEST_NEAR else 0.4
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook `load_model`, if base weights are quantized."""
+        """Return the hook that only this plugin may implement, `load_model`, if it quantizes."""
         return frozenset({"load_model"} if self.options.base else ())
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the stored bytes of a quantized weight."""
+        """Return the stored bytes per quantized weight."""
         return {"weights": 0.5 if self.options.base == "nf4" else 1.0} if self.options.base else {}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield missing requirements of float8 training, and weights that are quantized already."""
+        """Yield unmet requirements of float8 training, and weights that are quantized already."""
         scenario = experiment.scenario
         yield from unquantizable(scenario.model, self.name)
         if self.options.base is None and scenario.mode == "inference":
@@ -181,12 +181,12 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torchao, so that its memory counts as imports."""
+        """Import torchao here, so that its memory is counted as memory of imports."""
         from accel_bench_torchao import impl  # noqa: F401
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the scenario's model, each linear layer quantized on loading."""
+        """Return the scenario's model, with linear layers quantized while loading."""
         from accel_bench_torchao.impl import TorchAOBase
 
         self._base = base = TorchAOBase(self.options)
@@ -196,7 +196,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Convert the model's own linear layers to float8 training, in place."""
+        """Convert the model's own linear layers to float8 training in place."""
         if self.options.base is None:
             from accel_bench_torchao.impl import Float8Training
 
@@ -209,7 +209,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
 
 def _unusable(name: str) -> str | None:
-    """Return why a torchao configuration cannot train adapters; None if it can."""
+    """Return the reason why a torchao configuration cannot train adapters, or None if it can."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "activation" in plain or "dyn" in plain or "static" in plain:
         return (
@@ -243,7 +243,7 @@ def _lacks_float8(device: str, machine: Machine, count: int) -> Iterator[str]:
 
 
 def _lacks_bfloat16(dtype: str, precision: str) -> Iterator[str]:
-    """Yield a reason unless products are in bfloat16, the only output of rowwise scaling."""
+    """Yield a reason unless products are in bfloat16, the only output dtype of rowwise scaling."""
     if "bfloat16" not in (dtype, "bfloat16" if precision == "bf16-autocast" else ""):
         yield (
             f"float8_training rowwise computes in bfloat16, and model.dtype is {dtype}; set "

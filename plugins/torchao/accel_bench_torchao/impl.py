@@ -28,16 +28,16 @@ FLOAT8_MULTIPLE = 16
 """Divisor of both dimensions of a matrix that float8 products require."""
 
 PATCHED = ("minimum", "maximum")
-"""Functions of inductor's code generation that torchao patches in a conversion."""
+"""Functions of inductor's code generation that torchao replaces in a conversion."""
 
 
 class TorchAOBase:
-    """A base model whose decoder's linear layers are quantized on loading."""
+    """A base model, with the linear layers of its decoder quantized while loading."""
 
     def __init__(self, options: TorchAOOptions) -> None:
         self.options = options
         self.seconds = 0.0
-        """Wall-clock seconds of quantizing, device work included."""
+        """Wall-clock seconds of quantizing, including the device's work."""
 
         self.evidence: dict[str, Any] = {}
         """JSON evidence of the quantized layers in the loaded model."""
@@ -47,9 +47,9 @@ class TorchAOBase:
         self._left: Counter[str] = Counter()
 
     def load(self, run: Run) -> Any:
-        """Return the model, on its device.
+        """Load and quantize the model, and return it on its device.
 
-        Raises ScenarioError if nothing can be quantized, PluginError if a layer can only be
+        Raises ScenarioError if no layer can be quantized, PluginError if a layer can only be
         quantized in part.
         """
         model = load_base_model(run, self._replace)
@@ -80,7 +80,7 @@ class TorchAOBase:
         )
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return a linear layer quantized; other modules unchanged."""
+        """Quantize a linear layer and return it; return None for any other module."""
         if type(module).__name__ == "Conv1D":
             module = straightened(module)
         if not isinstance(module, nn.Linear):
@@ -112,7 +112,7 @@ class TorchAOBase:
     def _kernel(self) -> str:
         """Return the operations that multiply with quantized weights, such as `dequantize, mm`.
 
-        They stand in for a kernel's name, since torchao has no kernel of its own for these weights.
+        They replace a kernel's name, since torchao has no kernel of its own for these weights.
         """
         if self._config is None:
             return "dequantize, mm; once more in backward"
@@ -168,7 +168,7 @@ class Float8Training:
         }
 
     def undo(self) -> None:
-        """Restore the layers, and inductor's code generation."""
+        """Restore the original layers, and inductor's code generation."""
         for parent, name, module in self._swapped:
             setattr(parent, name, module)
         self._swapped.clear()
@@ -181,7 +181,7 @@ class Float8Training:
             self._codegen = {}
 
     def _remember(self, model: nn.Module, modules: dict[str, nn.Linear]) -> None:
-        """Record the objects that a conversion changes in the model and the process."""
+        """Record the layers and the functions of inductor that a conversion replaces."""
         for name, module in modules.items():
             parent, _, own = name.rpartition(".")
             self._swapped.append((model.get_submodule(parent), own, module))
@@ -192,10 +192,10 @@ class Float8Training:
 
 
 def configuration(options: TorchAOOptions) -> Any:
-    """Return torchao's configuration for the options; None for nf4, which has none.
+    """Return torchao's configuration for the options, or None for nf4, which has none.
 
-    Its recommended inductor settings are not applied, since they affect the whole process, and a
-    comparison changes one thing.
+    The inductor settings that torchao recommends are not applied, since they affect the whole
+    process, and a comparison changes one thing.
     """
     group = options.group_of_base
     per_group = quantization.PerGroup(group) if group else None
@@ -224,7 +224,7 @@ def straightened(module: Any) -> nn.Linear:
 
 
 def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
-    """Pack a layer's weight of shape (out, in), two to a byte, in blocks of `group`.
+    """Pack a layer's weight of shape (out, in) into bytes of two values, in blocks of `group`.
 
     The blocks' scales are quantized too, in the largest possible blocks. Raises PluginError if
     there are too few scales.
@@ -241,7 +241,7 @@ def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
 
 
 def recipe(name: str, emulate: bool) -> Float8LinearConfig:
-    """Return torchao's recipe of that name."""
+    """Return torchao's recipe of float8 training with this name."""
     found = Float8LinearConfig.from_recipe_name(name)
     # Frozen, and checked when made; emulation is the only field that no recipe sets.
     object.__setattr__(found, "emulate", emulate)
@@ -249,7 +249,7 @@ def recipe(name: str, emulate: bool) -> Float8LinearConfig:
 
 
 def own_linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return linear layers by name, without adapters' matrices and without the output layer."""
+    """Return the model's linear layers by name, without adapters and without the output layer."""
     output = getattr(model, "get_output_embeddings", lambda: None)()
     left_out = {id(output), *adapter_modules(model)}
     return {

@@ -1,1 +1,1 @@
-"""Trackers that log stored runs to other programs, from the parent, between runs."""
+"""Trackers, which log stored runs to other programs, in the parent process and between runs."""

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""MLflow's limits of metrics and parameters in one call."""
+"""Maximum metrics and parameters in one call to MLflow."""
 
 MOST_LETTERS = 5000
 """Maximum characters of a value that every MLflow store accepts."""
 
 PREFIX = "accel_bench."
-"""Prefix of the tags that identify a run."""
+"""Prefix of the MLflow tags that identify a run."""
 
 
 class MLflowOptions(Options):
-    """Options of `mlflow`."""
+    """Options of `mlflow`: its store and experiment."""
 
     tracking_uri: str | None = None
     """Address of MLflow's store; null is MLFLOW_TRACKING_URI if set, else a SQLite file
@@ -46,14 +46,14 @@ class MLflowOptions(Options):
 class MLflow(Tracker[MLflowOptions]):
     """Logs runs to MLflow: figures, steps, settings, and the verdict as a run of its own.
 
-    It uses MLflow's client, which has no process-wide state.
+    It uses MLflow's client class, which changes no state of the process.
     """
 
     Options = MLflowOptions
     requires = ("mlflow-skinny>=3",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a run: settings as parameters, figures and steps as metrics, the rest as tags."""
+        """Log a run: settings as parameters, figures and steps as metrics, other facts as tags."""
         from mlflow.entities import Param
 
         client, experiment = self._experiment(results_folder / FOLDER, run.identity["scenario"])
@@ -68,7 +68,7 @@ class MLflow(Tracker[MLflowOptions]):
         client.set_terminated(found, "FINISHED" if ok else "FAILED")
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Log the comparison of a session as a run of its own."""
+        """Log the comparison of a session as a separate MLflow run."""
         client, experiment = self._experiment(results_folder / FOLDER, summary.scenario)
         tags, name = _tags({**verdict_texts(summary), "session": session}), f"verdict-{session}"
         found = client.create_run(experiment, tags=tags, run_name=name).info.run_id
@@ -76,7 +76,7 @@ class MLflow(Tracker[MLflowOptions]):
         client.set_terminated(found, "FINISHED")
 
     def _experiment(self, folder: Path, scenario: str) -> tuple[MlflowClient, str]:
-        """Return a client and the experiment's id, created if it does not exist."""
+        """Return a client and the id of the MLflow experiment, which is created if missing."""
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -95,7 +95,7 @@ class MLflow(Tracker[MLflowOptions]):
 def _log_figures(
     client: MlflowClient, run_id: str, figures: Sequence[tuple[tuple[str, float], int]]
 ) -> None:
-    """Log figures by name, at the number of their step."""
+    """Log named figures, each with the number of its step."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)

@@ -9,7 +9,7 @@ from accel_bench_trackers.tracker import FOLDER, Tracker, run_name
 
 
 class TensorBoardOptions(Options):
-    """Options of `tensorboard`."""
+    """Options of `tensorboard`: the folder of event files."""
 
     folder: str | None = None
     """Folder to write to; null is `trackers/tensorboard` in the results folder."""
@@ -22,7 +22,7 @@ class TensorBoard(Tracker[TensorBoardOptions]):
     requires = ("tensorboard>=2.19",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Write an event folder for a run, inside that of its session."""
+        """Write an event folder for a run, in the folder of the run's session."""
         from accel_bench_trackers import tensorboard_impl as impl
 
         own = self._folder(results_folder) / run.identity["session"] / run_name(run)
@@ -31,7 +31,7 @@ class TensorBoard(Tracker[TensorBoardOptions]):
             impl.write_series(own / "series", run)
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Write an event folder for the verdict."""
+        """Write an event folder for the verdict of a session."""
         from accel_bench_trackers import tensorboard_impl as impl
 
         impl.write_verdict(self._folder(results_folder) / session / "verdict", summary)

@@ -1,4 +1,4 @@
-"""Writer of event files by TensorBoard's own writer, without tensorflow or torch."""
+"""Writing of event files by TensorBoard's own writer, without tensorflow or torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_run(folder: Path, run: RunDescription) -> None:
 
 
 def write_series(folder: Path, run: RunDescription) -> None:
-    """Write a time series, with milliseconds since the first reading as step."""
+    """Write a run's time series, with the milliseconds since the first reading as step number."""
     began = datetime.fromisoformat(run.identity["started_at"]).timestamp()
     first = min(series.times[0] for series in run.series.values())
     with _writer(folder) as writer:
@@ -63,7 +63,7 @@ def write_series(folder: Path, run: RunDescription) -> None:
 
 
 def write_verdict(folder: Path, summary: Summary) -> None:
-    """Write the comparison of a session: its conclusion, and a figure for each row."""
+    """Write the comparison of a session: its conclusion, and figures for each stack."""
     with _writer(folder) as writer:
         _write(writer, 0, _text("verdict", _table(verdict_texts(summary))))
         for name, value in verdict_figures(summary):
@@ -88,7 +88,7 @@ def _scalars(values: Mapping[str, float]) -> list[Values.Value]:
 
 
 def _text(name: str, text: str) -> Values.Value:
-    """Return Markdown in the form of the text dashboard."""
+    """Return a Markdown text as a value for TensorBoard's text dashboard."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
     return Values.Value(tag=name, metadata=metadata, tensor=tensor)

@@ -22,20 +22,20 @@ from accel_bench import (
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 FOLDER = "trackers"
-"""Folder in the results folder that trackers write to."""
+"""Name of the folder for trackers' files in the results folder."""
 
 
 class Tracker(Plugin[OptionsT]):
     """Logs each stored run, and at the end the verdict of its session."""
 
     _session = "no-session"
-    """Session of the newest run, since a summary has no session id."""
+    """Id of the newest run's session, since a summary has no session id."""
 
     @hookimpl
     def record_result(
         self, result: Result | None, summary: Summary | None, results_folder: Path
     ) -> None:
-        """Log a run, or at the end of a session its verdict."""
+        """Log a stored run, or the verdict at the end of a session."""
         if result is not None:
             run = describe_run(result)
             self._session = run.identity["session"]
@@ -44,11 +44,11 @@ class Tracker(Plugin[OptionsT]):
             self.log_verdict(summary, self._session, results_folder)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a stored run."""
+        """Log a stored run to the tracker's program."""
         raise NotImplementedError
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Log the comparison of a session."""
+        """Log the comparison of a session to the tracker's program."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ def run_name(run: RunDescription) -> str:
 
 
 def step_figures(step: Step) -> dict[str, float]:
-    """Return the figures of a step; warm-up steps have no time."""
+    """Return a step's figures by name; warm-up seconds have a name of their own."""
     found: dict[str, float] = {"step.real_tokens": step.real_tokens}
     found["step.seconds" if step.measured else "step.warmup_seconds"] = step.seconds
     if step.loss is not None:
@@ -69,11 +69,11 @@ def step_figures(step: Step) -> dict[str, float]:
 
 
 WINDOW_TAGS = ("Wall Time", "Elapsed Time", "Elements per Second")
-"""Tags of a measured step: seconds, seconds since the window began, and tokens/s."""
+"""Profilers' tags of a measured step: seconds, seconds since the window began, and tokens/s."""
 
 
 def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield number and scalars of each measured step, with profilers' tags."""
+    """Yield the number and the scalars of each measured step, under profilers' tags."""
     elapsed = 0.0
     for step in steps:
         if step.measured:
@@ -84,7 +84,7 @@ def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float
 
 
 def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
-    """Yield the figures of a comparison, with the stack as prefix of their names."""
+    """Yield the figures of a comparison, with names that begin with the stack."""
     for row in summary.experiments:
         name = row_name(row)
         speed, ratio = row.tokens_per_second, row.ratio
@@ -99,12 +99,12 @@ def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
 
 
 def row_name(row: ExperimentSummary) -> str:
-    """Return the stack, with its sweep point if there are several."""
+    """Return the name of a row: its stack, and its sweep point if there are several."""
     return f"{row.stack}.{row.tag}" if row.tag else row.stack
 
 
 def verdict_texts(summary: Summary) -> dict[str, str]:
-    """Return the conclusion, and each row's status and verdict, by name."""
+    """Return texts by name: conclusion, baseline, and the status and verdict of each row."""
     rows = {f"verdict.{row_name(row)}": _words(row) for row in summary.experiments}
     return {"conclusion": conclusion(summary), "baseline": summary.baseline, **rows}
 

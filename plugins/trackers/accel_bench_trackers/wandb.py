@@ -21,7 +21,7 @@ from accel_bench_trackers.tracker import (
 
 
 class WandBOptions(Options):
-    """Options of `wandb`."""
+    """Options of `wandb`: its mode, project, entity and folder."""
 
     mode: Literal["offline", "online"] = "offline"
     """Mode of logging: `offline` writes files for `wandb sync`; `online` uploads at once."""
@@ -55,7 +55,7 @@ class WandB(Tracker[WandBOptions]):
             to.summary.update({**run.figures, "status": run.identity["status"]})
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Log the comparison of a session as a run of its group."""
+        """Log the comparison of a session as a run in the session's group."""
         name = f"verdict-{session}"
         with self._run(results_folder, summary.scenario, session, name, {}) as to:
             to.summary.update({**verdict_texts(summary), **dict(verdict_figures(summary))})
@@ -64,7 +64,7 @@ class WandB(Tracker[WandBOptions]):
     def _run(
         self, results_folder: Path, scenario: str, session: str, name: str, config: dict[str, Any]
     ) -> Iterator[Any]:
-        """Open a run for the block, and end wandb's process unless it ran before."""
+        """Open a wandb run for the block, and end wandb's process if this call started it."""
         # Read when it is imported; it would start threads that send reports.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         import wandb
@@ -99,9 +99,9 @@ class WandB(Tracker[WandBOptions]):
 
 
 def _is_up() -> bool:
-    """Return whether wandb already runs in this process, and must be left running.
+    """Return whether wandb already runs in this process, so that it must be left running.
 
-    If a version does not tell, it is left running until the process ends.
+    Returns True for a version of wandb that does not show this.
     """
     try:
         setup = sys.modules["wandb.sdk.wandb_setup"]._singleton

@@ -1,4 +1,4 @@
-"""The engine `vllm`: answer requests by vLLM, in the process of the rank."""
+"""The engine `vllm`: inference by vLLM, in the process of the rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SET_BY_THE_SCENARIO = frozenset(
 """Arguments of vLLM that the scenario or this plugin sets."""
 
 WORD = re.compile(r"[A-Za-z0-9_-]+")
-"""Pattern of an argument's text: no dotted name of code, no path, no address."""
+"""Pattern of a text argument, which excludes dotted names of code, paths and addresses."""
 
 
 class VLLMOptions(Options):
@@ -60,8 +60,8 @@ class VLLMOptions(Options):
     """Dtype of stored keys and values, such as `fp8`; `auto` is the model's dtype."""
 
     kv_cache_memory_bytes: int | None = Field(None, ge=1)
-    """Bytes of the paged cache, allocated at once as memory of the run; null provides for
-    `inference.batch_size` requests."""
+    """Bytes of the paged cache, which the engine allocates at its start as memory of the run; null
+    provides for `inference.batch_size` requests."""
 
     enable_prefix_caching: bool = False
     """True to share blocks of equal prefixes between requests; prompts that repeat when the data
@@ -77,8 +77,8 @@ class VLLMOptions(Options):
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Refuse arguments set elsewhere, and texts with code, files or hosts: vLLM imports the
-        class named by `worker_cls`, and a scenario may come from others."""
+        """Raise ValueError for arguments set elsewhere, and for texts with code, files or hosts.
+        vLLM imports the class named by `worker_cls`, and a scenario may come from others."""
         if own := sorted(extra.keys() & {*SET_BY_THE_SCENARIO, *cls.model_fields}):
             raise ValueError(
                 f"{', '.join(own)}: the scenario or an option of the engine decides that; leave it "
@@ -107,7 +107,7 @@ class VLLM(Plugin[VLLMOptions]):
     devices = frozenset({"cpu", "cuda", "rocm"})
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks, model loading included, since vLLM builds the model."""
+        """Return the other slot's hook that this engine replaces: vLLM loads the model."""
         return frozenset({"load_model"})
 
     @hookimpl
@@ -131,7 +131,7 @@ class VLLM(Plugin[VLLMOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Write the weights for vLLM, once for all rounds."""
+        """Write the weights for vLLM to the cache once, before all rounds."""
         from .impl import checkpoint_of
 
         checkpoint_of(run)
@@ -139,7 +139,7 @@ class VLLM(Plugin[VLLMOptions]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Keep vLLM in this process, whose memory and threads are measured; disable its telemetry,
-        and use accel-bench's cache folder."""
+        and let it use accel-bench's cache folder."""
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ["VLLM_NO_USAGE_STATS"] = "1"
         os.environ.setdefault("VLLM_CACHE_ROOT", str(run.cache_folder / "vllm"))
@@ -147,14 +147,14 @@ class VLLM(Plugin[VLLMOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the location of the weights."""
+        """Return the location of the weights, which `build_engine` loads."""
         from .impl import checkpoint_of
 
         return checkpoint_of(run)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine, with the loaded model and its cache."""
+        """Return the engine, which loads the model and allocates its cache."""
         from .impl import VLLMEngine
 
         engine = VLLMEngine(run, self.options)

@@ -33,21 +33,21 @@ LARGEST_BLOCK = 256
 """Tokens of the largest cache block, to which the cache size is rounded up."""
 
 FINGERPRINT = "weights_fingerprint"
-"""File beside random weights with their fingerprint."""
+"""File in the folder of random weights that contains their fingerprint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightsSource:
-    """Weights for vLLM: a folder, or a model of the hub."""
+    """Location of the weights for vLLM: a folder, or a model of the hub."""
 
     path: str
     revision: str | None = None
 
 
 def checkpoint_of(run: Run) -> WeightsSource:
-    """Return the location of the scenario's weights; generated ones are written to a folder.
+    """Return the location of the scenario's weights; generated weights are written to a folder.
 
-    Sets `run.weights_fingerprint` for the latter.
+    Sets `run.weights_fingerprint` for generated weights.
     """
     use = run.scenario.model
     if use.weights != "random" and not use.overrides:
@@ -72,7 +72,7 @@ def _write_weights(run: Run, folder: Path) -> None:
 
 @dataclasses.dataclass
 class Answer:
-    """One request, open or completed."""
+    """Times and token ids of one request, which may be unfinished."""
 
     served: Served
     ids: list[int] = dataclasses.field(default_factory=list)
@@ -80,9 +80,9 @@ class Answer:
 
 
 class VLLMEngine:
-    """Engine that gives vLLM `batch_size` requests at once, or, at a rate, each arrival in turn.
+    """Engine that keeps `batch_size` requests in vLLM, or adds requests at the scenario's rate.
 
-    A lap ends when the next `batch_size` requests, in order, are completed.
+    A timed step ends when the next `batch_size` requests, in order of sending, are completed.
     """
 
     def __init__(self, run: Run, options: VLLMOptions) -> None:
@@ -98,13 +98,13 @@ class VLLMEngine:
         self._arrivals = None if rate is None else Arrivals(rate, seed + run.rank)
         self._began = now()
         self._left_out = 0.0
-        """Seconds between laps, which the arrival clock excludes."""
+        """Seconds between timed steps, which the clock of arrivals leaves out."""
 
         self._window: list[Served] = []
         self._cache = _cache_of(self._server)
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Complete one batch of requests for each lap of the stopwatch."""
+        """Complete batches of requests while the stopwatch runs, each as one timed step."""
         size, done = self._asked.batch_size, 0
         self._began = now()
         while stopwatch.running:
@@ -127,7 +127,7 @@ class VLLMEngine:
         cleanup_dist_env_and_memory()
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the metrics of the measured requests."""
+        """Yield latency and cache metrics of the requests in the measured window."""
         size, first = self._asked.batch_size, window.samples[0].step
         measured = self._answers[first * size : (first + len(window.samples)) * size]
         self._window = [one.served for one in measured]
@@ -142,7 +142,7 @@ class VLLMEngine:
         )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the cache and the offered load."""
+        """Return JSON evidence of the cache and of the offered load."""
         import vllm
 
         load = self._load() if self._window else None
@@ -161,11 +161,11 @@ class VLLMEngine:
         return not all(one.finished for one in self._answers[first:until])
 
     def _instant(self) -> float:
-        """Return the time of the arrival clock, which pauses between laps."""
+        """Return the seconds of the clock of arrivals, which stops between timed steps."""
         return now() - self._left_out
 
     def _admit(self, until: int) -> None:
-        """Give vLLM the arrived requests, up to the number that it batches."""
+        """Send the arrived requests to vLLM, up to `batch_size` open ones."""
         room = self._asked.batch_size - self._unfinished
         if self._arrivals is None:
             arrived: list[float | None] = [None] * min(room, until - len(self._answers))
@@ -185,7 +185,7 @@ class VLLMEngine:
         )
 
     def _step(self) -> None:
-        """Run one step of vLLM and collect its tokens; without requests, wait for the next."""
+        """Run one step of vLLM and collect its tokens; without requests, wait for an arrival."""
         if not self._unfinished:
             assert self._arrivals is not None
             time.sleep(self._arrivals.until_next(self._instant() - self._began))
@@ -201,7 +201,7 @@ class VLLMEngine:
                 self._finish(answer)
 
     def _finish(self, answer: Answer) -> None:
-        """Complete a request. Raises InvalidRunError for missing tokens."""
+        """Mark a request as completed. Raises InvalidRunError if its tokens are too few or many."""
         self._unfinished -= 1
         answer.finished = True
         if len(answer.ids) != self._asked.new_tokens:
@@ -210,13 +210,13 @@ class VLLMEngine:
             )
 
     def _load(self) -> Load | None:
-        """Return how requests at a rate were served."""
+        """Return the load by the measured requests, or None if the scenario sets no rate."""
         if self._asked.rate is None:
             return None
         return load_of_streams(self._window, self._asked.rate)
 
     def _expected_bytes(self) -> int | None:
-        """Return the cache size in bytes computed from the model; None if unknown."""
+        """Return the cache size in bytes that the model implies, or None if unknown."""
         numbers = expected_numbers(text_config(self._config), 1, static=True)
         if numbers is None or self._options.kv_cache_dtype != "auto":
             return None
@@ -295,7 +295,7 @@ def _itemsize(run: Run) -> int:
 
 
 def _sampling(asked: Any, number: int) -> Any:
-    """Return the sampling parameters: exactly `new_tokens` tokens, without detokenization."""
+    """Return vLLM's sampling parameters for exactly `new_tokens` tokens, without detokenization."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -328,6 +328,6 @@ def _cache_bytes(worker: Any) -> int:
 
 
 def _counted(answer: Answer) -> Batch:
-    """Return the token counts of one request; vLLM pads nothing."""
+    """Return the token counts of one request as a batch; vLLM adds no padding."""
     new = len(answer.ids)
     return Batch({}, 1, TokenCounts(answer.served.prompt_tokens + new, new, 0), 0)

@@ -20,11 +20,12 @@ from accel_bench_deepspeed.impl.process import set_ranks
 
 
 class DeepSpeedTraining:
-    """Training of `run.model` with DeepSpeed.
+    """Engine that trains `run.model` with DeepSpeed.
 
-    The loss of a micro-batch is its sum over supervised tokens divided by those of the whole step,
-    over micro-batches and ranks, as in the default engine. It is multiplied by the number of ranks,
-    since DeepSpeed averages gradients; its division by the number of micro-batches is disabled.
+    The loss of a micro-batch is its sum over supervised tokens divided by the supervised tokens of
+    the whole step, over micro-batches and ranks, as in the default engine. It is multiplied by the
+    number of ranks, since DeepSpeed averages gradients. DeepSpeed's division by the number of
+    micro-batches is disabled.
     """
 
     def __init__(self, run: Run, config: dict[str, Any]) -> None:
@@ -50,7 +51,7 @@ class DeepSpeedTraining:
         self._shown = False
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Take one optimizer step for each lap of the stopwatch."""
+        """Take optimizer steps while the stopwatch runs, and end each step by `stopwatch.lap`."""
         while stopwatch.running:
             batches = list(islice(self._batches, self._accumulation))
             total = torch.zeros((), device=self._device)
@@ -74,14 +75,14 @@ class DeepSpeedTraining:
         return loss.detach()
 
     def _show_gradients(self) -> None:
-        """Keep gradients readable in the first step; DeepSpeed frees them before the update."""
+        """Report the first step's gradients to core; DeepSpeed frees them before the update."""
         self._shown = True
         kept = [one for one in self._trained if kept_elsewhere(one) is not None]
         readers = {one: lambda one=one: safe_get_full_grad(one) for one in kept}
         show_gradients(readers, self._max_grad_norm)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence read from DeepSpeed's engine."""
+        """Return JSON evidence of DeepSpeed's engine: stage, offload, batch sizes and steps."""
         engine = self._engine
         stage = int(engine.zero_optimization_stage())
         return {

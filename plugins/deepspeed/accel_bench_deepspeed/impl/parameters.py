@@ -17,10 +17,10 @@ NOT_SENT = "ds_optim_param"
 
 
 def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
-    """Raise ScenarioError for scalar parameters, with a stage of ZeRO that fails on them.
+    """Raise ScenarioError for scalar parameters if the stage of ZeRO does not support them.
 
-    Stage 3 broadcasts parameters as bytes, of which a scalar has no view; stage 0 changes the shape
-    of its averaged gradient.
+    Stage 3 broadcasts parameters as bytes, and a scalar has no view as bytes. Stage 0 changes the
+    shape of a scalar's averaged gradient.
     """
     scalars = {name: one for name, one in model.named_parameters() if not one.dim()}
     if stage == 0:
@@ -35,7 +35,7 @@ def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
 
 @contextlib.contextmanager
 def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
-    """Broadcast scalar parameters as such, rather than as bytes, within the block."""
+    """Broadcast scalar parameters, and exclude them from DeepSpeed's broadcast within the block."""
     scalars = [one for one in model.parameters() if not one.dim()]
     for one in scalars:
         torch.distributed.broadcast(one.data, src=0)
@@ -48,7 +48,7 @@ def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
 
 
 def declare_parameters(model: torch.nn.Module, engine: Any) -> None:
-    """Declare each parameter that a stage of ZeRO updates in parts, or holds as a placeholder."""
+    """Report to core each parameter that ZeRO updates in parts or replaces by a placeholder."""
     size = torch.distributed.get_world_size()
     stage = int(engine.zero_optimization_stage())
     updated = _updated_dtype(engine.optimizer)
@@ -79,7 +79,7 @@ def _updated_dtype(optimizer: Any) -> torch.dtype | None:
 
 
 def _read(parameter: Any) -> torch.Tensor:
-    """Return a whole parameter, from its float32 master copy if it has one."""
+    """Return a parameter gathered from all ranks, from its float32 master copy if there is one."""
     whole = safe_get_full_fp32_param(parameter)
     assert whole is not None, "frozen parameters are not read"
     return whole

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from accel_bench import Run
 
 SHARED_MEMORY = "deepspeed_shm_comm"
-"""Operator for CPUs that DeepSpeed compiles from C++ at its first process group."""
+"""Operator for CPUs, which DeepSpeed compiles from C++ when it makes its first process group."""
 
 
 def import_deepspeed(run: Run) -> None:
@@ -26,7 +26,7 @@ def import_deepspeed(run: Run) -> None:
 
 
 def set_ranks(run: Run) -> None:
-    """Set the environment variables of the rank for DeepSpeed, until the run ends."""
+    """Set the environment variables by which DeepSpeed finds its rank, until the run ends."""
     context = variables(
         {
             "RANK": str(run.rank),

@@ -1,4 +1,4 @@
-"""Application of a mesh to a model: its matrices, then its blocks."""
+"""Application of a mesh to a model: matrices and experts are divided, then blocks are sharded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Sharding:
-    """A model sharded on the mesh."""
+    """A run's model, sharded in place on a device mesh."""
 
     def __init__(self, run: Run, sizes: Sizes, options: MeshOptions) -> None:
         """Shard the run's model in place."""

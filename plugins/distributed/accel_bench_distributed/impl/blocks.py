@@ -57,8 +57,8 @@ def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Paramet
 def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:
     """Shard the batch norms of each part as one group, without 16-bit copies of their weights.
 
-    Their statistics are float32, beside which torch requires float32 weights even for 16-bit inputs
-    and outputs. A part contains all modules of a recomputed block, or none.
+    Their statistics are float32, so torch requires float32 weights too, even for 16-bit inputs and
+    outputs. A part contains all modules of a recomputed block, or none.
     """
     policy: MixedPrecisionPolicy = settings["mp_policy"]
     if policy.param_dtype is None:
@@ -71,10 +71,10 @@ def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -
 
 
 def replicate_scalars(model: nn.Module) -> set[nn.Parameter]:
-    """Average gradients of scalar parameters over all ranks, and return these parameters: FSDP2
-    supports no tensor without dimensions, such as CLIP's temperature.
+    """Average gradients of scalar parameters over all ranks, and return these parameters.
 
-    A gradient averaged before stays correct when a further micro-batch is added and averaged.
+    FSDP2 supports no tensor without dimensions, such as CLIP's temperature. An averaged gradient
+    stays correct when a further micro-batch is added and averaged.
     """
     scalars = {one for one in model.parameters() if not one.dim()}
     for one in scalars:
@@ -92,9 +92,9 @@ def _average_gradient(parameter: torch.Tensor) -> None:
 def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
     """Raise ScenarioError for quantized weights that FSDP2 would destroy.
 
-    It gathers plain parameters: metadata of other libraries' tensor classes are lost, except for
-    bitsandbytes' 4-bit weights, whose modules keep a copy. Weights packed into elements of a dtype
-    lose their meaning in a cast to another.
+    FSDP2 gathers plain parameters. It loses the metadata of other libraries' tensor classes, except
+    for bitsandbytes' 4-bit weights, whose modules keep a copy. Weights packed into elements of one
+    dtype lose their meaning in a cast to another.
     """
     for name, one in model.named_parameters():
         kind = type(one)

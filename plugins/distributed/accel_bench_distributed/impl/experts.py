@@ -1,4 +1,4 @@
-"""Expert parallelism: over ranks that compute one batch together, or that exchange tokens."""
+"""Expert parallelism, over ranks that compute one batch together or that exchange tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from accel_bench.errors import ScenarioError
 
 
 def divide_experts(model: nn.Module, mesh: DeviceMesh, dispatch: bool = False) -> int:
-    """Divide all layers' experts in place; return the number of layers.
+    """Divide the experts of all layers over the ranks in place; return the number of layers.
 
-    With `dispatch` the ranks have tokens of their own, which are sent to where their experts are.
+    With `dispatch` each rank has its own tokens, and sends them to the ranks of their experts.
     Raises ScenarioError for a model without experts, or with an indivisible number.
     """
     layers = [module for module in model.modules() if is_experts(module)]
@@ -44,7 +44,7 @@ def is_experts(module: Any) -> bool:
 
 
 def _divide(layer: Any, mesh: DeviceMesh) -> None:
-    """Keep this rank's experts of a layer."""
+    """Keep only this rank's experts of a layer."""
     size, experts = mesh.size(), layer.num_experts
     if experts % size:
         raise ScenarioError(
@@ -57,9 +57,9 @@ def _divide(layer: Any, mesh: DeviceMesh) -> None:
 
 
 class DividedExperts:
-    """Forward of a layer's experts on a rank that holds a part of them.
+    """Forward of a layer's experts on a rank that holds a part of the experts.
 
-    All ranks hold the same tokens: each computes its experts' contribution, and contributions are
+    All ranks hold the same tokens. Each computes its experts' contribution, and contributions are
     summed.
     """
 
@@ -122,7 +122,7 @@ class DispatchedExperts:
         return weighted.sum(1).to(hidden_states.dtype)
 
     def _exchange(self, rows: torch.Tensor, received: list[int], sent: list[int]) -> torch.Tensor:
-        """Return the rows that all ranks send to this one."""
+        """Return the rows that all ranks send to this rank."""
         exchanged: torch.Tensor = all_to_all_single_autograd(rows, received, sent, self._group)
         return exchanged
 
@@ -133,7 +133,7 @@ class DispatchedExperts:
 def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the experts' output, connected to the graph of `inputs` even if no token was received.
 
-    Otherwise the other ranks would wait for this rank's gradients.
+    Without this connection other ranks would wait for this rank's gradients.
     """
     if computed.requires_grad:
         return computed
@@ -142,7 +142,7 @@ def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Ten
 
 @contextmanager
 def _own_parts(layer: Any) -> Iterator[list[torch.Tensor]]:
-    """Replace the layer's parameters by plain tensors of its own experts within the block."""
+    """Replace the layer's parameters by plain tensors of this rank's experts within the block."""
     whole = dict(layer._parameters)
     parts = {name: one.to_local() for name, one in whole.items()}
     try:

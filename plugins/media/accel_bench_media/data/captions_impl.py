@@ -1,4 +1,4 @@
-"""Batches of images with texts, whose tokens are bytes."""
+"""Batches of images with texts, where each byte of a text is a token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from accel_bench_media.data.images import CaptionOptions, fitting_problems
 from accel_bench_media.data.images_impl import ImageDataset, black, made_up_names
 
 BYTES = 256
-"""Number of token ids of text bytes; special tokens have larger ids."""
+"""Number of token ids for bytes of text; special tokens have larger ids."""
 
 
 @dataclass(frozen=True)
 class CaptionCollator:
-    """Collator of images with their class's text, of equal length."""
+    """Collator of images with the text of their class; all texts have equal length."""
 
     dataset: ImageDataset
     plan: BatchPlan
@@ -32,7 +32,7 @@ class CaptionCollator:
     """Token ids of each class's text, shape (classes, length)."""
 
     labels: Integers
-    """Token ids of supervised tokens, -100 elsewhere, shape (classes, length)."""
+    """Token ids of supervised tokens, and -100 for other tokens, shape (classes, length)."""
 
     mask: Integers
     """Mask with 1 for real tokens and 0 for padding, shape (classes, length)."""
@@ -41,7 +41,7 @@ class CaptionCollator:
     """Dtype of the model's weights."""
 
     def pairs(self, samples: Integers, step: Step) -> Batch:
-        """Return images with their captions; each pair is supervised once."""
+        """Return images with their captions, of which each pair counts as supervised once."""
         chosen = self.dataset.labels[samples]
         tensors = {
             "pixel_values": self.dataset.values(samples, self.dtype),
@@ -52,7 +52,7 @@ class CaptionCollator:
         return batch_of(tensors, self.plan, TokenCounts(pairs, pairs, pairs), len(step.samples))
 
     def answers(self, samples: Integers, step: Step) -> Batch:
-        """Return rows of an image, a question, and the supervised answer."""
+        """Return rows of an image, a question, and the supervised answer to the question."""
         chosen = self.dataset.labels[samples]
         mask = self.mask[chosen]
         tensors = {
@@ -75,7 +75,7 @@ class CaptionCollator:
 
 
 def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
-    """Return a micro-batch of black images with texts of zeros."""
+    """Return a micro-batch of black images, whose texts have only token ids of 0."""
     names = options.names() or made_up_names(options.classes, run.scenario.data.seed)
     ids, labels, _ = _texts(run, options, names)
     width, asked = ids.shape[1], _asks(run)
@@ -90,7 +90,7 @@ def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
 
 
 def collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
-    """Return the collator for the run's task. Raises ScenarioError for an unsupported one."""
+    """Return the collator for the run's task. Raises ScenarioError if the data do not fit it."""
     texts = _texts(run, options, run.dataset.names)
     dtype = getattr(torch, run.scenario.model.dtype)
     collator = CaptionCollator(run.dataset, plan, *texts, dtype)
@@ -128,7 +128,7 @@ class SpecialTokens:
 
 
 def special_tokens(text: Any, name: str) -> SpecialTokens:
-    """Return a model's special tokens. Raises ScenarioError for a vocabulary too small."""
+    """Return a model's special tokens. Raises ScenarioError if its vocabulary is too small."""
     if text.vocab_size <= BYTES:
         raise ScenarioError(
             f"the model {name!r} has a vocabulary of {text.vocab_size}, and a byte of text takes "
@@ -150,8 +150,8 @@ def image_tokens(config: Any) -> int:
 def texts_of(
     rows: list[tuple[list[int], list[int]]], padding: int, longest: int
 ) -> tuple[Integers, Integers, Integers]:
-    """Return token ids, labels and mask of texts with an unsupervised prefix, padded to the
-    longest. Raises ScenarioError for a text that is too long."""
+    """Return token ids, labels and mask of texts, each after an unsupervised prefix, padded to the
+    longest row. Raises ScenarioError for a text that is too long."""
     width = max(len(before) + len(after) for before, after in rows)
     if width > longest:
         raise ScenarioError(

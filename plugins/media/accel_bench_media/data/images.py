@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from accel_bench_media.data.images_impl import ImageDataset
 
 GLYPHS = string.digits + string.ascii_letters + string.punctuation
-"""Characters drawn by the source `glyphs`, one for each class."""
+"""Characters that the source `glyphs` draws, one for each class."""
 
 WORDS = tuple(sorted(name for name in sys.stdlib_module_names if name.isalpha()))
-"""Words drawn by the source `words`: module names of the standard library."""
+"""Words that the source `words` draws: module names of the standard library."""
 
 NO_PILLOW = "drawing needs Pillow 10.1: pip install 'accel-bench[vision]'; or set data.source"
 
@@ -64,17 +64,18 @@ class ImageOptions(Options):
         return source[: self.classes]
 
     def names(self) -> tuple[str, ...]:
-        """Return the name of each class's text: `latin small letter a`, or the word itself."""
+        """Return a caption for each class: `latin small letter a`, or the drawn word itself."""
         if self.source == "glyphs":
             return tuple(unicodedata.name(text).lower() for text in self.texts())
         return self.texts()
 
     def font_paths(self) -> list[str]:
-        """Return the font files, empty for Pillow's own. Raises ScenarioError if there is none."""
+        """Return the fonts' paths, empty for Pillow's own font. Raises ScenarioError if one is
+        missing."""
         return [path for font in self.fonts for path in _font_files(font)]
 
     def fonts_digest(self) -> str:
-        """Return the SHA-256 of the fonts; of Pillow's own, its version."""
+        """Return the SHA-256 of the font files, and of Pillow's version for its own font."""
         digest = hashlib.sha256()
         for path in self.font_paths():
             own = metadata.version("pillow").encode()
@@ -86,10 +87,10 @@ ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 
 
 class Pictures(MediaData[ImageOptionsT]):
-    """Base class of data plugins with generated images."""
+    """Base class of data plugins that generate images."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of the fonts; None if nothing is drawn."""
+        """Return a digest of the fonts, or None if nothing is drawn."""
         return None if self.options.source == "synthetic" else self.options.fonts_digest()
 
     @hookimpl
@@ -102,7 +103,7 @@ class Pictures(MediaData[ImageOptionsT]):
 
     @hookimpl
     def load_data(self, run: Run) -> ImageDataset:
-        """Generate images from `data.seed`, or memory-map drawn ones."""
+        """Generate images from `data.seed`, or map drawn images into memory."""
         from accel_bench_media.data import images_impl
 
         dataset = images_impl.load(run, self.options)
@@ -131,13 +132,13 @@ class Images(Pictures[ImageOptions]):
 
 
 def drawing_problems(options: ImageOptions) -> Iterator[str]:
-    """Yield missing requirements for drawing."""
+    """Yield missing packages and fonts that drawing needs."""
     if options.source != "synthetic" and find_spec("PIL") is None:
         yield f"data.source {options.source!r}: {NO_PILLOW} to synthetic"
 
 
 def fitting_problems(options: ImageOptions, size: Any) -> Iterator[str]:
-    """Yield a problem if images differ in size from the model's learned positions."""
+    """Yield a problem if the images' size is not the size that the model requires."""
     if isinstance(size, int) and size != options.image_size:
         yield (
             f"data.image_size is {options.image_size}, but the model takes images of {size}: set "

@@ -1,4 +1,4 @@
-"""Datasets of generated images with classes, cached if drawn, and their batches."""
+"""Datasets of generated images with classes, cached if they are drawn, and their batches."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from accel_bench_media.data.images import ImageOptions, fitting_problems, label_
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 CACHE_FORM = 1
-"""Version of the cached files, part of the cache key."""
+"""Version of the cached files, which is a part of the cache key."""
 
 PATTERN_SIZE = 8
-"""Number of squares per row of a pattern."""
+"""Number of squares in each row and column of a pattern."""
 
 NOISE = 0.5
 """Fraction of noise in a synthetic image."""
 
 CHANNELS = 3
-"""Number of channels; a drawn image has equal channels."""
+"""Number of color channels; all channels of a drawn image are equal."""
 
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images of several classes, possibly memory-mapped."""
+    """Dataset of images of several classes, which may be memory-mapped."""
 
     pixels: Pixels
     """Pixels of shape (samples, 1 or 3 channels, height, width)."""
@@ -47,10 +47,10 @@ class ImageDataset:
     """Hexadecimal digest of the content."""
 
     names: tuple[str, ...] = ()
-    """Name of each class's letter or word; empty for patterns without a name."""
+    """Name of each class, which serves as its caption."""
 
     vocab_size: int = 0
-    """Number of token ids, 0 for images alone."""
+    """Number of token ids of the captions; 0 for images without captions."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -71,7 +71,7 @@ class ImageDataset:
 
 
 def load(run: Run, options: ImageOptions) -> ImageDataset:
-    """Return the images determined by options and seed."""
+    """Return the dataset of images that options and seed determine."""
     labels = np.arange(options.samples, dtype=np.int64) % options.classes
     if options.source == "synthetic":
         seed = run.scenario.data.seed
@@ -84,9 +84,9 @@ def load(run: Run, options: ImageOptions) -> ImageDataset:
 
 
 def make_up(options: ImageOptions, labels: Integers, seed: int) -> Pixels:
-    """Return images with their class's pattern and noise, shape (samples, 3, size, size).
+    """Return images with the pattern of their class and noise, shape (samples, 3, size, size).
 
-    A pattern is random squares of random colours: brightness or one colour does not reveal it.
+    A pattern is random squares of random colors: brightness or one color does not reveal it.
     """
     generator = np.random.default_rng(seed)
     squares = generator.random((options.classes, CHANNELS, PATTERN_SIZE, PATTERN_SIZE), np.float32)
@@ -107,7 +107,7 @@ def made_up_names(classes: int, seed: int) -> tuple[str, ...]:
 
 
 def drawn(run: Run, options: ImageOptions) -> Path:
-    """Return the folder with pixels.npy, of shape (samples, 1, size, size), drawn once."""
+    """Return the cache folder of pixels.npy, of shape (samples, 1, size, size), drawing it once."""
     import PIL
 
     key: dict[str, Any] = {
@@ -140,14 +140,14 @@ def simulated_batch(run: Run, options: ImageOptions, images: int) -> Batch:
 
 
 def black(run: Run, options: ImageOptions, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return black images of `shape`, channels and size in the dtype of the model's weights."""
+    """Return black images, of `shape` x channels x size x size, in the model's weight dtype."""
     size = options.image_size
     dtype = getattr(torch, run.scenario.model.dtype)
     return torch.zeros((*shape, CHANNELS, size, size), dtype=dtype)
 
 
 def collate_of(run: Run, options: ImageOptions, plan: BatchPlan) -> Collate:
-    """Return the collator of images, in the dtype of the model's weights, with labels.
+    """Return the collator of images with labels, in the dtype of the model's weights.
 
     Raises ScenarioError for images that do not fit the model.
     """

@@ -16,25 +16,25 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class MediaData(SampleData[OptionsT]):
-    """Data plugin whose batches come from a module that imports torch."""
+    """Data plugin that makes batches in a separate module, which imports torch."""
 
     _more_samples = "raise data.samples"
 
     def _impl(self) -> Any:
-        """Return the module with `collate_of` and `simulated_batch`."""
+        """Return the module that implements `collate_of` and `simulated_batch`."""
         raise NotImplementedError
 
     def _order(self, run: Run, plan: BatchPlan) -> Order | None:
-        """Return the order of samples in an epoch; None for a seeded permutation."""
+        """Return a function for the order of an epoch's samples; None for a seeded permutation."""
         return None
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the collator for the run's task and model."""
+        """Return the function that makes batches for the run's task and model."""
         collate: Collate = self._impl().collate_of(run, self.options, plan)
         return collate
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-        """Yield micro-batches endlessly, in the order of `_order`."""
+        """Yield micro-batches endlessly, with samples in the order that `_order` returns."""
         from accel_bench.modeling.data.sample_batches import micro_batches
 
         count, order = len(run.dataset), self._order(run, plan)
@@ -42,6 +42,6 @@ class MediaData(SampleData[OptionsT]):
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
-        """Return a micro-batch of the largest samples for the task."""
+        """Return a micro-batch of the largest possible samples for the task."""
         batch: Batch = self._impl().simulated_batch(run, self.options, micro_batch_size)
         return batch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from accel_bench_media.data.speech_impl import SpeechDataset
 
 SPEAKER = "espeak-ng"
-"""Speech synthesizer: program and Debian package."""
+"""Name of the speech synthesizer's program and Debian package."""
 
 ONE_SECOND = 10
 """Timeout in seconds of the speech synthesizer's version query."""
@@ -74,7 +74,7 @@ class Speech(MediaData[SpeechOptions]):
     tasks = frozenset({"ctc", "speech-pretraining", "speech-seq2seq"})
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the version of the synthesizer, with a digest of its inputs."""
+        """Return the synthesizer's version with a digest of its texts; None for tones."""
         if self.options.source == "tones" or shutil.which(SPEAKER) is None:
             return None
         digest = text_sources.content_digest(text_sources.stdlib_files(1_000_000))
@@ -99,7 +99,7 @@ class Speech(MediaData[SpeechOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> SpeechDataset:
-        """Generate tones from `data.seed`, or memory-map synthesized utterances."""
+        """Generate tones from `data.seed`, or map synthesized utterances into memory."""
         from accel_bench_media.data import speech_impl
 
         dataset = speech_impl.load(run, self.options)
@@ -107,7 +107,7 @@ class Speech(MediaData[SpeechOptions]):
         return dataset
 
     def padding(self) -> Padding:
-        """Return the padding of the options."""
+        """Return the padding that the options set."""
         return self.options.padding
 
     def _impl(self) -> Any:

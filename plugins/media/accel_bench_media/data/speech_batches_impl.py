@@ -23,10 +23,10 @@ Waveform: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 BUCKET_STEPS = 16
-"""Number of optimizer steps whose utterances are sorted by length together."""
+"""Number of optimizer steps whose utterances are sorted by length in one go."""
 
 MASK_STREAM = 2
-"""Offset of the seed for masks, which keeps the order of utterances independent."""
+"""Further element of the seed for masks, so that drawing them does not change the order."""
 
 SMALLEST_VARIANCE = 1e-7
 """Term added to an utterance's variance, as in transformers' feature extractors."""
@@ -40,7 +40,7 @@ FRAMES_IN_POSITION = 2
 
 @dataclass(frozen=True)
 class SpeechCollator:
-    """Base of all collators: utterances, batch layout, and the model's configuration."""
+    """Collator of utterances for each task, with the batch layout and the model's configuration."""
 
     dataset: SpeechDataset
     options: SpeechOptions
@@ -53,12 +53,12 @@ class SpeechCollator:
     """Dtype of the model's weights."""
 
     def waveforms(self, samples: Integers) -> list[Waveform]:
-        """Return waveforms, normalized with the option `normalize_audio`."""
+        """Return waveforms, normalized if the option `normalize_audio` is set."""
         found = [self.dataset.utterance(index) for index in samples]
         return list(map(normalized, found)) if self.options.normalize_audio else found
 
     def padded(self, samples: Integers) -> tuple[dict[str, torch.Tensor], TokenCounts]:
-        """Return `input_values`, `attention_mask` if padding is possible, and counts."""
+        """Return padded `input_values`, an `attention_mask` if lengths differ, and token counts."""
         lengths = self.dataset.lengths[samples]
         everything = self.dataset.lengths
         longest = everything.max() if self.options.padding == "max_length" else lengths.max()
@@ -72,7 +72,7 @@ class SpeechCollator:
         return tensors, TokenCounts(values.size, int(lengths.sum()), 0)
 
     def transcribed(self, samples: Integers, step: Step) -> Batch:
-        """Return waveforms with supervised tokens of their transcripts."""
+        """Return waveforms with the supervised tokens of their transcripts."""
         tensors, counts = self.padded(samples)
         texts = [self.dataset.tokens(index) for index in samples]
         tensors["labels"] = padded_tokens(texts, IGNORED_LABEL)
@@ -80,10 +80,10 @@ class SpeechCollator:
         return self.batch(tensors, counts, sum(map(len, texts)), in_step)
 
     def masked(self, samples: Integers, step: Step) -> Batch:
-        """Return waveforms with masked frames and the negatives of each.
+        """Return waveforms with masked frames, and negative frames for each masked frame.
 
-        Masks depend only on the index in the endless order, so that each epoch has new ones, and
-        every rank knows those of the whole step.
+        A mask depends only on the utterance's place in the endless order of samples. So each epoch
+        has new masks, and every rank knows the masks of the whole step.
         """
         tensors, counts = self.padded(samples)
         frames = int(frames_of(self.config, tensors["input_values"].shape[1]))
@@ -100,7 +100,7 @@ class SpeechCollator:
         return self.batch(tensors, counts, int(np.sum(masks)), in_step)
 
     def log_mel(self, extractor: Any) -> Collate:
-        """Return the collator of log-mel features with tokens of the transcripts."""
+        """Return the collator of log-mel features with the tokens of the transcripts."""
 
         def collate(samples: Integers, step: Step) -> Batch:
             features = extractor(
@@ -124,12 +124,12 @@ class SpeechCollator:
     def batch(
         self, tensors: dict[str, torch.Tensor], counts: TokenCounts, supervised: int, in_step: int
     ) -> Batch:
-        """Return a micro-batch of the given utterances."""
+        """Return a micro-batch of tensors, with their token counts and supervised elements."""
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
 
     def _mask(self, index: int, place: int, frames: int | None = None) -> Mask:
-        """Return the mask of an utterance's frames at its index, padded to a number of frames.
+        """Return the mask of an utterance's frames at a place in the order, padded to `frames`.
 
         The number of spans follows from `mask_time_prob`; spans may overlap.
         """
@@ -147,9 +147,9 @@ class SpeechCollator:
         return mask
 
     def _negatives(self, place: int, mask: Mask) -> Integers:
-        """Return for each masked frame other masked frames of the utterance.
+        """Return random other masked frames of the utterance for each masked frame.
 
-        Shape (frames, `num_negatives`); rows of unmasked frames are 0.
+        The shape is (frames, `num_negatives`). Rows of unmasked frames are 0.
         """
         (hidden,) = np.nonzero(mask)
         count = self.config.num_negatives
@@ -162,7 +162,7 @@ class SpeechCollator:
 
 
 def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
-    """Return the collator for the run's task. Raises ScenarioError for an unsupported one."""
+    """Return the collator for the run's task. Raises ScenarioError if the data do not fit it."""
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     collator = SpeechCollator(run.dataset, options, plan, config, dtype)
     if run.scenario.task.use == "ctc":
@@ -175,9 +175,9 @@ def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
 
 
 def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: int) -> Integers:
-    """Return utterances in an order such that each step's have similar lengths.
+    """Return utterances in an order in which the utterances of a step have similar lengths.
 
-    Utterances of a few steps are sorted together; the steps are then shuffled.
+    Utterances of a few steps are sorted together. Then the steps are shuffled.
     """
     size = plan.global_batch_size
     samples = utterances[sample_order(len(utterances), plan.seed, epoch)]
@@ -207,14 +207,14 @@ def padded_tokens(rows: list[list[int]], padding: int) -> torch.Tensor:
 
 
 def frames_of(config: Any, samples: Any) -> Any:
-    """Return the number of frames that a wav2vec2 encoder makes of some audio samples."""
+    """Return the number of frames that a wav2vec2 encoder makes of a number of audio samples."""
     for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
 
 
 def check_frames(dataset: SpeechDataset, config: Any) -> None:
-    """Refuse utterances with fewer frames than CTC needs for their characters."""
+    """Raise ScenarioError for an utterance with fewer frames than CTC needs for its characters."""
     frames = frames_of(config, dataset.lengths)
     for text, length, found in zip(dataset.transcripts, dataset.lengths, frames, strict=True):
         needed = len(text) + sum(one == other for one, other in pairwise(text))
@@ -226,7 +226,7 @@ def check_frames(dataset: SpeechDataset, config: Any) -> None:
 
 
 def check_masks(dataset: SpeechDataset, config: Any) -> None:
-    """Refuse utterances too short for at least two masked frames."""
+    """Raise ScenarioError for an utterance too short for two masked frames."""
     shortest = int(frames_of(config, int(dataset.lengths.min())))
     if min(shortest, config.mask_time_length) < 2:
         raise ScenarioError(
@@ -238,7 +238,7 @@ def check_masks(dataset: SpeechDataset, config: Any) -> None:
 
 
 def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
-    """Return whisper's feature extractor for the model's length and number of mel bins."""
+    """Return whisper's feature extractor for a model. Raises ScenarioError for too long data."""
     from transformers import WhisperFeatureExtractor
 
     per_second = SAMPLING_RATE // (HOP * FRAMES_IN_POSITION)
@@ -263,7 +263,7 @@ def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
 
 
 def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
-    """Return utterances of `max_audio_len` with the other inputs of the run's task."""
+    """Return a micro-batch of utterances of `max_audio_len`, for the run's task."""
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     samples, written = options.max_audio_len, longest_text(options)
     heard = samples
@@ -283,13 +283,13 @@ def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
 
 
 def longest_text(options: SpeechOptions) -> int:
-    """Return the maximum number of characters in the longest utterance."""
+    """Return the maximum number of characters in an utterance of `max_audio_len`."""
     shortest, longest = TONE_SAMPLES
     return max(1, options.max_audio_len // (longest if options.source == "tones" else shortest))
 
 
 def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of log-mel features and of labels."""
+    """Return the shapes of whisper's inputs for a simulated batch, by name."""
     frames = FRAMES_IN_POSITION * config.max_source_positions
     text = (utterances, min(tokens, config.max_target_positions))
     features = (utterances, config.num_mel_bins, frames)
@@ -297,7 +297,7 @@ def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int,
 
 
 def _hidden(config: Any, utterances: int, samples: int) -> Mapping[str, torch.Tensor]:
-    """Return the mask of frames, and the negatives of each masked frame."""
+    """Return a mask without masked frames, and negatives of 0, for a simulated batch."""
     frames = (utterances, int(frames_of(config, samples)))
     return {
         "mask_time_indices": torch.zeros(frames, dtype=torch.bool),

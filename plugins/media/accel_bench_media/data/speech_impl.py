@@ -1,4 +1,4 @@
-"""Datasets of utterances, of tones or by espeak-ng, filtered by length."""
+"""Datasets of utterances, of tones or spoken by espeak-ng, filtered by length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from accel_bench_media.data.speech import SPEAKER, SpeechOptions, speaker_versio
 Audio: TypeAlias = npt.NDArray[np.int16]
 
 SAMPLING_RATE = 16_000
-"""Audio samples per second."""
+"""Number of audio samples per second."""
 
 FULL_SCALE = 32_768
 """Divisor that scales 16-bit audio samples to the range -1 to 1."""
@@ -51,10 +51,10 @@ LOWEST_TONE, NEXT_TONE = 300.0, 1.08
 """Frequency of the first character in Hz, and the ratio of frequencies of successive characters."""
 
 STDLIB_BYTES = 1_000_000
-"""Maximum bytes of the standard library's source that are searched for docstrings."""
+"""Maximum bytes of the standard library's source in which docstrings are searched."""
 
 SENTENCE = re.compile(r"[A-Z][A-Za-z', ]{15,118}\.")
-"""Pattern of a spoken sentence, made of words alone."""
+"""Pattern of a sentence to speak, which consists of words alone."""
 
 SPEAK_SECONDS = 60
 """Timeout in seconds of synthesizing a sentence."""
@@ -65,16 +65,16 @@ CACHE_FORM = 1
 
 @dataclass(frozen=True)
 class SpeechDataset:
-    """Utterances as slices of one flat array, possibly memory-mapped."""
+    """Utterances as slices of one flat array, which may be memory-mapped."""
 
     audio: Audio
     """Audio samples of all generated utterances, shape (audio samples,)."""
 
     starts: Integers
-    """Start index of each kept utterance, shape (utterances,)."""
+    """Start index in `audio` of each utterance, shape (utterances,)."""
 
     lengths: Integers
-    """Length of each kept utterance in audio samples, shape (utterances,)."""
+    """Length of each utterance in audio samples, shape (utterances,)."""
 
     transcripts: tuple[str, ...]
     """Transcript of each utterance, in characters of `ALPHABET`."""
@@ -89,7 +89,7 @@ class SpeechDataset:
     """Number of dropped utterances longer than `max_audio_len`."""
 
     vocab_size: int = VOCABULARY
-    """Number of token ids of transcripts."""
+    """Number of token ids that transcripts can have."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -120,7 +120,7 @@ class SpeechDataset:
 
 
 def load(run: Run, options: SpeechOptions) -> SpeechDataset:
-    """Return the utterances within the length limits. Raises ScenarioError without any."""
+    """Return the utterances within the length limits. Raises ScenarioError if there are none."""
     if options.source == "tones":
         audio, ends, transcripts = make_tones(options, run.scenario.data.seed)
         fingerprint = hashlib.sha256(audio.tobytes()).hexdigest()[:24]
@@ -160,7 +160,7 @@ def _within_lengths(
 def make_tones(options: SpeechOptions, seed: int) -> tuple[Audio, Integers, list[str]]:
     """Return audio samples, the end index of each utterance, and transcripts.
 
-    Lengths are evenly distributed between the limits, determined by seed and options.
+    Lengths are uniformly distributed between the limits, and depend only on seed and options.
     """
     generator = np.random.default_rng(seed)
     pieces, transcripts = [], []
@@ -174,7 +174,7 @@ def make_tones(options: SpeechOptions, seed: int) -> tuple[Audio, Integers, list
 
 
 def _random_words(generator: np.random.Generator, characters: int) -> str:
-    """Return words of two to seven letters, with a total number of characters."""
+    """Return words of two to seven random letters, with `characters` characters in total."""
     letters = list(ALPHABET[1:])
     text = ""
     while len(text) < characters:
@@ -184,7 +184,7 @@ def _random_words(generator: np.random.Generator, characters: int) -> str:
 
 
 def _tones(text: str, length: int, generator: np.random.Generator) -> Audio:
-    """Return a tone for each character in succession, then silence up to the length."""
+    """Return a tone for each character of a text, then silence up to `length` audio samples."""
     sound = generator.normal(0, 0.005, length)
     place = 0
     for character in text:
@@ -198,9 +198,9 @@ def _tones(text: str, length: int, generator: np.random.Generator) -> Audio:
 
 
 def spoken(run: Run, options: SpeechOptions) -> Path:
-    """Return the folder with audio.npy, ends.npy and transcripts.json, synthesized once.
+    """Return the cache folder with audio.npy, ends.npy and transcripts.json.
 
-    Length limits are no part of the cache key, so that a sweep over them synthesizes once.
+    A missing folder is filled. Length limits are no part of the key: a sweep synthesizes once.
     """
     sentences = list(islice(docstring_sentences(), options.samples))
     key: dict[str, Any] = {
@@ -248,7 +248,7 @@ def _fill(sentences: list[str], options: SpeechOptions, folder: Path) -> None:
 
 
 def speak(sentence: str, options: SpeechOptions) -> Audio:
-    """Return the audio of a sentence by espeak-ng. Raises ScenarioError for an unknown voice."""
+    """Return espeak-ng's audio of a sentence. Raises ScenarioError for an unknown voice."""
     speed = str(options.words_per_minute)
     command = [SPEAKER, "-v", options.voice, "-s", speed, "--stdin", "--stdout"]
     done = subprocess.run(

@@ -12,9 +12,9 @@ from accel_bench.modeling.tensors import is_simulated
 
 
 class FrozenEncoder:
-    """Callback that freezes an encoder for the first training micro-batches.
+    """Callback that freezes an encoder during the first training micro-batches.
 
-    Its parameters require gradients before, so that the optimizer contains them.
+    The encoder's parameters require gradients until then, so that the optimizer contains them.
     """
 
     def __init__(self, model: Any, micro_batches: int) -> None:
@@ -36,7 +36,7 @@ class FrozenEncoder:
 
 
 class CTCLoss:
-    """CTC loss of a model's logits, outside of the compiled region."""
+    """CTC loss of a model's logits, computed outside of the compiled model."""
 
     def __init__(self, model: Any, frozen: FrozenEncoder) -> None:
         config = model.config
@@ -48,7 +48,7 @@ class CTCLoss:
     def __call__(
         self, model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
     ) -> torch.Tensor:
-        """Return the losses of a micro-batch's utterances, per character of the step."""
+        """Return the sum of the utterances' losses, divided by the characters of the step."""
         self._frozen.begin_micro_batch()
         labels = inputs["labels"]
         features = {name: tensor for name, tensor in inputs.items() if name != "labels"}

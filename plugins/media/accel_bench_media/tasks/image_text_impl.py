@@ -1,4 +1,4 @@
-"""The contrastive loss of images and captions."""
+"""The contrastive loss of images and their captions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from accel_bench.modeling.losses import repeated_rows
 def contrastive_loss(
     model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
 ) -> torch.Tensor:
-    """Return the losses of a micro-batch's pairs, averaged over both directions, divided by the
-    pairs of the step.
+    """Return the sum of the pairs' losses, divided by the number of pairs in the step.
 
-    Images with equal captions are not negatives of each other.
+    A pair's loss is averaged over both directions. Images with equal captions are not negatives of
+    each other.
     """
     logits = model(**inputs).logits_per_text.float()
     logits = logits.masked_fill(repeated_rows(inputs["input_ids"]), -torch.inf)

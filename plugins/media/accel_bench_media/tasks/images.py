@@ -23,7 +23,7 @@ class ImageClassification(Task[Options]):
     families = frozenset({"vision"})
 
     def held(self, batch: Batch) -> Held:
-        """Return the number of images of a batch."""
+        """Return the bounds of a batch's counts: all its images, and its labels as supervised."""
         images, labels = len(batch.inputs["pixel_values"]), len(batch.inputs["labels"])
         return Held((images, images), (images, images), (labels, labels))
 
@@ -56,13 +56,13 @@ class ImageText(Task[Options]):
     update_sensitivity = 1.8
 
     def held(self, batch: Batch) -> Held:
-        """Return the number of pairs in a batch."""
+        """Return the bounds of a batch's counts: its number of pairs."""
         pairs = len(batch.inputs["pixel_values"]), len(batch.inputs["input_ids"])
         return Held((min(pairs), min(pairs)), (min(pairs), min(pairs)), (min(pairs), min(pairs)))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> list[str]:
-        """Refuse micro-batches of one pair, whose loss is always 0."""
+        """Return a reason if a micro-batch has only one pair, whose loss is always 0."""
         if experiment.scenario.train.micro_batch_size > 1:
             return []
         return [
@@ -88,5 +88,5 @@ class ImageTextToText(Task[Options]):
     families = frozenset({"multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens of a batch; the model shifts its labels."""
+        """Return the bounds of a batch's counts in tokens; the model shifts its labels."""
         return held_tokens(batch, shifts=True)

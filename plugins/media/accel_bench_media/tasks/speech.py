@@ -38,8 +38,8 @@ class SpeechTask(Task[OptionsT]):
     families: ClassVar[frozenset[str]] = frozenset({"audio"})
 
     def random_operations(self, model: Any) -> str:
-        """Return `SpecAugment` for a model that masks times or frequencies at random in training;
-        else empty. See Park et al. 2019, arXiv:1904.08779."""
+        """Return `SpecAugment` for a model that randomly masks times or frequencies in training,
+        and an empty text for others. See Park et al. 2019, arXiv:1904.08779."""
         config = model.config
         probabilities = (getattr(config, f"mask_{axis}_prob", 0) for axis in ("time", "feature"))
         asked = getattr(config, "apply_spec_augment", True) and any(probabilities)
@@ -47,18 +47,18 @@ class SpeechTask(Task[OptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse a model with LayerDrop."""
+        """Yield a problem for a model with LayerDrop."""
         yield from dropped_layers(model_config(experiment.scenario.model) or {})
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Refuse a loaded model's settings unknown to the plan. Raises ScenarioError."""
+        """Raise ScenarioError if the loaded model has LayerDrop, which the plan could not know."""
         for problem in dropped_layers(run.model.config.to_dict()):
             raise ScenarioError(problem)
 
 
 def held_waveforms(batch: Batch, supervised: Any) -> Held:
-    """Return the number of audio samples of a batch of waveforms."""
+    """Return the bounds of a batch's counts of audio samples."""
     values, mask = batch.inputs["input_values"], batch.inputs.get("attention_mask")
     size = int(values.numel())
     real = size if mask is None else int(mask.sum())
@@ -67,8 +67,8 @@ def held_waveforms(batch: Batch, supervised: Any) -> Held:
 
 
 def dropped_layers(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a problem for LayerDrop: dropped layers get no gradient, so nothing is verified, and
-    the cost of a step is random."""
+    """Yield a problem for LayerDrop: dropped layers get no gradient, so core cannot verify
+    training, and the cost of a step is random."""
     for key in DROPPED_LAYERS:
         if (value := config.get(key)) and isinstance(value, int | float):
             yield (
@@ -86,7 +86,7 @@ class SpeechSeq2Seq(SpeechTask[Options]):
     model_class = "AutoModelForSpeechSeq2Seq"
 
     def held(self, batch: Batch) -> Held:
-        """Return the number of supervised tokens; features do not reveal an utterance's length."""
+        """Return the bounds of a batch's counts; features do not reveal the utterances' lengths."""
         most = batch.tokens.processed
         supervised = int((batch.inputs["labels"] >= 0).sum())
         return Held((most, most), (1, most), (supervised, supervised))
@@ -119,7 +119,7 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
     batch_dependent = True
 
     def adjust_model(self, model: Any) -> None:
-        """Set the masked fraction: published configurations have SpecAugment's instead.
+        """Set the masked fraction, in place of SpecAugment's fraction in published configurations.
 
         Raises ScenarioError for a model without masking.
         """
@@ -128,16 +128,16 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
         model.config.mask_time_prob = self.options.masked
 
     def random_operations(self, model: Any) -> str:
-        """Return the name of the noise by which targets of frames are quantized."""
+        """Return `Gumbel noise`, with which the model quantizes the targets of frames."""
         return "Gumbel noise"
 
     def held(self, batch: Batch) -> Held:
-        """Return the number of audio samples of a batch; masked frames are supervised."""
+        """Return the bounds of a batch's counts of audio samples; masked frames are supervised."""
         return held_waveforms(batch, batch.inputs["mask_time_indices"].sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse a model with LayerDrop, or without masking."""
+        """Yield a problem for a model with LayerDrop, or without masking."""
         yield from super().check_scenario(experiment)
         yield from without_embedding(model_config(experiment.scenario.model) or {})
 
@@ -157,7 +157,7 @@ def without_embedding(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def hidden_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the sum of the masked frames' losses, divided by the number in the step."""
+    """Return the sum of the masked frames' losses, divided by the masked frames of the step."""
     return model(**inputs).loss / supervised_in_step
 
 
@@ -187,12 +187,12 @@ class CTC(SpeechTask[CTCOptions]):
     model_class = "AutoModelForCTC"
 
     def held(self, batch: Batch) -> Held:
-        """Return the number of audio samples of a batch; characters are supervised."""
+        """Return the bounds of a batch's counts of audio samples; characters are supervised."""
         return held_waveforms(batch, (batch.inputs["labels"] >= 0).sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse an encoder that would be unfrozen during the measurement."""
+        """Yield a problem if the encoder would be unfrozen during the measurement."""
         scenario, frozen = experiment.scenario, self.options.freeze_encoder_for_n_steps
         if self._thaws(scenario):
             if scenario.world_size > 1:
@@ -211,7 +211,7 @@ class CTC(SpeechTask[CTCOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Freeze the parts set by the options, before the optimizer is built."""
+        """Freeze the parts that the options name, before the optimizer is built."""
         super().accelerate_model(run)
         model, frozen = run.model, self.options.freeze_encoder_for_n_steps
         if self._thaws(run.scenario):
@@ -224,9 +224,9 @@ class CTC(SpeechTask[CTCOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the CTC loss, with the blank of the model's configuration.
+        """Return the CTC loss, with the blank token of the model's configuration.
 
-        The encoder is frozen at the first call, after the optimizer was built with all weights.
+        Its first call freezes the encoder, after the optimizer was built with all weights.
         """
         from accel_bench_media.tasks.ctc_impl import CTCLoss, FrozenEncoder
 
@@ -246,7 +246,7 @@ class CTC(SpeechTask[CTCOptions]):
 
 
 def steps_of(scenario: Scenario) -> int:
-    """Return the maximum steps of a run: warm-up, window and learning curve."""
+    """Return the maximum optimizer steps of a run: warm-up, measured window and learning curve."""
     measure = scenario.measure
     warmup = LONGEST_WARMUP if measure.warmup == "auto" else measure.warmup
     return warmup + measure.steps + scenario.evaluate.steps

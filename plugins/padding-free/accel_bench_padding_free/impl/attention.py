@@ -20,7 +20,7 @@ Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values, each of shape (1, heads, tokens, size of a head)."""
 
 KERNEL_OPTIONS = frozenset({"scale", "window_size"})
-"""Required arguments of torch's kernel, of which its first versions lack some."""
+"""Arguments that this plugin needs of torch's kernel, and that its first versions lack."""
 
 TAKES_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 """True if torch's kernel supports fewer key and value heads than query heads; 2.11 does not."""
@@ -32,17 +32,17 @@ OLDEST_CAPABILITY = (8, 0)
 """Oldest CUDA compute capability that torch's kernel supports."""
 
 UNKNOWN = ("position_bias", "s_aux", "softcap")
-"""Unsupported arguments of attention functions that change the output."""
+"""Arguments of attention functions that change the output and are not supported here."""
 
 ROUTER_LOSS = "the loss of the model's router reads the mask that padding would need"
-"""Reason why a model with a router loss needs a mask."""
+"""Reason, for messages, why a model with a router loss needs a mask."""
 
 
 class SeparatedAttention:
-    """Replacement of transformers' attention function of one name, until `undo`."""
+    """Replacement of one of transformers' attention functions, until `undo` restores it."""
 
     def __init__(self, name: str, longest: int) -> None:
-        """Replace the function called `name`; sequences have at most `longest` tokens."""
+        """Replace the attention function `name`; sequences have at most `longest` tokens."""
         self.name = name
         self.calls: dict[str, int] = {}
         self._before = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name)
@@ -50,14 +50,14 @@ class SeparatedAttention:
         ALL_ATTENTION_FUNCTIONS[name] = make(ALL_ATTENTION_FUNCTIONS[name], longest, self._count)
 
     def undo(self) -> None:
-        """Restore the original function."""
+        """Restore the original attention function."""
         if self._before is None:
             ALL_ATTENTION_FUNCTIONS._local_mapping.pop(self.name, None)
         else:
             ALL_ATTENTION_FUNCTIONS[self.name] = self._before
 
     def _count(self, kernel: str) -> None:
-        """Count an uncompiled call; compiled code would recompile for each count."""
+        """Count a kernel's call unless it is compiled: a count would cause a recompilation."""
         if not torch.compiler.is_compiling():
             self.calls[kernel] = self.calls.get(kernel, 0) + 1
 
@@ -65,8 +65,8 @@ class SeparatedAttention:
 def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, Any], Any]) -> Any:
     """Return an attention function that calls `attend` for rows of several sequences.
 
-    `attend(module, heads, starts, others)` gets their start indices, which transformers passes as
-    `cu_seq_lens_q`, and no mask. Without these the function is `original`.
+    `attend(module, heads, starts, others)` gets the sequences' start indices, which transformers
+    passes as `cu_seq_lens_q`, and no mask. Without start indices the function calls `original`.
     """
 
     def choose(  # noqa: PLR0913, PLR0917 - the signature is transformers'
@@ -86,9 +86,9 @@ def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, An
 
 
 def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return an attention function without padding, mask or flash-attn.
+    """Return an attention function that computes the sequences of a row with torch alone.
 
-    On a GPU it is torch's kernel for packed sequences, on a CPU one call per sequence.
+    On a GPU it calls torch's kernel for packed sequences, on a CPU it computes them one by one.
     """
 
     def attend(
@@ -105,7 +105,7 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
 
 
 def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return flash-attn's function, called with the start indices of sequences."""
+    """Return an attention function that calls flash-attn with the start indices of sequences."""
 
     def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
         count("flash_attn_varlen_func")
@@ -122,15 +122,15 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
 
 
 def longest_of(others: dict[str, Any], longest: int) -> int:
-    """Return the most tokens of a sequence: more than the scenario's, if the batch says so.
+    """Return the maximum tokens of a sequence: `longest`, or more if the batch passes more.
 
-    Kernels compute no query beyond it. Other collators pass it as `max_length_q`.
+    Kernels compute no query beyond this length. Other collators pass theirs as `max_length_q`.
     """
     return max(longest, int(others.get("max_length_q") or 0))
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:
-    """Raise PluginError for an argument that would be ignored silently."""
+    """Raise PluginError for an argument that this attention would silently ignore."""
     wrong = [name for name in UNKNOWN if others.get(name) is not None]
     if others.get("is_causal") is False:
         wrong.append("is_causal=False")
@@ -144,7 +144,7 @@ def refuse_unknown(others: dict[str, Any]) -> None:
 def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> torch.Tensor:
     """Call torch's kernel: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    Autocast does not support it, and rotary embeddings may produce float32 inputs.
+    Inputs are cast: autocast misses this kernel, and rotary embeddings may produce float32.
     """
     autocast = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if autocast else heads[0].dtype
@@ -171,10 +171,10 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
 
 @torch.compiler.disable
 def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
-    """Attend by sequence: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Attend within each sequence: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    No tensor of tokens x tokens is made. Reading the start indices costs no waiting on a CPU, but a
-    compiler would recompile for each of them.
+    No tensor of tokens x tokens is made. On a CPU, reading the start indices needs no waiting, but
+    a compiler would recompile for each new start index.
     """
     sizes = starts.diff().tolist()
     grouped = heads[0].shape[1] != heads[1].shape[1]
@@ -203,9 +203,9 @@ def _band(length: int, window: int | None) -> torch.Tensor | None:
 
 
 def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
-    """Return the attention for this run's model and device, and the reason of a default.
+    """Return the attention for this run's model and device, and a reason if it is a fallback.
 
-    Raises PluginError if the attention chosen by name is unsupported.
+    Raises PluginError if the attention that the options name is unsupported.
     """
     asked = run.scenario.model.attention
     if asked == "flash_attention_2":
@@ -225,7 +225,7 @@ def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
 
 
 def not_by_sequences(run: Run) -> str | None:
-    """Return why attention by sequences is unsupported here; None if it is supported."""
+    """Return the reason why attention by sequences is unsupported here; None if supported."""
     config = getattr(run.model, "config", None)
     config = config.get_text_config() if config is not None else None
     if getattr(config, "attn_logit_softcapping", None):
@@ -240,7 +240,7 @@ def _adds_router_loss(run: Run) -> bool:
 
 
 def _not_on_gpu(run: Run, config: Any) -> str | None:
-    """Return why torch's kernel does not support this model on this GPU; None if it does."""
+    """Return the reason why torch's kernel does not support this model on this GPU, or None."""
     dropout = max(getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     capability = torch.cuda.get_device_capability(run.device.index)
@@ -263,7 +263,7 @@ def _not_on_gpu(run: Run, config: Any) -> str | None:
 
 
 def product_dtype(run: Run) -> torch.dtype:
-    """Return the dtype in which the scenario computes."""
+    """Return the dtype of the scenario's matrix products."""
     name = run.scenario.compute_dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype

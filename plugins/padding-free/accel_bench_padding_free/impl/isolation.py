@@ -1,4 +1,4 @@
-"""Verification that a model separates the sequences of a row."""
+"""Verification that a model's attention separates the sequences of a row."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from accel_bench_padding_free.batches import Attention, flat_inputs
 from accel_bench_padding_free.impl.attention import product_dtype
 
 PROBE_LENGTHS = (16, 32)
-"""Lengths of the probe's two sequences; kernels of quantized layers need multiples of 16."""
+"""Lengths of the probe's sequences in tokens; kernels of quantized layers need multiples of 16."""
 
 ALLOWED_DIFFERENCE = {torch.float32: 1e-2}
-"""Maximum relative distance of the probe's logits, by the dtype of products."""
+"""Maximum relative distance of the probe's logits, by the dtype of matrix products."""
 
 ALLOWED_IN_HALF = 1e-1
-"""Maximum distance for 16 bits; attending to another sequence gives a distance above 1."""
+"""Maximum relative distance in 16 bits; attending to another sequence gives more than 1."""
 
 
 def prove_isolation(run: Run, attention: Attention) -> float | None:
-    """Compare the model's logits of a sequence in a row with those of the sequence alone.
+    """Compare the model's logits of a sequence in a row with its logits of that sequence alone.
 
-    Returns the relative distance for a sequence behind another one, computed by the model's own
-    attention; None for a model without weights yet. Raises InvalidRunError for a distance above the
-    maximum: sequences attend to one another, or positions do not start again.
+    Returns the relative distance for a sequence behind another one, with the model's own attention;
+    None for a model without weights yet. Raises InvalidRunError if the distance exceeds the
+    maximum: then sequences attend to one another, or positions do not start again.
     """
     if any(parameter.is_meta for parameter in run.model.parameters()):
         return None
@@ -59,8 +59,8 @@ def prove_isolation(run: Run, attention: Attention) -> float | None:
 def _still(model: nn.Module) -> Iterator[None]:
     """Disable dropout within the block.
 
-    Only modules without weights change mode, since kernels of quantized layers may switch
-    permanently to ones without gradient in evaluation mode.
+    Only modules without weights change mode: in evaluation mode, quantized layers may switch to
+    kernels without gradients for good.
     """
     told = [m for m in model.modules() if m.training and not (m._parameters or m._buffers)]
     for module in told:
