@@ -97,23 +97,23 @@ class _Counts(Task[Options]):
 
 
 class Tokens(_Counts):
-    """Task that counts tokens, for a command whose steps and tokens are observed."""
+    """Training of a command whose optimizer steps and tokens are seen."""
 
 
 class Steps(_Counts):
-    """Task that counts optimizer steps, for a command whose tokens are not observed."""
+    """Training of a command whose optimizer steps are seen, and their tokens are not."""
 
     counts: ClassVar[str] = "steps"
 
 
 class Calls(_Counts):
-    """Task that counts each run of any command as one call, timed by the wall clock."""
+    """Any command: each run of it is one call, timed by the wall clock."""
 
     counts: ClassVar[str] = "calls"
 
 
 class Command(Plugin[CommandOptions]):
-    """Plugin that runs a command in its own processes, and reads the observer's records."""
+    """Runs a command in processes of its own, and reads what the observer has seen of it."""
 
     Options = CommandOptions
     modes = frozenset({"train"})

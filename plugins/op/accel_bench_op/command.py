@@ -62,7 +62,7 @@ def list_operations(
     ] = None,
     output: AnyFormat = "table",
 ) -> None:
-    """List benchmarks, their sizes, and the executors that can run them here.
+    """List benchmarks, their sizes and executors that run here.
 
     Other distributions add benchmarks and executors by the entry points `accel_bench.micro` and
     `accel_bench.executors`.
@@ -131,7 +131,10 @@ def show(
     ] = "inference",
     dtype: DTypes = "float32",
 ) -> None:
-    """Print the scenario file of one operation, as an input of `run` and `gate`, or for changes."""
+    """Print the scenario file of one operation.
+
+    It is an input of `run` and `gate`, or a start for changes.
+    """
     choice = CellChoice(
         names=[name],
         executors=executor or (),

@@ -30,7 +30,7 @@ from accel_bench_op.executors import cell_obstacle
 
 
 class Operation(Task[Options]):
-    """Task that counts calls of one operation in the place of tokens, and trains nothing."""
+    """Counts calls of one operation, in the place of tokens; nothing is trained."""
 
     counts = "calls"
 
@@ -67,7 +67,7 @@ class OpOptions(Options):
 
 
 class Op(Plugin[OpOptions]):
-    """Engine that calls one operation; a wrong output or gradient makes the run invalid."""
+    """Calls one operation on its own; a wrong output or gradient makes the run invalid."""
 
     Options = OpOptions
     modes = frozenset({"train"})

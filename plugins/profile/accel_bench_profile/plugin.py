@@ -55,7 +55,7 @@ class RecordingOptions(Options):
 
 
 class Profile(Plugin[RecordingOptions]):
-    """Plugin that records time by operation and memory by category in steps after the window."""
+    """Records where the time of steps after the window goes, and what memory is used for."""
 
     _step_seconds: float | None = None
 

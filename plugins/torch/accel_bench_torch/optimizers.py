@@ -160,7 +160,7 @@ class AdamW(TorchOptimizer[AdamWOptions]):
 
 
 class Adam(TorchOptimizer[AdamOptions]):
-    """The optimizer Adam, without decoupled weight decay."""
+    """Adam."""
 
     Options = AdamOptions
     optimizer_class = "Adam"
