@@ -184,7 +184,7 @@ def test_a_cheat_of_several_ranks_is_refused_by_name(folder: Path, name: str) ->
     done = run_program("run", str(path), *options, folder=folder, environment={"PYTHONPATH": site})
     rows = {row["stack"]: row for row in json.loads(done.stdout)["experiments"]}
     assert not rows["baseline"]["reasons"], done.stderr
-    assert re.search(caught(name), " ".join(rows[name]["disowned"])), rows[name]["reasons"]
+    assert re.search(caught(name), " ".join(rows[name]["failed_audit"])), rows[name]["reasons"]
 
 
 def show(where: tuple[str, str], name: str, row: ExperimentSummary) -> None:

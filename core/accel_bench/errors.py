@@ -131,7 +131,9 @@ FEW = 8
 
 
 FORMER_NAMES = {
+    "disowned": "failed_audit",
     "disturbances": "instabilities",
+    "fate": "outcome",
     "forget_compilation": "reset_compiler",
     "realised": "effective",
     "repeats": "rounds",

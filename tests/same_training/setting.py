@@ -152,6 +152,6 @@ def refusal(row: ExperimentSummary) -> str:
     when its steps are shorter."""
     if not row.status.completed:
         return f"{row.status.value}: {row.reasons[0]}"
-    if row.disowned:
-        return f"disowned: {row.disowned[0]}"
+    if row.failed_audit:
+        return f"failed its audit: {row.failed_audit[0]}"
     return f"different training: {row.training_difference}" if row.training_difference else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
-from accel_bench.analysis.checks.audit import audit, disowning, marked_degraded
+from accel_bench.analysis.checks.audit import audit, audit_failures, marked_degraded
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.checks.noise import concerns_work
 from accel_bench.analysis.metrics.offered_load import (
@@ -91,7 +91,7 @@ class ExperimentRuns:
     quantity: Quantity = field(default_factory=Quantity)
     """Compared quantity, with its values by round."""
 
-    disowned: tuple[str, ...] = ()
+    failed_audit: tuple[str, ...] = ()
     """Violated invariants of the self-audit in completed runs, which forbid a verdict on them."""
 
     imported: str = ""
@@ -117,7 +117,7 @@ class ExperimentRuns:
     @property
     def usable(self) -> bool:
         """True if the experiment completed with figures that passed the self-audit."""
-        return self.ending.status.completed and bool(self.speeds) and not self.disowned
+        return self.ending.status.completed and bool(self.speeds) and not self.failed_audit
 
     @property
     def other_work(self) -> tuple[str, ...]:
@@ -131,8 +131,8 @@ class ExperimentRuns:
         if self.imported:
             return self.imported
         status = self.ending.status
-        if status.completed and self.disowned:
-            return f"is disowned by its self-audit ({join_names(self.disowned, 1)})"
+        if status.completed and self.failed_audit:
+            return f"failed its self-audit ({join_names(self.failed_audit, 1)})"
         return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
 
     @property
@@ -252,8 +252,8 @@ def collect_runs(
     }
     found = {key: known.get(run.run_id) or run_throughput(run) for key, run in completed.items()}
     speeds = {key: speed for key, speed in found.items() if speed}
-    disowned = dict.fromkeys(
-        words for key, run in completed.items() for words in disowning(run, broken[key])
+    failed_audit = dict.fromkeys(
+        words for key, run in completed.items() for words in audit_failures(run, broken[key])
     )
     again = frozenset(number for _, number in replaced)
     return ExperimentRuns(
@@ -263,7 +263,7 @@ def collect_runs(
         completed,
         speeds,
         compared_quantity(experiment.scenario, completed, speeds),
-        tuple(disowned),
+        tuple(failed_audit),
         imported,
         again,
     )

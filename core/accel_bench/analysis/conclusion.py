@@ -73,7 +73,7 @@ def _compared(summary: Summary) -> list[str]:
         *_slow_runs(kinds.get("inconclusive", ())),
         *_too_few_rounds(kinds.get("not tested", ()), summary.baseline),
         *_not_comparable(kinds.get(NOT_COMPARABLE, ()), summary.baseline),
-        *_disowned(_others(summary)),
+        *_failed_audit(_others(summary)),
         *_ended(_others(summary)),
     ]
 
@@ -222,7 +222,7 @@ def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 def _uncompared(summary: Summary) -> list[str]:
     """Return clauses on the speeds if no stacks were compared, and on the reason."""
-    sound = [row for row in summary.experiments if row.status.completed and not row.disowned]
+    sound = [row for row in summary.experiments if row.status.completed and not row.failed_audit]
     speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
     compared = compared_by_sections(summary)
@@ -232,7 +232,7 @@ def _uncompared(summary: Summary) -> list[str]:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]
     known = [join_names(speeds)] if speeds else []
     degraded = _other_work(summary.experiments)
-    return [*failed, *known, *why, *degraded, *_disowned(summary.experiments), *_ended(others)]
+    return [*failed, *known, *why, *degraded, *_failed_audit(summary.experiments), *_ended(others)]
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
@@ -245,13 +245,13 @@ def _failed_baseline(summary: Summary) -> list[str]:
     return [f"the baseline {join_names(ends)}, so that there is no ratio to it"] if ends else []
 
 
-def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
+def _failed_audit(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return a clause for each stack that failed its self-audit, with the first contradiction."""
     return [
-        f"no verdict rests on {label(row)}, which its self-audit disowns "
-        f"({join_names(row.disowned, 1)}; `accel-bench results check` names the runs)"
+        f"no verdict rests on {label(row)}, which failed its self-audit "
+        f"({join_names(row.failed_audit, 1)}; `accel-bench results check` names the runs)"
         for row in rows
-        if row.disowned
+        if row.failed_audit
     ]
 
 

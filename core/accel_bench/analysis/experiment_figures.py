@@ -33,7 +33,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         tokens_per_second=row.tokens_per_second,
         quantity=row.quantity.without_costs,
         reasons=row.ending.reasons,
-        disowned=row.disowned,
+        failed_audit=row.failed_audit,
         step_seconds=_step_seconds(row.speeds),
         rates=_rates(list(row.speeds.values())),
         peak_memory_bytes=peak,

@@ -124,7 +124,7 @@ class ExperimentFigures(ExperimentRow):
     reasons: tuple[str, ...]
     """Reasons for a status other than `ok`."""
 
-    disowned: tuple[str, ...] = ()
+    failed_audit: tuple[str, ...] = ()
     """Violated invariants of the self-audit that forbid a verdict."""
 
     quantity: Quantity = Field(default_factory=Quantity)

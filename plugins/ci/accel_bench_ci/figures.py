@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.checks.audit import audit_failures
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
 from accel_bench.analysis.quantity import (
     QUANTITIES,
@@ -80,7 +80,7 @@ def metrics_of(result: Result) -> dict[str, Quantity]:
 
 def figures_of(result: Result) -> dict[str, float]:
     """Return a run's figures by name; empty unless it completed and passed its self-audit."""
-    if not result.status.completed or result.imported or disowning(result):
+    if not result.status.completed or result.imported or audit_failures(result):
         return {}
     found = run_figures(result)
     found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}

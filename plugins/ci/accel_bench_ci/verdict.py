@@ -196,15 +196,15 @@ def worst_outcome(points: Sequence[GatePoint]) -> Outcome:
 def _judge_point(
     stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int, looks_before: int
 ) -> GatePoint:
-    disowned = bool(stack.disowned or against.disowned)
+    failed_audit = bool(stack.failed_audit or against.failed_audit)
     training = (
-        training_not_compared("the self-audit disowns what is compared")
-        if disowned
+        training_not_compared("what is compared failed its self-audit")
+        if failed_audit
         else compare_training(against.completed, stack.completed)
     )
     policy = Policy(floor=floor, points=max(points, 1))
     speed = compare(against.quantity.costs, stack.quantity.costs, policy)
-    if disowned:
+    if failed_audit:
         speed = Comparison(rounds=speed.rounds, looks=speed.looks)
     judged = judge_comparison(speed, floor)
     outcome, reason = _outcome(stack, against, training, (speed, judged), floor)
@@ -308,7 +308,7 @@ def _failure(side: ExperimentRuns) -> str:
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
         return ""
-    if not failed and side.disowned:
+    if not failed and side.failed_audit:
         return f"{side.name} {side.how_it_ended}; `accel-bench results check` names the runs"
     status = failed[0].status if failed else side.ending.status
     why = "; ".join(failed[0].reasons if failed else side.ending.reasons)

@@ -148,7 +148,7 @@ def _compare(
     pairs = [
         (baseline[seed], row)
         for seed, row in stack.items()
-        if seed in baseline and not (row.disowned or baseline[seed].disowned)
+        if seed in baseline and not (row.failed_audit or baseline[seed].failed_audit)
     ]
     ends = [_ends(before, after) for before, after in pairs]
     differences = [after / before - 1 for before, after in ends if before and after is not None]

@@ -165,7 +165,7 @@ def doubled(result: Result) -> Result:
     return result.model_copy(update={"ranks": (rank.model_copy(update={"window": window}),)})
 
 
-def test_the_loss_of_disowned_runs_says_nothing_over_seeds() -> None:
+def test_the_loss_of_runs_that_failed_their_audit_says_nothing_over_seeds() -> None:
     plans = [
         make_experiment(stack, sweep={"train.seed": seed})
         for seed in range(3)

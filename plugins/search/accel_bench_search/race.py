@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.checks.audit import audit_failures
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.offered_load import is_saturated
@@ -137,7 +137,7 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
     kept = {
         key: run
         for key, run in row.counted.items()
-        if run.status.completed and not run.imported and not disowning(run)
+        if run.status.completed and not run.imported and not audit_failures(run)
     }
     found = {key: run_throughput(run) for key, run in kept.items()}
     speeds = {key: speed for key, speed in found.items() if speed}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import fmean
 
-from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.checks.audit import audit_failures
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
 from accel_bench.analysis.checks.training import compare_training
@@ -126,7 +126,7 @@ def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float 
 
 def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str]:
     """Yield a clause for each constraint that a completed run violates."""
-    if figures := disowning(run):
+    if figures := audit_failures(run):
         yield f"its own figures contradict each other ({', '.join(figures)})"
     peak, most = peak_memory([run])[0], objective.memory_below_bytes
     if most is not None and peak is None:

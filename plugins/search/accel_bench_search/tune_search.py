@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.checks.audit import audit_failures
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
@@ -249,7 +249,7 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
     """Return pairs of losses (baseline, winner), for each seed that both have."""
     found: dict[str, dict[bool, float]] = {}
     for run in results:
-        sound = run.status.completed and not disowning(run)
+        sound = run.status.completed and not audit_failures(run)
         loss = loss_at(run, objective) if sound else None
         if loss is not None:
             experiment = run.experiment

@@ -26,7 +26,7 @@ def doubled(run: Result) -> Result:
     return run.model_copy(update={"ranks": (rank,)})
 
 
-def test_a_run_that_its_self_audit_disowns_has_no_loss() -> None:
+def test_a_run_that_failed_its_self_audit_has_no_loss() -> None:
     base, winner = (
         make_result(
             make_experiment(name), ranks=[make_rank(step_seconds=[0.1] * 2, losses=[loss] * 3)]

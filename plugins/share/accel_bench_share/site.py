@@ -266,7 +266,7 @@ def _faster(bundles: Sequence[ShownBundle]) -> str:
 def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
     """Return the table cells of one experiment by name; figures only if it completed."""
     verdict, tone, reason = _verdict(bundle.summary, row)
-    usable = row.status.completed and not row.disowned
+    usable = row.status.completed and not row.failed_audit
     compared = row.stack != bundle.summary.baseline
     return {
         "date": bundle.date,
@@ -301,8 +301,8 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
     """Return the verdict of a row, its colour class, and its reason."""
     if not row.status.completed:
         return row.status.value, TONES[row.status.value], "; ".join(row.reasons)
-    if row.disowned:
-        return "disowned by its self-audit", "bad", "; ".join(row.disowned)
+    if row.failed_audit:
+        return "failed its self-audit", "bad", "; ".join(row.failed_audit)
     if row.stack == summary.baseline:
         return "baseline", "", ""
     by = "" if row.quantity.usual else f" by {row.quantity.name}"

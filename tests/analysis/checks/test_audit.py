@@ -15,7 +15,7 @@ from analysis_factory import (
 from accel_bench.analysis.checks.audit import (
     INVARIANTS,
     audit,
-    disowning,
+    audit_failures,
     utilization_figures,
     with_audit,
 )
@@ -161,7 +161,7 @@ def test_no_time_is_left_out_of_a_window_that_trains():
     shorter = with_window(result, ended=window.ended + 5.0, left_out_seconds=5.0)
     (found,) = audit(shorter)
     assert found.figures == "5 s were left out of a window that trains"
-    assert disowning(shorter) == (f"left_out: {found.figures}",)
+    assert audit_failures(shorter) == (f"left_out: {found.figures}",)
     answering = make_experiment(scenario={"mode": "inference", "data": {}})
     answers = make_result(answering, ranks=shorter.ranks)
     assert "left_out" not in broken(answers)
@@ -175,7 +175,7 @@ def test_steps_of_the_window_take_as_long_as_those_after_it(seconds, names):
     )
     row = with_rank(sound, steps_after=after)
     assert broken(row) == names
-    assert all("median step took 0.1 s" in one and "0.31 s" in one for one in disowning(row))
+    assert all("median step took 0.1 s" in one and "0.31 s" in one for one in audit_failures(row))
 
 
 def test_a_step_takes_time():

@@ -54,7 +54,7 @@ def audit(result: Result) -> list[Broken]:
     ]
 
 
-def disowning(result: Result, broken: Sequence[Broken] | None = None) -> tuple[str, ...]:
+def audit_failures(result: Result, broken: Sequence[Broken] | None = None) -> tuple[str, ...]:
     """Return the violated invariants that forbid a verdict on a result, as texts with the figures.
 
     `broken` is the result of `audit`, if it is known already.

@@ -341,7 +341,7 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
     if row.stack == baseline:
         return "baseline"
     dropped = " (dropped)" if row.dropped else ""
-    return row.verdict_word + dropped if row.ratio or row.disowned else None
+    return row.verdict_word + dropped if row.ratio or row.failed_audit else None
 
 
 def _evidence(summary: Summary) -> list[str]:

@@ -203,13 +203,13 @@ def _runner_up(ranked: Ranked, tokens: float | None) -> str:
 def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> OtherCandidate:
     best = ranked.best
     ratio = as_fast(one, best, tokens) if best and one.runs.usable else None
-    if one.fate is not None:
-        fate, why = one.fate, one.obstacle
+    if one.outcome is not None:
+        outcome, why = one.outcome, one.obstacle
     else:
         assert best is not None
-        fate, why = _behind(one, best, ratio, tokens)
+        outcome, why = _behind(one, best, ratio, tokens)
     return OtherCandidate(
-        fate="runner-up" if one is ranked.runner_up else fate,
+        outcome="runner-up" if one is ranked.runner_up else outcome,
         why=why,
         of_the_best=ratio,
         row=candidate_row(one, tokens),

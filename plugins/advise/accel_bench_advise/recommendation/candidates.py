@@ -73,7 +73,7 @@ class Candidate:
     lone: bool = False
     """True for a valid candidate whose baseline ran out of memory."""
 
-    fate: CandidateOutcome | None = None
+    outcome: CandidateOutcome | None = None
     """Obstacle in a few words; None if the candidate may be recommended."""
 
     @property
@@ -107,8 +107,8 @@ class Candidate:
     def trained_apart(self, why: str) -> Candidate:
         """Return the candidate with the obstacle `why`; an empty `why` removes its obstacle."""
         different = self.row.not_the_same or why == OTHER_TRAINING
-        fate: CandidateOutcome = "changes the training" if different else "training not compared"
-        return replace(self, obstacle=why, fate=fate if why else None)
+        outcome: CandidateOutcome = "changes the training" if different else "training not compared"
+        return replace(self, obstacle=why, outcome=outcome if why else None)
 
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
         """Return the seconds of a job by run; without a number of tokens, seconds per token.
@@ -219,9 +219,9 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
     """
     runs, row = candidate.runs, candidate.row
     if runs.ending.status is Status.OOM:
-        return replace(candidate, obstacle="it ran out of memory", fate="does not fit")
+        return replace(candidate, obstacle="it ran out of memory", outcome="does not fit")
     if not runs.usable:
-        return replace(candidate, obstacle=f"it {runs.how_it_ended}", fate="not usable")
+        return replace(candidate, obstacle=f"it {runs.how_it_ended}", outcome="not usable")
     if apart or candidate.is_baseline:
         return candidate.trained_apart(apart)
     if row.verdict_reason.startswith(NOT_COMPARABLE):
@@ -229,7 +229,7 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
     if (why := training_obstacle(row, row.verdict_reason)) or not row.other_work:
         return candidate.trained_apart(why)
     degraded = f"it is degraded: {join_names(row.other_work)}"
-    return replace(candidate, obstacle=degraded, fate="degraded")
+    return replace(candidate, obstacle=degraded, outcome="degraded")
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
@@ -238,15 +238,15 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
         return candidate
     runs = candidate.runs
     if runs.saturated:
-        return replace(candidate, obstacle=saturation(runs.load), lone=False, fate="saturated")
+        return replace(candidate, obstacle=saturation(runs.load), lone=False, outcome="saturated")
     if not runs.compared_seconds:
-        return replace(candidate, obstacle=NO_LATENCY, lone=False, fate="not usable")
+        return replace(candidate, obstacle=NO_LATENCY, lone=False, outcome="not usable")
     for metric, limit in at_most.items():
         value = runs.largest(metric)
         reason = f"its worst run has {value:,.4g}" if value is not None else "it was not measured"
         if value is None or value > limit:
             why = f"{metric} may be {limit:,.4g} at most: {reason}"
-            return replace(candidate, obstacle=why, lone=False, fate="over a limit")
+            return replace(candidate, obstacle=why, lone=False, outcome="over a limit")
     return candidate
 
 

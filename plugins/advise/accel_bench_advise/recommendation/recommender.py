@@ -213,7 +213,7 @@ class Recommender:
         fields: dict[str, Any] = {"certainty": "not tested", "others": others}
         if ranked:
             fields |= {
-                "runner_up": next((one for one in others if one.fate == "runner-up"), None),
+                "runner_up": next((one for one in others if one.outcome == "runner-up"), None),
                 "break_even": tuple(break_evens(ranked, self.tokens)),
                 "advice": tuple(advice(ranked, self.lengths)),
             }
@@ -239,7 +239,7 @@ class Recommender:
         ]
         unpriced = lacks_price(own, self.request) and own.within_deadline != "does not hold"
         return OtherCandidate(
-            fate="best, price not known" if unpriced else "best, over the limits",
+            outcome="best, price not known" if unpriced else "best, over the limits",
             why=own.problem or limits_words(own).strip(),
             of_the_best=AS_FAST,
             row=candidate_row(best, self.tokens),

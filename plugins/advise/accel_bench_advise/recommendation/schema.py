@@ -174,7 +174,7 @@ class CandidateRow(StackRow):
 class OtherCandidate(Frozen):
     """A stack that is not recommended, with the reason."""
 
-    fate: CandidateOutcome
+    outcome: CandidateOutcome
     why: str
 
     of_the_best: Interval | None = None

@@ -58,7 +58,7 @@ def recommend_report(document: Recommendation) -> Report:
     """Return the answer, the stacks with their evidence, the devices and the next commands."""
     lines = list(document.others)
     if one := document.recommended:
-        lines.insert(0, OtherCandidate(fate="recommended", why="", of_the_best=AS_FAST, row=one))
+        lines.insert(0, OtherCandidate(outcome="recommended", why="", of_the_best=AS_FAST, row=one))
     tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
@@ -245,7 +245,7 @@ def _flat(row: str) -> list[Column]:
 
 STACKS = (
     Column("stack", lambda line: label(line.row), kind="name"),
-    Column("fate", reader("fate"), "what", kind="word"),
+    Column("outcome", reader("outcome"), "what", kind="word"),
     *_speeds("row"),
     number_column("row.slowest_requests_ms", "99 of 100", "ms at most", _three),
     number_column("of_the_best", "does the job", "times as fast", ratio_interval),

@@ -92,7 +92,7 @@ BROKEN = make_rank().model_copy(
         {"provenance": Provenance(origin="imported")},
         {"machine": MACHINE.model_copy(update={"host": "elsewhere"})},
     ],
-    ids=["degraded", "disowned", "shorter samples", "imported", "another machine"],
+    ids=["degraded", "failed_audit", "shorter samples", "imported", "another machine"],
 )
 def test_a_run_that_does_not_compare_calibrates_nothing(
     known: Known, changes: dict[str, Any]

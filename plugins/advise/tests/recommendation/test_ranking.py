@@ -38,7 +38,7 @@ def test_the_fastest_with_the_same_training_wins_and_the_others_say_why_not() ->
     assert names(ranked) == ["fast", "second", "baseline"]
     assert ranked.sure
     others = {one.row.stack: one for one in others_of(ranked, None)}
-    assert [others[name].fate for name in ("second", "baseline", "cheat")] == [
+    assert [others[name].outcome for name in ("second", "baseline", "cheat")] == [
         "runner-up",
         "slower",
         "changes the training",
@@ -76,7 +76,7 @@ def test_what_computed_something_else_is_not_recommended_and_a_hot_device_is_no_
     )
     assert names(ranked) == ["hot", "baseline"]
     cut = next(one for one in others_of(ranked, None) if one.row.stack == "cut")
-    assert (cut.fate, cut.why) == ("degraded", f"it is degraded: {other}")
+    assert (cut.outcome, cut.why) == ("degraded", f"it is degraded: {other}")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_what_did_not_complete_is_never_recommended(changes: dict[str, Any], rea
     assert refused.obstacle == reason
 
 
-def test_disowned_uncomparable_and_imported_runs_are_never_recommended() -> None:
-    fast = runs(experiment("disowned"))
+def test_audit_failures_uncomparable_and_imported_runs_are_never_recommended() -> None:
+    fast = runs(experiment("failed_audit"))
     broken = [
         run.model_copy(
             update={
@@ -117,7 +117,7 @@ def test_disowned_uncomparable_and_imported_runs_are_never_recommended() -> None
     ranked = ranking(in_turn(runs(experiment("baseline")), broken, imported, other))
     assert names(ranked) == ["baseline"]
     reasons = {one.name: one.obstacle for one in ranked.refused}
-    assert "disowned by its self-audit" in reasons["disowned"]
+    assert "failed its self-audit" in reasons["failed_audit"]
     assert reasons["threads"].startswith("not comparable")
     assert "old" not in reasons, "imported rows are no candidates at all"
 
@@ -129,7 +129,7 @@ def test_what_fits_comes_first_even_where_the_baseline_does_not() -> None:
     ranked = ranking(results)
     assert names(ranked)[0] == "frugal (train.micro_batch_size=8)", "compared with the small batch"
     (refused,) = others_of(ranked, None)[-1:]
-    assert (refused.fate, refused.why) == ("does not fit", "it ran out of memory")
+    assert (refused.outcome, refused.why) == ("does not fit", "it ran out of memory")
     alone = ranking(in_turn(too_large, runs(experiment("frugal", 8))))
     assert names(alone) == ["frugal (train.micro_batch_size=8)"]
     assert not alone.sure
@@ -172,7 +172,7 @@ def test_within_two_percent_the_plainest_is_recommended() -> None:
     ranked = ranking(in_turn(runs(experiment("baseline")), runs(experiment("same"), 1.01)))
     assert ranked.best is not None and ranked.best.name == "baseline"
     (other,) = others_of(ranked, None)
-    assert other.fate == "runner-up"
+    assert other.outcome == "runner-up"
     assert other.why == "within 2 % of the recommended one, which changes less"
 
 
@@ -273,19 +273,21 @@ def test_a_server_that_is_asked_for_fewer_requests_is_never_recommended(
 def test_a_saturated_server_is_never_recommended() -> None:
     ranked = served(soon=True)
     assert names(ranked) == ["base", "late"]
-    assert [(one.fate, one.row.stack) for one in others_of(ranked, None)][-1] == (
+    assert [(one.outcome, one.row.stack) for one in others_of(ranked, None)][-1] == (
         "saturated",
         "soon",
     )
     nothing = served(base=True, soon=True, late=True)
     assert nothing.best is None
-    assert {one.fate for one in others_of(nothing, None)} == {"saturated"}
+    assert {one.outcome for one in others_of(nothing, None)} == {"saturated"}
 
 
 def test_the_slowest_requests_can_be_limited() -> None:
     ranked = served({"request_latency_p99": 299.0})
     assert names(ranked) == ["soon"]
-    over = {one.row.stack: one.why for one in others_of(ranked, None) if one.fate == "over a limit"}
+    over = {
+        one.row.stack: one.why for one in others_of(ranked, None) if one.outcome == "over a limit"
+    }
     assert over["base"] == "request_latency_p99 may be 299 at most: its worst run has 300"
     unknown = served({"time_to_first_token_p99": 5.0})
     assert unknown.best is None

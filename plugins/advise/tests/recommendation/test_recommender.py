@@ -118,7 +118,7 @@ def test_limits_that_nothing_keeps_are_not_kept() -> None:
     assert document.answer.startswith("Cannot: nothing that is stored or estimated")
     assert [one.within_budget for one in document.offers] == ["does not hold"] * 2
     assert document.certainty == "not tested" and document.recommended is None
-    assert [one.fate for one in document.others] == ["best, over the limits", "runner-up"]
+    assert [one.outcome for one in document.others] == ["best, over the limits", "runner-up"]
     best = document.others[0]
     assert best.why.startswith("The job takes ") and best.why.endswith(
         "The budget is not kept and the deadline is not kept."
@@ -136,7 +136,7 @@ def test_a_budget_without_a_price_cannot_be_judged_and_the_best_stays_in_the_tab
     assert all(one.problem.startswith(problems[i]) for i, one in enumerate(unpriced.offers))
     assert unpriced.answer.startswith("It is open whether the budget is kept: no price of ")
     assert all(problem in unpriced.answer for problem in problems)
-    fates = [(one.row.stack, one.fate) for one in unpriced.others]
+    fates = [(one.row.stack, one.outcome) for one in unpriced.others]
     assert fates == [("fast", "best, price not known"), ("baseline", "runner-up")]
     (notes,) = [one.notes for one in recommend_report(unpriced).sections[:1]]
     assert not any("estimated" in note for note in notes)
@@ -245,7 +245,7 @@ def test_out_of_memory_everywhere_is_an_honest_answer_with_advice() -> None:
     failed = [run.model_copy(update={"status": Status.OOM, "ranks": ()}) for run in failed]
     document = ask(failed)
     assert document.certainty == "not tested"
-    assert [one.fate for one in document.others] == ["does not fit"]
+    assert [one.outcome for one in document.others] == ["does not fit"]
     assert document.advice[0] == "out of memory: baseline (backward)"
     assert document.advice[1].startswith("fit first, then fast: train.gradient_checkpointing")
 
@@ -294,7 +294,7 @@ def test_at_a_rate_the_device_that_answers_soonest_is_taken_and_a_job_has_no_hou
     assert "median request" in table and "99 of 100" in table
     limited = ask(found, mode="inference", gpu="l4", at_most={"request_latency_p99": 10.0})
     assert limited.offer is None
-    assert [one.fate for one in limited.others] == ["over a limit"]
+    assert [one.outcome for one in limited.others] == ["over a limit"]
 
 
 def test_caches_and_batches_stand_in_for_one_another_and_other_requests_do_not() -> None:

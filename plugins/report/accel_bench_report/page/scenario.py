@@ -151,7 +151,7 @@ def _ending(row: PageRow) -> str:
         return "imported"
     if not row.summary.status.completed:
         return status_word(row.summary.status)
-    return "disowned by the self-audit" if row.summary.disowned else "measured"
+    return "failed the self-audit" if row.summary.failed_audit else "measured"
 
 
 def _point(
@@ -182,7 +182,7 @@ def _row(
     other = base if base and base[1] is not own else None
     both = comparability_of_rounds(other[1].completed, own.completed) if other else None
     why = why_not_ranked(row, own)
-    sound = other is not None and not why and not other[0].disowned
+    sound = other is not None and not why and not other[0].failed_audit
     return PageRow(
         summary=row,
         runs=own,
@@ -201,7 +201,7 @@ def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
     reasons = {
         "imported: it was not measured here": own.imported,
         status_word(row.status): not row.status.completed,
-        "its own figures contradict one another": row.disowned,
+        "its own figures contradict one another": row.failed_audit,
         "no speed was measured": row.tokens_per_second is None,
         f"saturated at {row.offered_rate} requests/s": row.saturated,
         other: row.training_difference,

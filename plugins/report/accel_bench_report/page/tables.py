@@ -63,7 +63,7 @@ def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
             for what, (word, reason) in summary.verdicts.items()
         },
         "provenance": row_origin(row)[1],
-        "disowned": "; ".join(summary.disowned),
+        "failed_audit": "; ".join(summary.failed_audit),
         "in effect": ", ".join(text for text, _ in configuration(row, None)),
     }
     for key, text in reasons.items():

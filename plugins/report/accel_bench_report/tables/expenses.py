@@ -86,7 +86,7 @@ def cost_notes(
     elif measured.tokens_per_second is None:
         why = "; ".join(measured.ending.reasons) or measured.ending.status.value
         yield f"no cost, since no run completed: {why}"
-    if measured.disowned:
+    if measured.failed_audit:
         yield f"the speed that this cost is made of {measured.how_it_ended}"
     if tariff.device and device and (doubt := _doubt(device, tariff.device)):
         yield (

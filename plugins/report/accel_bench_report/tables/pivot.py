@@ -257,8 +257,8 @@ def cell_word(row: ExperimentRuns) -> str:
         return "OOM"
     if not row.ending.status.completed:
         return str(row.ending.status.value)
-    if row.disowned:
-        return "disowned"
+    if row.failed_audit:
+        return "audit failed"
     return "" if row.imported or row.speeds else "not measured"
 
 

@@ -1,4 +1,4 @@
-"""A row that its own self-audit disowns gets no verdict anywhere."""
+"""A row that failed its self-audit gets no verdict anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis_factory import (
     scaled,
 )
 
-from accel_bench.analysis.checks.audit import DEGRADING_ALONE, INVARIANTS, disowning
+from accel_bench.analysis.checks.audit import DEGRADING_ALONE, INVARIANTS, audit_failures
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.summary import judge_row
@@ -44,10 +44,10 @@ DOUBLED = list(map(doubled, make_rounds(FAST, STEADY)))
 ONE_DOUBLED = [DOUBLED[0], *make_rounds(FAST, scaled(0.5))[1:]]
 
 
-def test_every_invariant_but_that_of_the_phases_disowns_a_row():
+def test_every_invariant_but_that_of_the_phases_fails_a_row():
     assert DEGRADING_ALONE < set(INVARIANTS)
-    assert disowning(DOUBLED[0]) == (WHY,)
-    assert disowning(unevenly_split(BASELINE[0])) == ()
+    assert audit_failures(DOUBLED[0]) == (WHY,)
+    assert audit_failures(unevenly_split(BASELINE[0])) == ()
 
 
 @pytest.mark.parametrize("runs", [DOUBLED, ONE_DOUBLED])
@@ -55,8 +55,8 @@ def test_the_table_gives_such_a_row_neither_ratio_nor_verdict(runs):
     """One such run is enough: whatever made it may have touched the others."""
     row = make_summary([LORA, FAST], [*BASELINE, *runs]).experiments[1]
     assert (row.status, row.ratio, row.verdict) == (Status.DEGRADED, None, "not tested")
-    assert row.verdict_reason == f"is disowned by its self-audit ({WHY})"
-    assert (row.loss_verdict, row.disowned) == ("not tested", (WHY,))
+    assert row.verdict_reason == f"failed its self-audit ({WHY})"
+    assert (row.loss_verdict, row.failed_audit) == ("not tested", (WHY,))
     outcome, reason = judge_row(row, "lora", 0.01)
     assert (outcome, row.verdict_reason in reason) == ("inconclusive", True)
 
@@ -72,7 +72,7 @@ def test_the_sentence_says_that_no_verdict_rests_on_it():
     summary = make_summary([LORA, FAST], [*BASELINE, *DOUBLED])
     sentence = conclusion(summary)
     assert sentence.startswith("lora trains at 1,000 tokens/s")
-    assert f"; no verdict rests on fast, which its self-audit disowns ({WHY}; `acc" in sentence
+    assert f"; no verdict rests on fast, which failed its self-audit ({WHY}; `acc" in sentence
     assert "fast trains" not in sentence
     table = render_terminal(stacks_report([summary]).sections, 120)
     assert "not tested" in next(line for line in table.splitlines() if line.startswith("fast"))
@@ -83,19 +83,21 @@ def test_beside_others_it_is_named_after_their_verdicts():
     runs = [*BASELINE, *DOUBLED, *make_rounds(other, scaled(0.5))]
     sentence = conclusion(make_summary([LORA, FAST, other], runs))
     assert sentence.startswith("other is 2")
-    assert sentence.endswith(f"disowns ({WHY}; `accel-bench results check` names the runs).")
+    assert sentence.endswith(
+        f"failed its self-audit ({WHY}; `accel-bench results check` names the runs)."
+    )
 
 
-def test_nothing_is_compared_with_a_baseline_that_is_disowned():
+def test_nothing_is_compared_with_a_baseline_that_failed_its_audit():
     runs = [*map(doubled, BASELINE), *make_rounds(FAST, scaled(0.5))]
     summary = make_summary([LORA, FAST], runs)
     base, row = summary.experiments
     assert (base.ratio, row.ratio) == (None, None)
-    assert row.verdict_reason == f"the baseline is disowned by its self-audit ({WHY})"
-    assert f"no verdict rests on lora, which its self-audit disowns ({WHY}; " in conclusion(summary)
+    assert row.verdict_reason == f"the baseline failed its self-audit ({WHY})"
+    assert f"no verdict rests on lora, which failed its self-audit ({WHY}; " in conclusion(summary)
 
 
-def test_where_all_are_disowned_there_is_no_speed_to_tell():
+def test_where_all_failed_their_audit_there_is_no_speed_to_tell():
     runs = [*map(doubled, BASELINE), *DOUBLED]
     assert conclusion(make_summary([LORA, FAST], runs)).startswith("nothing was compared; no verd")
 
@@ -103,4 +105,4 @@ def test_where_all_are_disowned_there_is_no_speed_to_tell():
 def test_stored_experiments_are_not_compared_with_it():
     found = compare_stored(BASELINE, DOUBLED)
     assert (found.ratio, found.verdict) == (None, "not tested")
-    assert found.verdict_reason == found.loss_reason == f"B is disowned by its self-audit ({WHY})"
+    assert found.verdict_reason == found.loss_reason == f"B failed its self-audit ({WHY})"
