@@ -128,7 +128,11 @@ def bisect(options: BisectOptions) -> int:
 
 
 def read_history(options: BisectOptions) -> History:
-    """Return the history of versions from the good to the bad end. Raises ScenarioError."""
+    """Return the history between the two ends in `options.ends`: commits or lock files.
+
+    Raises ScenarioError unless both ends are commits of the current repository, or both are
+    existing lock files.
+    """
     try:
         good, bad = two_sides(options.ends, "", paths=True)
     except ScenarioError as error:
@@ -147,12 +151,12 @@ def read_history(options: BisectOptions) -> History:
 
 
 def _counted(subject: CommandSubject, history: History) -> CommandSubject:
-    """Return the command to bisect with the unit (tokens, steps or runs) in which it is counted.
+    """Return the command with the unit (tokens, steps or runs) in which its work is counted.
 
-    The command is started at both ends for a few steps, to see what can be counted.
+    The command is started for a few steps at both ends of the history, to see what can be counted.
     """
     known = history.versions
-    ready = {known[one].name: history.prepare(one, True) for one in (0, len(known) - 1)}
+    ready = {known[index].name: history.prepare(index, True) for index in (0, len(known) - 1)}
     for version, made in ready.items():
         _refuse_uncommitted(subject.command, history, version, made.folder or Path())
     looking = replace(subject, settings=replace(subject.settings, steps=0))
@@ -163,7 +167,10 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
 
 
 def _refuse_uncommitted(words: Sequence[str], history: History, version: str, folder: Path) -> None:
-    """Raise ScenarioError if a version's work tree lacks a file that the command names."""
+    """Raise ScenarioError if a version's work tree lacks a file that the command names.
+
+    `words` are the command, `folder` is the work tree, and `version` is the name in the error.
+    """
     for word in filter(history.decides_on, words):
         if os.path.isfile(word) and not (folder / word).exists():
             raise ScenarioError(
@@ -173,7 +180,10 @@ def _refuse_uncommitted(words: Sequence[str], history: History, version: str, fo
 
 
 def _subject(options: BisectOptions, history: History, invoked: Invocation) -> Subject:
-    """Return the command or scenario to run at each version. Raises ScenarioError."""
+    """Return the command or the scenario in `options.words`, which is run at each version.
+
+    Raises ScenarioError if the options do not suit it, such as `--stack` with a command.
+    """
     words: Sequence[str] = options.words
     compared = {"measure.compare": options.compare}
     if not is_scenario(words, [*find_presets("scenarios")]):

@@ -23,20 +23,29 @@ NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 
 
 def check_out(root: Path, tree: Path, commit: str) -> None:
-    """Check a commit of a repository out into a new work tree. Raises ScenarioError."""
+    """Check a commit of the repository `root` out into a new work tree at `tree`.
+
+    An existing work tree is replaced. Raises ScenarioError if git fails.
+    """
     remove_tree(root, tree)
     git(root, *NO_HOOKS, "worktree", "add", "--force", "--detach", str(tree), commit)
 
 
 def remove_tree(root: Path, tree: Path) -> None:
-    """Remove a git work tree, also after an interrupted checkout."""
+    """Remove the git work tree at `tree`, also after an interrupted checkout.
+
+    `root` is a folder of its repository.
+    """
     with suppress(ScenarioError):
         git(root, "worktree", "remove", "--force", "--force", str(tree))
     shutil.rmtree(tree, ignore_errors=True)
 
 
 def commit_of(root: Path, name: str) -> str:
-    """Return the full hash of a commit. Raises ScenarioError."""
+    """Return the full hash of a commit in the repository `root`.
+
+    `name` is a hash, branch or tag. Raises ScenarioError if the repository has no such commit.
+    """
     try:
         return git(root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     except ScenarioError as error:
@@ -47,12 +56,16 @@ class CommitHistory:
     """Commits from a good commit to a bad commit, along the first parents of the bad commit."""
 
     def __init__(self, good: str, bad: str, build: Sequence[str], folder: Path) -> None:
-        """Read the commits from the repository that contains a folder. Raises ScenarioError."""
+        """Read the commits from the repository that contains `folder`.
+
+        `build` is a command to run in each work tree; empty for none. Raises ScenarioError if the
+        first parents of `bad` do not lead to `good`.
+        """
         self._root = Path(git(folder, "rev-parse", "--show-toplevel"))
         self._below = folder.resolve().relative_to(self._root)
         self._build = tuple(build)
         self._ids = self._read(good, bad)
-        self.versions = [self._version(one) for one in self._ids]
+        self.versions = [self._version(commit) for commit in self._ids]
         self.identity = [str(self._root), str(self._below), *self._build, *self._ids]
         key = digest([str(self._root), *self._build], 24)
         self._trees = cache_folder() / "bisect" / key
@@ -92,9 +105,10 @@ class CommitHistory:
         return Version(commit[:DIGITS], title)
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Check a commit out into its own work tree and build it, unless this was done before.
+        """Check the commit of index `version` out and build it, unless this was done before.
 
-        Raises VersionError if the commit cannot be built.
+        Each commit has a work tree of its own. `environment` has no effect. Raises VersionError if
+        the commit cannot be built.
         """
         commit = self._ids[version]
         tree, complete = self._trees / commit, self._trees / f"{commit}.complete"
@@ -125,7 +139,7 @@ class CommitHistory:
         """End the search; if it was `answered`, remove the work trees that no other search uses."""
         while self._used:
             os.close(self._used.popitem()[1])
-        trees = {one: self._trees / one for one in self._ids if answered}
+        trees = {commit: self._trees / commit for commit in self._ids if answered}
         for commit, tree in trees.items():
             if not tree.exists():
                 continue
@@ -141,7 +155,10 @@ class CommitHistory:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command, without its last line end. Raises ScenarioError."""
+    """Return the output of a git command in `folder`, without its last line end.
+
+    Raises ScenarioError if the command fails.
+    """
     try:
         return run_program(["git", *arguments], folder).rstrip("\n")
     except VersionError as error:

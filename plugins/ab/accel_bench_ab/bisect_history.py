@@ -60,9 +60,10 @@ class History(Protocol):
         """Texts that distinguish the history from any other."""
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Build a version, and also its Python environment if `environment` is true.
+        """Build the version of index `version`; return the folder and environment to run it in.
 
-        Raises VersionError if the version cannot be built.
+        The Python environment is built only if `environment` is true. Raises VersionError if the
+        version cannot be built.
         """
 
     def decides_on(self, name: str) -> bool:
@@ -75,7 +76,11 @@ class History(Protocol):
 def run_program(
     command: Sequence[str], folder: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Run a program and return its output. Raises VersionError with its last lines if it fails."""
+    """Run a program in `folder` and return its output.
+
+    `variables` are added to the environment variables of this process. Raises VersionError with the
+    last lines of output if the program fails or takes more than an hour.
+    """
     name = Path(command[0]).name
     try:
         done = subprocess.run(

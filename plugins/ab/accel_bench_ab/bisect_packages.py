@@ -56,7 +56,11 @@ class PackageHistory:
     """Series of package combinations that leads from an old lock file to a new one."""
 
     def __init__(self, old: Path, new: Path, index: str = "") -> None:
-        """Read two lock files and build the environments of both. Raises ScenarioError."""
+        """Read the lock files `old` and `new`, and build the environments of both.
+
+        `index` is the URL of an additional package index; empty for none. Raises ScenarioError if a
+        file is no lock file, if both pin the same packages, or if pip refuses them.
+        """
         self._index = index
         self._old, self._new = read_lock(old), read_lock(new)
         changed = [name for name in {**self._old, **self._new}
@@ -69,7 +73,10 @@ class PackageHistory:
         self.identity = [index, *map(str, self._old.values()), "", *map(str, self._new.values())]
 
     def prepare(self, version: int, environment: bool) -> Prepared:
-        """Build the environment of a version. Raises VersionError if pip refuses its packages."""
+        """Return a version's pinned packages, with a built environment if `environment` is true.
+
+        Raises VersionError if pip refuses the packages.
+        """
         requirements = tuple(map(str, self._combination(version).values()))
         if not environment:
             return Prepared(requirements=requirements)
@@ -104,9 +111,10 @@ class PackageHistory:
 
 
 def build_lock(requirements: Iterable[str], index: str = "") -> Path:
-    """Build an environment of exactly these packages once, and return its Python interpreter.
+    """Build an environment of exactly these packages, and return the path of its interpreter.
 
-    Raises ScenarioError if pip refuses them.
+    An environment that was built before is used again. `index` is the URL of an additional package
+    index; empty for none. Raises ScenarioError if pip refuses the packages.
     """
     settings = PythonEnvironment(requirements=tuple(requirements), index=index)
     entry = find_entry("accel_bench.environments", "builder of environments", "packages")
@@ -122,7 +130,7 @@ def read_lock(path: Path) -> dict[str, Requirement]:
     ScenarioError for any other content.
     """
     text = read_text(path, MOST_BYTES, ScenarioError, "; is it a lock file?")
-    found: dict[str, Requirement] = {}
+    pinned: dict[str, Requirement] = {}
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         written = line.partition(" #")[0].partition("--hash")[0].strip()
         if not written or written.startswith("#"):
@@ -140,10 +148,10 @@ def read_lock(path: Path) -> dict[str, Requirement]:
                 "each line, as `pip freeze` and `pip-compile` write it"
             )
         if requirement.marker is None or requirement.marker.evaluate():
-            found[canonicalize_name(requirement.name)] = requirement
-    if not found:
+            pinned[canonicalize_name(requirement.name)] = requirement
+    if not pinned:
         raise ScenarioError(f"{path}: no package is pinned in it")
-    return found
+    return pinned
 
 
 def _is_pinned(requirement: Requirement) -> bool:
@@ -165,7 +173,8 @@ def describe_change(name: str, old: Lock, new: Lock) -> str:
 def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[list[str]]:
     """Return groups of packages to change in turn, each as small as dependencies allow.
 
-    The groups keep the order of `changed` as far as every combination meets its requirements.
+    `changed` are package names, `old` and `new` the packages at both ends. The groups keep the
+    order of `changed` as far as every combination meets its requirements.
     """
     left, groups, now = list(changed), [], dict(old)
     while left:
@@ -178,16 +187,23 @@ def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[
 
 
 def _smallest_group(left: Sequence[str], now: Packages, new: Packages) -> list[str]:
-    """Return the smallest group of the packages `left` that can change together."""
+    """Return the smallest group of packages in `left` that can change together.
+
+    `now` are the packages before the change, and `new` are the packages of the new lock file.
+    """
     grown = [_grown(name, left, now, new) for name in left]
     return min(grown, key=len)
 
 
 def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list[str]:
-    """Return a package with all packages that must change together with it."""
+    """Return the names of a package and of all packages that must change together with it.
+
+    `left` are the packages that may change; they are all returned if no order meets the
+    requirements.
+    """
     group = [name]
     while broken := _broken(_with(now, group, new)):
-        more = next((one for one in left if one in broken and one not in group), None)
+        more = next((name for name in left if name in broken and name not in group), None)
         if more is None:  # The ends themselves disagree, so that no order can be derived.
             return list(left)
         group.append(more)
@@ -211,21 +227,24 @@ def _allowed(packages: Packages) -> bool:
 def _broken(packages: Packages) -> set[str]:
     """Return the names of packages with an unmet requirement, and of the required packages."""
     return {
-        one
+        member
         for name, package in packages.items()
         for need in package.needs
         if not _met(need, packages)
-        for one in (name, canonicalize_name(need.name))
+        for member in (name, canonicalize_name(need.name))
     }
 
 
 def _met(need: Requirement, packages: Packages) -> bool:
-    found = packages.get(canonicalize_name(need.name))
-    return found is not None and need.specifier.contains(found.version, prereleases=True)
+    package = packages.get(canonicalize_name(need.name))
+    return package is not None and need.specifier.contains(package.version, prereleases=True)
 
 
 def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
-    """Yield name and package of each installed distribution, without requirements of extras."""
+    """Yield name and package of each installed distribution, without requirements of extras.
+
+    A row has the name, the version and the requirements of a distribution.
+    """
     for name, version, needs in rows:
         yield canonicalize_name(name), Package(version, tuple(_held(needs)))
 
@@ -234,6 +253,6 @@ def _held(needs: Iterable[str]) -> Iterator[Requirement]:
     """Yield the requirements whose markers hold here. Unparsable requirements are skipped."""
     for need in needs:
         with suppress(InvalidRequirement):
-            one = Requirement(need)
-            if one.marker is None or one.marker.evaluate({"extra": ""}):
-                yield one
+            parsed = Requirement(need)
+            if parsed.marker is None or parsed.marker.evaluate({"extra": ""}):
+                yield parsed

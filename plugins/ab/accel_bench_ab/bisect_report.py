@@ -113,14 +113,14 @@ def bisect_report(rounds: BisectRounds, answer: BisectAnswer) -> BisectReport:
     """Return the JSON document of `bisect`, made of the measured rounds and the answer."""
     known, bisection = rounds.history.versions, rounds.bisection
     last, first = answer.last_good, answer.first_bad
-    found = answer.kind in ("culprit", "candidates")
+    is_named = answer.kind in ("culprit", "candidates")
     between = [] if last is None or first is None else [*range(last + 1, first + 1)]
     return BisectReport(
         answer=answer.kind,
         conclusion=_conclusion(answer, known, rounds.quantity, bisection.floor),
         last_good=None if last is None else known[last].name,
         first_bad=None if first is None else known[first].name,
-        candidates=tuple(known[one].name for one in between) if found else (),
+        candidates=tuple(known[index].name for index in between) if is_named else (),
         quantity=rounds.quantity,
         floor=bisection.floor,
         step=answer.step,
@@ -142,7 +142,7 @@ def _measured(rounds: BisectRounds) -> Iterator[BisectVersion]:
     roles: dict[int, Role] = {**bisection.sides, **dict.fromkeys(bisection.skipped, "skipped")}
     roles |= ends
     own = {place: bisection.pairs(place) for place in range(len(known))}
-    for place in [one for one, pairs in own.items() if pairs or one in roles]:
+    for place in [index for index, pairs in own.items() if pairs or index in roles]:
         yield BisectVersion(
             place=place,
             version=known[place].name,
@@ -182,7 +182,7 @@ def _conclusion(
     rest = f"; another change of up to {percent(answer.hidden)} is not excluded" if (
         answer.hidden and answer.hidden >= floor) else ""  # fmt: skip
     if answer.kind == "candidates":
-        between = [one.name for one in known[answer.last_good + 1 : answer.first_bad + 1]]
+        between = [version.name for version in known[answer.last_good + 1 : answer.first_bad + 1]]
         return (
             f"one of {join_names(between)} made it {words.worse}, of which only {first.name} can "
             f"be measured: {step} than {last.name}{rest}"
@@ -213,7 +213,11 @@ def bisect_view(report: BisectReport) -> Report:
         f"{count(report.probes, 'probe')} of {count(report.versions, 'version')}, "
         f"{count(report.runs, 'run')} in {duration(report.seconds)}; at most "
         f"{percent(report.error_rate)} of answers are wrong",
-        *(f"{one.version} was skipped: {one.reason}" for one in report.measured if one.reason),
+        *(
+            f"{version.version} was skipped: {version.reason}"
+            for version in report.measured
+            if version.reason
+        ),
     ]
     section = Section(
         title=f"bisect: {report.answer}",

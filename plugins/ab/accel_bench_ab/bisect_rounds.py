@@ -93,8 +93,8 @@ class BisectRounds:
             except ValidationError as error:
                 raise StoreError(f"{self.path}: no state of this bisect; remove it") from error
             self.bisection.skipped |= {int(k): why for k, why in self._state.skipped.items()}
-            for one in self._state.sessions:
-                self._read(Comparing(one.kind, one.versions), one.id)  # type: ignore[arg-type]
+            for session in self._state.sessions:
+                self._read(Comparing(session.kind, session.versions), session.id)  # type: ignore[arg-type]
             self.notify(f"goes on after {count(self.runs, 'run')} ({self.path})")
 
     def search(self) -> BisectAnswer:
@@ -112,14 +112,14 @@ class BisectRounds:
         return more
 
     def _measure(self, more: MoreRounds) -> None:
-        """Measure rounds in a new session. Skip a version that cannot be built or run."""
+        """Measure the requested rounds in a new session, or skip a version that cannot be run."""
         versions = more.comparing.versions
         ready = {}
-        for one in versions:
+        for version in versions:
             try:
-                ready[self._name(one)] = self._prepare(one)
+                ready[self._name(version)] = self._prepare(version)
             except VersionError as error:
-                self._skip(one, str(error))
+                self._skip(version, str(error))
                 return
         is_new = not self.bisection.rounds.get(more.comparing)
         rounds = 1 if is_new and not all(map(self._has_run, versions)) else more.rounds
@@ -143,24 +143,24 @@ class BisectRounds:
         return ready
 
     def _refuse_skipped(self, plan: Plan) -> None:
-        for one in plan.planned:
-            if one.skipped:
-                name = self.subject.version_of(one.experiment)
-                raise ScenarioError(f"{name} cannot be run: {'; '.join(one.skipped)}")
+        for planned in plan.planned:
+            if planned.skipped:
+                name = self.subject.version_of(planned.experiment)
+                raise ScenarioError(f"{name} cannot be run: {'; '.join(planned.skipped)}")
 
     def _read(self, comparing: Comparing, session: str) -> bool:
         """Add a stored session's complete rounds to the search; return False if there are none."""
         results = self.store.results(session=session)
         self.runs += len(results)
-        self.seconds += sum(one.seconds for one in results)
-        found = [*self._complete(comparing, results)]
-        for costs in found:
+        self.seconds += sum(result.seconds for result in results)
+        complete = [*self._complete(comparing, results)]
+        for costs in complete:
             self.bisection.add(comparing, costs)
-        return bool(found)
+        return bool(complete)
 
     def _complete(self, comparing: Comparing, results: Sequence[Result]) -> Iterator[Costs]:
         costs: dict[int, Mapping[tuple[str, int], float]] = {}
-        places = {self._name(one): one for one in comparing.versions}
+        places = {self._name(version): version for version in comparing.versions}
         for row in collect_experiments(results):
             if row.usable and row.quantity.obstacle:
                 raise ScenarioError(f"{row.name}: {row.quantity.obstacle}")
@@ -168,9 +168,9 @@ class BisectRounds:
                 self.quantity = row.quantity.without_costs
                 costs[places[self.subject.version_of(row.planned.experiment)]] = row.quantity.costs
         if set(costs) == set(comparing.versions):
-            shared = set.intersection(*(set(one) for one in costs.values()))
+            shared = set.intersection(*(set(by_round) for by_round in costs.values()))
             for key in sorted(shared):
-                yield {place: one[key] for place, one in costs.items()}
+                yield {place: by_round[key] for place, by_round in costs.items()}
 
     def _blame(self, versions: Sequence[int], session: str) -> None:
         """Skip the version of a session's first failed run.
@@ -178,10 +178,10 @@ class BisectRounds:
         Raises AccelBenchError if this version is an end or has run before, or if no run failed.
         """
         results = self.store.results(session=session)
-        failed = [one for one in results if not one.status.completed]
+        failed = [result for result in results if not result.status.completed]
         for run in failed:
             name = self.subject.version_of(run.experiment)
-            place = next(one for one in versions if self._name(one) == name)
+            place = next(version for version in versions if self._name(version) == name)
             why = " | ".join([*run.reasons, *list(log_end(run))[-2:]])[-400:]
             if self._has_run(place) or place in (0, self.bisection.versions - 1):
                 raise AccelBenchError(

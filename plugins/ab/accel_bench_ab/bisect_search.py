@@ -47,7 +47,10 @@ Side: TypeAlias = Literal["good", "bad"]
 
 
 class Comparing(NamedTuple):
-    """Versions that are measured in the same rounds, the good end first, and the purpose."""
+    """Indices of versions that are measured in the same rounds, and the purpose of these rounds.
+
+    The good end comes first.
+    """
 
     kind: Literal["ends", "probe", "neighbours"]
     versions: tuple[int, ...]
@@ -111,7 +114,7 @@ class Bisection:
     @property
     def probes(self) -> int:
         """Number of measured versions between the ends."""
-        return sum(one.kind == "probe" and bool(own) for one, own in self.rounds.items())
+        return sum(compared.kind == "probe" and bool(own) for compared, own in self.rounds.items())
 
     @property
     def runs(self) -> int:
@@ -122,7 +125,7 @@ class Bisection:
     def known(self) -> tuple[int, int]:
         """Indices of the last version known to be good, and the first version known to be bad."""
         by_side = {
-            side: [one for one, own in self.sides.items() if own == side]
+            side: [version for version, own in self.sides.items() if own == side]
             for side in ("good", "bad")
         }
         return max([0, *by_side["good"]]), min([self.versions - 1, *by_side["bad"]])
@@ -142,7 +145,7 @@ class Bisection:
         self.rounds.setdefault(comparing, []).append(costs)
 
     def next(self) -> MoreRounds | BisectAnswer:
-        """Return the rounds to measure next, or the answer."""
+        """Return the rounds to measure next, or the answer if no more rounds are needed."""
         try:
             return self._answer()
         except _Lacking as lacking:
@@ -161,7 +164,10 @@ class Bisection:
         return BisectAnswer("inconclusive", ends=ends, reason=self._open("the ends"))
 
     def _search(self, ends: Comparison) -> BisectAnswer:
-        """Return the answer of a binary search for the change, confirmed by fresh rounds."""
+        """Return the answer of a binary search for the change, confirmed by fresh rounds.
+
+        `ends` is the comparison of the ends, which differ.
+        """
         good, bad = 0, self.versions - 1
         while (probe := self._middle(good, bad)) is not None:
             side = self._side(probe)
@@ -173,17 +179,17 @@ class Bisection:
         return self._confirm(good, bad, ends)
 
     def _middle(self, good: int, bad: int) -> int | None:
-        """Return the next version to measure between two others, or None if none can be measured.
+        """Return the index of the next version to measure between two others; None if none is left.
 
         Versions that cannot be built are often adjacent: after the middle, versions at 1/4, 3/4,
         1/8, ... are tried.
         """
         between = range(good + 1, bad)
-        left = [one for one in between if one not in self.skipped]
+        left = [version for version in between if version not in self.skipped]
         if not left:
             return None
         place = good + (bad - good) * _fraction(1 + len(between) - len(left))
-        return min(left, key=lambda one: abs(one - place))
+        return min(left, key=lambda version: abs(version - place))
 
     def _side(self, probe: int) -> Side | None:
         """Return the side of the change on which a probe lies; None if inconclusive."""
@@ -191,13 +197,13 @@ class Bisection:
         comparing = Comparing("probe", (good, probe, bad))
         pairs = {"good": (good, probe), "bad": (bad, probe)}
         for look in self._looks():
-            found = {
+            results = {
                 name: self._compare(comparing, look, {name: pair}, floor=0.0)[name]
                 for name, pair in pairs.items()
             }
-            worse, better = found["good"].verdict == "worse", found["bad"].verdict == "better"
+            worse, better = results["good"].verdict == "worse", results["bad"].verdict == "better"
             if worse and better:  # Between the ends: the larger part of the difference is searched.
-                return "bad" if _distance(found["good"]) > _distance(found["bad"]) else "good"
+                return "bad" if _distance(results["good"]) > _distance(results["bad"]) else "good"
             if worse or better:
                 return "bad" if worse else "good"
         return None
@@ -205,39 +211,41 @@ class Bisection:
     def _confirm(self, last: int, first: int, ends: Comparison) -> BisectAnswer:
         """Confirm the change in fresh rounds of both neighbours and ends; return the answer.
 
-        The change explains the difference of the ends if no other change can be half as large.
+        `last` is the last good version, `first` the first bad one, and `ends` the comparison of the
+        ends. The change explains the difference of the ends if no other change can be half as
+        large.
         """
         good, bad = 0, self.versions - 1
         comparing = Comparing("neighbours", tuple(dict.fromkeys((good, last, first, bad))))
         pairs = {"before": (good, last), "after": (first, bad)}
         rest = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-        answer = BisectAnswer("inconclusive", last, first, ends=ends)
+        result = BisectAnswer("inconclusive", last, first, ends=ends)
         for look in self._looks():
             step = self._compare(comparing, look, {"step": (last, first)})["step"]
             sides = self._compare(comparing, look, rest)
             hidden = max(map(_at_most, sides.values()), default=0.0)
-            answer = answer._replace(
+            result = result._replace(
                 step=step,
                 hidden=hidden or None,
                 before=sides.get("before"),
                 after=sides.get("after"),
             )
             confirmed = judge_comparison(step, self.floor).outcome == "regression"
-            elsewhere = [n for n, one in sides.items() if one.verdict in ("better", "worse")]
+            elsewhere = [n for n, side in sides.items() if side.verdict in ("better", "worse")]
             if len(elsewhere) + confirmed > 1:
-                return answer._replace(kind="several")
+                return result._replace(kind="several")
             if confirmed and math.log1p(hidden) < _distance(step):
                 kind: AnswerKind = "culprit" if first - last == 1 else "candidates"
-                answer = answer._replace(kind=kind)
+                result = result._replace(kind=kind)
                 if math.log1p(hidden) < max(math.log1p(self.floor), _distance(step) / 2):
-                    return answer
-        if answer.kind == "inconclusive":
+                    return result
+        if result.kind == "inconclusive":
             reason = self._open("fresh rounds of neighbours")
             if elsewhere:  # A probe was judged wrongly.
                 low, high = pairs[elsewhere[0]]
                 reason = f"fresh rounds show it between versions {low} and {high}: bisect these"
-            answer = answer._replace(reason=reason)
-        return answer
+            result = result._replace(reason=reason)
+        return result
 
     def _looks(self) -> Iterator[int]:
         """Yield the numbers 1, 2, 3, ... of the interim analyses after 5, 10, 20, ... rounds."""
@@ -253,12 +261,16 @@ class Bisection:
         pairs: Mapping[str, tuple[int, int]],
         floor: float | None = None,
     ) -> dict[str, Comparison]:
-        """Return the comparison of each named pair's second version with its first, at a look."""
+        """Return the comparison of each pair's second version with its first, by the pair's name.
+
+        It uses the rounds of `comparing` before interim analysis number `look`. `floor` replaces
+        the search's own floor. Raises _Lacking if too few rounds are measured.
+        """
         size, known = _size(look), self.rounds.get(comparing, [])
         if len(known) < size:
             raise _Lacking(MoreRounds(comparing, size - len(known)))
         logs = {
-            name: [math.log(one[a] / one[b]) for one in known[:size]]
+            name: [math.log(costs[a] / costs[b]) for costs in known[:size]]
             for name, (a, b) in pairs.items()
         }
         policy = Policy(floor=self.floor if floor is None else floor, points=self._points)
@@ -288,10 +300,10 @@ def _size(look: int) -> int:
 
 def _fraction(number: int) -> float:
     """Return the van der Corput number 1/2, 1/4, 3/4, 1/8, 5/8, ... for 1, 2, 3, 4, 5, ..."""
-    found, part = 0.0, 0.5
+    fraction, part = 0.0, 0.5
     while number:
-        found, number, part = found + part * (number % 2), number // 2, part / 2
-    return found
+        fraction, number, part = fraction + part * (number % 2), number // 2, part / 2
+    return fraction
 
 
 def _distance(found: Comparison) -> float:
@@ -300,8 +312,8 @@ def _distance(found: Comparison) -> float:
 
 
 def _at_most(found: Comparison) -> float:
-    """Return the largest effect, in either direction, that a comparison cannot exclude."""
+    """Return the largest relative effect, in either direction, that a comparison cannot exclude."""
     assert found.ratio is not None
     turned = found.model_copy(update={"ratio": found.ratio.mapped(lambda end: 1 / end)})
-    bounds = (judge_comparison(one, 0.0).at_most for one in (found, turned))
+    bounds = (judge_comparison(turn, 0.0).at_most for turn in (found, turned))
     return max(bound if bound is not None else math.inf for bound in bounds)

@@ -29,8 +29,10 @@ class Subject(Protocol):
         """Texts that distinguish the work from any other."""
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of a session that measures versions, given by name, in `rounds`
-        rounds."""
+        """Return the plan of a session that measures versions in a number of rounds.
+
+        `versions` maps the name of each version to its folder and environment.
+        """
 
     def version_of(self, experiment: Experiment) -> str:
         """Return the name of the version that an experiment of the plan ran."""
@@ -95,7 +97,7 @@ class ScenarioSubject:
         return [repr(self.draft.data), repr(self.request.overrides), self.stack]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of the stack in each version's environment, after building these."""
+        """Return the plan of the stack in the environment of each version, after building these."""
         draft = copy.deepcopy(self.draft)
         draft.data["environments"] = {
             name: {"requirements": [*ready.requirements]} for name, ready in versions.items()
@@ -116,6 +118,9 @@ class ScenarioSubject:
 
 
 def is_scenario(words: Sequence[str], known: Sequence[str]) -> bool:
-    """Return whether the words name a scenario, by file or shipped name, rather than a command."""
+    """Return whether the words are the file or shipped name of a scenario, rather than a command.
+
+    `known` are the shipped names.
+    """
     return len(words) == 1 and (Path(words[0]).suffix in (".yaml", ".yml", ".toml") or
                                 words[0] in known)  # fmt: skip

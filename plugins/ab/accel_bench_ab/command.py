@@ -125,7 +125,10 @@ def _compare(
 
 
 def settings_of(options: AbOptions) -> CommandSettings:
-    """Return the settings shared by all commands, from the options. Raises ScenarioError."""
+    """Return the settings shared by all commands, from the options.
+
+    Raises ScenarioError for an invalid `--metric`, and for options that contradict each other.
+    """
     figures: dict[str, str] = {}
     for text in options.metric or ():
         name, equals, where = text.partition("=")
@@ -170,9 +173,11 @@ def _looked_at(
     if options.dry_run:
         return looking, commands
     plan = plan_commands(commands, looking, invoked, request)
-    print_aside(f"a look at the first steps of {join_names([one.name for one in commands])}")
+    print_aside(
+        f"a look at the first steps of {join_names([command.name for command in commands])}"
+    )
     seen = see(plan, invoked)
-    for name, found in seen.items():
-        for what, reason in found["unseen"].items():
+    for name, facts in seen.items():
+        for what, reason in facts["unseen"].items():
             print_aside(plain(f"{name}: {what} not seen: {reason}"))
     return counted_by(seen, settings), in_their_dtypes(commands, seen)

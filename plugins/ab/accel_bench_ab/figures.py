@@ -29,22 +29,25 @@ MOST_OUTPUT_BYTES = 1 << 26
 
 
 def figure_files(options: CommandOptions) -> dict[str, object]:
-    """Return inode, time and size of each file with figures, by name; None for a missing file."""
+    """Return the state (inode, time of change, size) of each file with figures, by file name.
+
+    A missing file has the state None.
+    """
     names = filter(None, map(_file_of, options.figures.values()))
     return {name: _state(Path(options.folder or ".") / name) for name in names}
 
 
 def _file_of(where: str) -> str:
-    """Return the name of the file that contains a figure; empty for the command's output."""
+    """Return the file of a figure from its `--metric` text; empty for the command's output."""
     return where.removeprefix(JSON).rpartition("#")[0] if where.startswith(JSON) else ""
 
 
 def _state(path: Path) -> object:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def read_figures(
@@ -52,7 +55,8 @@ def read_figures(
 ) -> Iterator[Metric]:
     """Yield a metric for each figure, with a reason instead of a value if it is missing.
 
-    A file that is in the same state as `before` the command counts as not written.
+    `output` is the file with the command's output. A file of figures that is still in its state
+    `before` the command counts as not written.
     """
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - MOST_OUTPUT_BYTES))
@@ -77,21 +81,26 @@ def read_figures(
 
 
 def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the last value of a figure and an empty text, or None and the reason."""
+    """Return the last value of a figure and an empty text, or None and the reason for missing.
+
+    `where` is a regular expression that is searched in the output `text`, or `json:PATH` or
+    `json:FILE#PATH`, with FILE relative to `folder`.
+    """
     if where.startswith(JSON):
         name, _, path = where.removeprefix(JSON).rpartition("#")
         return _in_json(name, path, text, folder)
     matches = [*re.finditer(where, text, re.MULTILINE)]
     if not matches:
         return None, f"its output has nothing that matches {where!r}"
-    found = matches[-1]
-    return _number(found[1] if found.re.groups else found[0], where)
+    match = matches[-1]
+    return _number(match[1] if match.re.groups else match[0], where)
 
 
 def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the number at a dotted path in a JSON file or the last printed JSON object.
+    """Return the number at a dotted path in a JSON document, and an empty text.
 
-    Returns an empty text with the number, or None with the reason.
+    The document is the file `name` in `folder`, or the last JSON object in the output `text` if
+    `name` is empty. Returns None and the reason if there is no such number.
     """
     if name:
         try:
@@ -113,7 +122,7 @@ def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | Non
 def last_object(text: str) -> Any:
     """Return the last JSON object that begins at the start of a line of a text, or None."""
     decoder = json.JSONDecoder()
-    for start in reversed([found.start() for found in re.finditer(r"^\{", text, re.MULTILINE)]):
+    for start in reversed([match.start() for match in re.finditer(r"^\{", text, re.MULTILINE)]):
         try:
             return decoder.raw_decode(text, start)[0]
         except ValueError:

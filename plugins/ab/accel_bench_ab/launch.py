@@ -36,7 +36,11 @@ class CommandProcess(LocalProcess):
 def command_environment(
     variables: Mapping[str, str], records: Path, page: Path, observed: bool, programs: str = ""
 ) -> dict[str, str]:
-    """Return the environment variables of a command; if observed, PYTHONPATH has the observer."""
+    """Return the environment variables of a command, made from `variables`.
+
+    If `observed`, PYTHONPATH has the observer, which writes to the folder `records` and the
+    heartbeat file `page`. `programs` is a folder to search before PATH; empty for none.
+    """
     made = {name: value for name, value in variables.items() if name not in OURS}
     if programs:
         made["PATH"] = search_path(programs)
@@ -53,7 +57,10 @@ def search_path(programs: str) -> str:
 
 
 def program_of(word: str, folder: str, programs: str = "") -> str | None:
-    """Return the path of a program by its name or path, or None if it is missing."""
+    """Return the path of the program `word`, given by name or path, or None if it is missing.
+
+    A relative path starts at `folder`. A name is searched in the folder `programs`, then in PATH.
+    """
     if os.sep in word:
         path = Path(folder or ".") / word
         return str(path.absolute()) if os.access(path, os.X_OK) and path.is_file() else None

@@ -66,7 +66,10 @@ class Finished:
     """States of the files with figures before the command started."""
 
     def seen(self) -> dict[str, Any]:
-        """Return the observed steps and dtypes as JSON; the unit of counting depends on them."""
+        """Return the number of steps, missing observations, dtypes, exit code and seconds as JSON.
+
+        The unit of counting depends on the missing observations.
+        """
         facts = self.observed.ranks[0].facts if self.observed.ranks else {}
         return {
             "steps": len(self.observed.steps),
@@ -113,7 +116,7 @@ def _failures(finished: Finished) -> Iterator[str]:
     if finished.ended_by or finished.code == 0:
         return
     if finished.code < 0:
-        known = {one.value: one.name for one in signal.Signals}
+        known = {number.value: number.name for number in signal.Signals}
         yield f"the command was ended by {known.get(-finished.code, f'signal {-finished.code}')}"
     else:
         yield f"the command ended with exit code {finished.code}"
@@ -151,7 +154,10 @@ def _window(job: Job, options: CommandOptions, observed: Observed) -> Window | N
 
 
 def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator[str]:
-    """Yield the reason why this run lacks an observation that the comparison needs."""
+    """Yield the reason why this run lacks an observation that the comparison needs.
+
+    `counts` is the unit of the comparison: `calls`, `steps` or `tokens`.
+    """
     if counts == "calls":
         return
     if observed.steps_unseen:
@@ -226,9 +232,9 @@ def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
     steps.
     """
     facts = observed.ranks[0].facts if observed.ranks else {}
-    updates = {int(step): found for step, found in facts.get("updates", {}).items()}
+    updates = {int(step): update for step, update in facts.get("updates", {}).items()}
     if ended:
-        updates = {step: found for step, found in updates.items() if step <= EARLY_STEPS}
+        updates = {step: update for step, update in updates.items() if step <= EARLY_STEPS}
     if not updates:
         return None
     steps = max(updates)
@@ -236,12 +242,13 @@ def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
     return WeightUpdate(
         steps=steps,
         trained_tensors=len(tensors),
-        trained_elements=sum(one["elements"] for one in tensors.values()),
+        trained_elements=sum(tensor["elements"] for tensor in tensors.values()),
         tensors={
             name: TensorUpdate(
-                elements=one["elements"], sketch=tuple(float(f"{v:.7g}") for v in one["change"])
+                elements=tensor["elements"],
+                sketch=tuple(float(f"{v:.7g}") for v in tensor["change"]),
             )
-            for name, one in tensors.items()
+            for name, tensor in tensors.items()
         },
         weights=(),
         seconds=0.0,

@@ -67,7 +67,8 @@ class CommandOptions(Options):
 def digests_of(words: Sequence[str], folder: Path) -> dict[str, str]:
     """Return SHA-256 digests of the files that a command names, by name.
 
-    Files are words, values in `--option=FILE`, and the module after `-m`.
+    Files are words, values in `--option=FILE`, and the module after `-m`, relative to `folder`.
+    Missing files, and files of more than 64 MiB, are left out.
     """
     names = [*words, *(word.partition("=")[2] for word in words)]
     for option, module in pairwise(words):

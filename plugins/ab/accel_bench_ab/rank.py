@@ -45,7 +45,10 @@ POLITELY = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command of a job, write the result file with the status, and return 0."""
+    """Run the command of a job, write the result file with the status, and return 0.
+
+    The first argument is the path of the job's JSON file.
+    """
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -105,8 +108,8 @@ class Running:
             files_before=before,
         )
         if self.job.purpose != MEASURE:
-            answer = json.dumps(finished.seen())
-            write_atomically(self.job.answer_path(0), answer, mode=PRIVATE)
+            text = json.dumps(finished.seen())
+            write_atomically(self.job.answer_path(0), text, mode=PRIVATE)
         return result_of(self.job, self.options, finished, self.heartbeat)
 
     def _start(self) -> None:
@@ -156,9 +159,9 @@ class Running:
             return False
         warmup = self.job.warmup
         if warmup is None:
-            found = [one for one in read_processes(self.records) if one.steps]
-            began = int(found[0].facts["began"]) / 1e9 if found else 0.0
-            warmup = steps_to_leave_out(found[0].steps, began) if found else None
+            started = [process for process in read_processes(self.records) if process.steps]
+            began = int(started[0].facts["began"]) / 1e9 if started else 0.0
+            warmup = steps_to_leave_out(started[0].steps, began) if started else None
         return warmup is not None and done >= warmup + self.options.steps
 
     def end(self) -> None:

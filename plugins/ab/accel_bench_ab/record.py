@@ -74,7 +74,7 @@ class Observed:
 
     @property
     def unseen(self) -> dict[str, str]:
-        """Reasons for missing observations, by subject."""
+        """Reasons for missing observations, by subject: `steps`, `tokens`, `loss` or `update`."""
         names = ("steps", "tokens", "loss", "update")
         known = {name: getattr(self, f"{name}_unseen") for name in names}
         return {what: reason for what, reason in known.items() if reason}
@@ -82,12 +82,12 @@ class Observed:
 
 def read_processes(folder: Path) -> list[ProcessRecord]:
     """Return the records of observed processes, in the order of their start."""
-    found = []
+    records = []
     for path in sorted(folder.glob("*.json")):
         facts = json.loads(path.read_text(encoding="utf8"))
         steps = path.with_suffix(".steps")
-        found.append(ProcessRecord(facts, read_steps(steps) if steps.exists() else []))
-    return sorted(found, key=lambda one: int(one.facts["began"]))
+        records.append(ProcessRecord(facts, read_steps(steps) if steps.exists() else []))
+    return sorted(records, key=lambda record: int(record.facts["began"]))
 
 
 def read_steps(path: Path) -> list[Step]:
@@ -102,24 +102,32 @@ def read_steps(path: Path) -> list[Step]:
 
 
 def observe(folder: Path) -> Observed:
-    """Return the observations of a command's ranks, with reasons for missing observations."""
+    """Return the observations in the observer's files in `folder`, over all ranks of a command.
+
+    Each missing observation has a reason.
+    """
     processes = read_processes(folder)
-    reason = next((one.facts["steps_unseen"] for one in processes if one.facts["steps_unseen"]), "")
-    ranks = [one for one in processes if one.steps]
+    reason = next(
+        (process.facts["steps_unseen"] for process in processes if process.facts["steps_unseen"]),
+        "",
+    )
+    ranks = [process for process in processes if process.steps]
     if reason or not ranks:
         return Observed(steps_unseen=reason or _why_no_steps(processes))
-    ranks.sort(key=lambda one: int(one.facts["rank"]))
-    numbers = [int(one.facts["rank"]) for one in ranks]
-    world = {int(one.facts["world_size"]) for one in ranks}
+    ranks.sort(key=lambda rank: int(rank.facts["rank"]))
+    numbers = [int(rank.facts["rank"]) for rank in ranks]
+    world = {int(rank.facts["world_size"]) for rank in ranks}
     if numbers != [*range(len(ranks))] or world != {len(ranks)}:
         places = (
             f"{', '.join(map(str, numbers))} of WORLD_SIZE {', '.join(map(str, sorted(world)))}"
         )
         several = "the processes that took optimizer steps are not the ranks of one job"
         return Observed(steps_unseen=f"{several} (RANK {places})")
-    tokens = next((one.facts["tokens_unseen"] for one in ranks if one.facts["tokens_unseen"]), "")
-    loss = next((one.facts["loss_unseen"] for one in ranks if one.facts["loss_unseen"]), "")
-    steps = [*map(_together, zip(*(one.steps for one in ranks), strict=False))]
+    tokens = next(
+        (rank.facts["tokens_unseen"] for rank in ranks if rank.facts["tokens_unseen"]), ""
+    )
+    loss = next((rank.facts["loss_unseen"] for rank in ranks if rank.facts["loss_unseen"]), "")
+    steps = [*map(_together, zip(*(rank.steps for rank in ranks), strict=False))]
     if not tokens and not all(step.counted for step in steps):
         tokens = "some steps were of no batch of tokens from a DataLoader"
     if loss:  # Those of some passes are not the step's.
@@ -128,7 +136,7 @@ def observe(folder: Path) -> Observed:
 
 
 def _why_no_steps(processes: Sequence[ProcessRecord]) -> str:
-    passes = sum(int(one.facts["backward_passes"]) for one in processes)
+    passes = sum(int(process.facts["backward_passes"]) for process in processes)
     if passes:
         return f"{passes:,} backward passes and no step of an optimizer of torch"
     return NO_PROCESS

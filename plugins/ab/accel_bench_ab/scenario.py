@@ -66,7 +66,7 @@ def commands_scenario(
     """Return the contents of a scenario file with a stack for each command, the baseline first."""
     return {
         "name": "ab",
-        "description": f"Which of {', '.join(one.name for one in commands)} is faster?",
+        "description": f"Which of {', '.join(command.name for command in commands)} is faster?",
         "task": {"use": TASKS[settings.by]},
         "model": {"use": "none", "id": "command"},
         "data": {"use": "none", "sequence_length": ANY_LENGTH if settings.by == "tokens" else 1},
@@ -85,7 +85,7 @@ def commands_scenario(
             "timeout_seconds": LONGEST_SECONDS,
             "compare": settings.compare,
         },
-        "stacks": {one.name: {"set": _own(one)} for one in commands},
+        "stacks": {command.name: {"set": _own(command)} for command in commands},
         "baseline": commands[0].name,
     }
 

@@ -42,17 +42,17 @@ def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
     Returns the observations of `Finished.seen` by the command's name. Raises WorkerError if a
     command fails.
     """
-    found = {}
+    seen = {}
     for planned in plan.runnable:
         stack = planned.experiment.stack
         try:
-            (answer,) = ask_ranks(LOOK, planned, invoked.machine, one_process=True)
+            (text,) = ask_ranks(LOOK, planned, invoked.machine, one_process=True)
         except WorkerError as error:
             words: Any = planned.experiment.scenario.engine.options["command"]
             failed = f"{stack.name} ({join(words)}) failed before its third step: {error.reason}"
             raise WorkerError(failed) from error
-        found[stack.name] = json.loads(answer)
-    return found
+        seen[stack.name] = json.loads(text)
+    return seen
 
 
 def in_their_dtypes(
@@ -62,25 +62,26 @@ def in_their_dtypes(
 
     The limits of verdicts depend on these dtypes.
     """
-    found = []
-    for one in commands:
-        facts = seen.get(one.name, {"autocast": "", "dtypes": ()})
+    result = []
+    for command in commands:
+        facts = seen.get(command.name, {"autocast": "", "dtypes": ()})
         dtypes = {*facts["dtypes"]}
         more: dict[str, Any] = {}
         if facts["autocast"] in PRECISIONS:
             more["train.precision"] = f"{PRECISIONS[facts['autocast']]}-autocast"
         elif len(dtypes) == 1 and dtypes <= PRECISIONS.keys():
             (more["model.dtype"],) = dtypes
-        found.append(replace(one, settings={**more, **one.settings}))
-    return found
+        result.append(replace(command, settings={**more, **command.settings}))
+    return result
 
 
 def counted_by(seen: Mapping[str, Mapping[str, Any]], settings: CommandSettings) -> CommandSettings:
     """Return the settings with the unit in which runs of all commands can be counted.
 
-    Raises ScenarioError if `settings.steps` is set, but the observer sees no steps.
+    `seen` has the observations that `see` returns. Raises ScenarioError if `settings.steps` is set,
+    but the observer sees no steps.
     """
-    unseen = {what for one in seen.values() for what in one["unseen"]}
+    unseen = {what for facts in seen.values() for what in facts["unseen"]}
     if "steps" not in unseen:
         return replace(settings, by="steps" if "tokens" in unseen else "tokens")
     if settings.steps:

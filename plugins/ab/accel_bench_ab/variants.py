@@ -31,8 +31,8 @@ def split_commands(words: Sequence[str]) -> list[NamedCommand]:
             parts.append([])
         else:
             parts[-1].append(word)
-    found = [part for part in parts if part]
-    return [NamedCommand(chr(ord("A") + place), part) for place, part in enumerate(found)]
+    given = [part for part in parts if part]
+    return [NamedCommand(chr(ord("A") + place), part) for place, part in enumerate(given)]
 
 
 @contextmanager
@@ -41,10 +41,11 @@ def compared_commands(
 ) -> Iterator[list[NamedCommand]]:
     """Yield the commands of a command line; remove the work trees of revisions after the block.
 
-    Raises ScenarioError for fewer than two commands, or more than 26 given ones.
+    `varied`, `refs` and `environments` are the values of `--vary`, `--ref` and `--env`. Raises
+    ScenarioError for fewer than two commands, or more than 26 given ones.
     """
     commands = split_commands(words)
-    known = {one.name for one in commands}
+    known = {command.name for command in commands}
     if len(commands) > len("ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
         raise ScenarioError(f"ab compares 26 commands at most, and there are {len(commands)}")
     for text in varied:
@@ -53,16 +54,16 @@ def compared_commands(
         if refs is not None:
             both = stack.enter_context(_work_trees(refs))
             commands = [
-                replace(one, name=f"{one.name}-{name}", folder=folder, revision=revision)
-                for one in commands
+                replace(command, name=f"{command.name}-{name}", folder=folder, revision=revision)
+                for command in commands
                 for name, folder, revision in both
             ]
         if environments is not None:
-            found = [_environment(side) for side in two_sides(environments, "--env", paths=True)]
+            sides = [_environment(side) for side in two_sides(environments, "--env", paths=True)]
             commands = [
-                replace(one, name=f"{one.name}-{name}", programs=programs)
-                for one in commands
-                for name, programs in found
+                replace(command, name=f"{command.name}-{name}", programs=programs)
+                for command in commands
+                for name, programs in sides
             ]
         if len(commands) < 2:
             raise ScenarioError(
@@ -73,12 +74,15 @@ def compared_commands(
 
 
 def _named(commands: Sequence[NamedCommand], alone: bool) -> Iterator[NamedCommand]:
-    """Yield the commands with unique names; variants of one command (`alone`) by what differs."""
-    names = [one.name.partition("-")[2] if alone else one.name for one in commands]
+    """Yield the commands with unique names.
+
+    With `alone`, all are variants of one command, and a name has only what differs between them.
+    """
+    names = [command.name.partition("-")[2] if alone else command.name for command in commands]
     if len({name[:64] for name in names}) < len(names):
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
-    for one, name in zip(commands, names, strict=True):
-        yield replace(one, name=name[:64])
+    for command, name in zip(commands, names, strict=True):
+        yield replace(command, name=name[:64])
 
 
 def _varied(commands: Sequence[NamedCommand], text: str) -> Iterator[NamedCommand]:
@@ -90,15 +94,15 @@ def _varied(commands: Sequence[NamedCommand], text: str) -> Iterator[NamedComman
     if not equals or not name or not all(values.split(",")):
         raise ScenarioError(f"--vary {text}: expected NAME=VALUE,VALUE such as lr=1e-4,2e-4")
     place = f"{{{name}}}"
-    if not any(place in word for one in commands for word in one.command):
+    if not any(place in word for command in commands for word in command.command):
         raise ScenarioError(f"--vary {text}: no command holds {place}")
-    for one in commands:
-        if not any(place in word for word in one.command):
-            yield one
+    for command in commands:
+        if not any(place in word for word in command.command):
+            yield command
             continue
         for value in values.split(","):
-            words = [word.replace(place, value) for word in one.command]
-            yield replace(one, name=f"{one.name}-{name}.{plain_word(value)}", command=words)
+            words = [word.replace(place, value) for word in command.command]
+            yield replace(command, name=f"{command.name}-{name}.{plain_word(value)}", command=words)
 
 
 def plain_word(text: str) -> str:
@@ -110,9 +114,9 @@ def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
     """Return the texts before and after `..` in the value of an option.
 
     With `paths`, two existing paths are preferred, since a path may contain `..` too. Raises
-    ScenarioError for any other text.
+    ScenarioError with the name in `option` for any other text.
     """
-    places = [found.start() for found in re.finditer(r"(?=\.\.)", text)]
+    places = [match.start() for match in re.finditer(r"(?=\.\.)", text)]
     pairs = [(text[:place], text[place + len(BETWEEN) :]) for place in places]
     there = [pair for pair in pairs if paths and all(map(os.path.exists, pair))]
     before, after = [*there, *pairs, ("", "")][0]
@@ -123,15 +127,19 @@ def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
 
 @contextmanager
 def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
-    """Check out two revisions for the block; yield name, working folder and commit of each.
+    """Check out both revisions of `OLD..NEW` for the block.
 
-    The path of a work tree depends on the commit alone, since an experiment's identity includes it.
-    Another session waits until the work tree is free.
+    Yields name, working folder and commit of each. The path of a work tree depends on the commit
+    alone, since an experiment's identity includes it. Another session waits until the work tree is
+    free.
     """
     root = Path(git(Path.cwd(), "rev-parse", "--show-toplevel"))
     below = git(Path.cwd(), "rev-parse", "--show-prefix")
     commits = {ref: commit_of(root, ref) for ref in two_sides(refs, "--ref")}
-    trees = {one: cache_folder() / "ab" / digest(str(root), 24) / one for one in commits.values()}
+    trees = {
+        commit: cache_folder() / "ab" / digest(str(root), 24) / commit
+        for commit in commits.values()
+    }
     if git(root, "status", "--porcelain", "--untracked-files=no"):
         print_aside("your changes that are not committed are in neither revision")
     revisions = []
@@ -150,7 +158,7 @@ def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
 def _environment(side: str) -> tuple[str, str]:
     """Return name and `bin` folder of an environment, given its folder or a lock file to install.
 
-    Raises ScenarioError.
+    Raises ScenarioError if the folder has no interpreter, or if the lock file cannot be installed.
     """
     path = Path(side)
     own = path.stem if path.is_file() else path.resolve().name

@@ -51,7 +51,11 @@ def steps_to_leave_out(steps: Sequence[Step], began: float) -> int:
 
 
 def settled_after(pace: Sequence[float], plateau: int | None) -> int:
-    """Return the number of steps, from `plateau` to 30, after which later steps are no faster."""
+    """Return the number of steps, from `plateau` to 30, after which later steps are no faster.
+
+    `pace` has the seconds of each step. Without a `plateau`, or if no number suits, the result is
+    30.
+    """
     for first in range(plateau or LONGEST_WARMUP, min(LONGEST_WARMUP, len(pace) - 1)):
         before = median(pace[max(0, first - PLATEAU_STEPS) : first])
         if before <= SETTLED * median(pace[first:]):
@@ -64,16 +68,17 @@ def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
     if not all(step.real > 0 for step in steps):
         return [*seconds]
     usual = fmean(step.real for step in steps)
-    return [one * usual / step.real for one, step in zip(seconds, steps, strict=True)]
+    return [value * usual / step.real for value, step in zip(seconds, steps, strict=True)]
 
 
 def window_of(
     steps: Sequence[Step], began: float, warmup: int | None, most: int, counted: bool
 ) -> Window | None:
-    """Return the window of at most `most` steps (0: all) after the warm-up, or None without any.
+    """Return the window of at most `most` steps (0: all) after the warm-up; None for under 2.
 
-    At most half of the steps are warm-up, unless `most` follow it. Unless tokens are `counted`,
-    each step counts as one element.
+    `began` is the time before the first step. `warmup` is the number of warm-up steps, or None to
+    detect it. At most half of the steps are warm-up, unless `most` follow it. Unless tokens are
+    `counted`, each step counts as one element.
     """
     if len(steps) < LEAST_STEPS:
         return None
@@ -93,7 +98,10 @@ def window_of(
 
 
 def sample_of(number: int, seconds: float, step: Step, counted: bool) -> Sample:
-    """Return a step as a sample of one sequence, since the command's batches are unknown."""
+    """Return step `number` as a sample of one sequence, since the command's batches are unknown.
+
+    The sample has the step's tokens if they are `counted`, else one.
+    """
     tokens = (step.processed, step.real, step.supervised) if counted else (1, 1, 1)
     return Sample(
         step=number,

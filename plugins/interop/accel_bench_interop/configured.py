@@ -33,22 +33,23 @@ UNNAMED = {
 def read_scenario(path: Path, findings: Findings) -> NativeScenario | None:
     """Return a configuration file as a scenario, or None if no entry point recognizes the file.
 
-    Raises ImportFileError, and PluginError that names a broken entry point.
+    Ignored and missing settings are added to `findings`. Raises ImportFileError if the file cannot
+    be read, and PluginError that names a broken entry point.
     """
     for entry in find_entries(CONFIGURATIONS, "configuration").values():
         with entry.blamed(f"{path}: "):
-            found = entry.load()(path)
-        if found is None:
+            config = entry.load()(path)
+        if config is None:
             continue
-        for key, reason in found.left_out.items():
+        for key, reason in config.left_out.items():
             findings.drop(key, reason)
-        missing = (words for key, words in UNNAMED.items() if key not in found.settings)
+        missing = (words for key, words in UNNAMED.items() if key not in config.settings)
         findings.changed += [f"{path.name}: {words}" for words in missing]
         stacks: dict[str, Any] = {"baseline": []}
         return NativeScenario(
             name=short_name(path.stem),
-            source=f"{path.name}, a configuration of {found.program}",
-            settings=found.settings,
-            stacks=stacks | ({STACK: found.uses} if found.uses else {}),
+            source=f"{path.name}, a configuration of {config.program}",
+            settings=config.settings,
+            stacks=stacks | ({STACK: config.uses} if config.uses else {}),
         )
     return None

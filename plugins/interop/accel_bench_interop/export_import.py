@@ -39,7 +39,10 @@ _BETWEEN = re.compile(r"[\s,]*", re.ASCII)
 
 
 def is_export(path: Path) -> bool:
-    """Return whether a file begins like an export of accel-bench. Raises StoreError."""
+    """Return whether a file begins like an export of accel-bench.
+
+    Raises StoreError if the file cannot be read.
+    """
     with open_regular(path, StoreError) as handle, naming_the_file(path):
         return bool(_EXPORT.match(handle.read(1024)))
 
@@ -49,7 +52,7 @@ def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, i
 
     Either all these runs are added or none. `run_ids` are the ids of all runs in the file. Imported
     sessions have no plan. Runs get the tag `from-export` and the origin `exported`. Raises
-    StoreError.
+    StoreError if a run cannot be read.
     """
     there = set(store.present(run_ids))
     store.add_together(_records(path, there, _provenance(path)), FROM_EXPORT)
@@ -69,7 +72,11 @@ def _provenance(path: Path) -> Provenance:
 def _records(
     path: Path, there: Collection[str], mark: Provenance
 ) -> Iterator[SessionRecord | Result]:
-    """Yield the new runs of a file, marked as exported, each after the record of its session."""
+    """Yield the new runs of a file, marked as exported, each after the record of its session.
+
+    `there` are the ids of stored runs. `mark` becomes the provenance of runs that accel-bench
+    measured.
+    """
     known, sessions = {*there}, set[str]()
     for result in read_export(path):
         if result.run_id in known:
@@ -155,9 +162,9 @@ def _json_texts(pieces: Iterator[bytes], path: Path) -> Iterator[str]:
                 raise
             text += more
             continue
-        found = text[place:end]
-        _refuse_beyond_a_run(found, number, path)
-        yield found.encode("latin-1").decode()
+        element = text[place:end]
+        _refuse_beyond_a_run(element, number, path)
+        yield element.encode("latin-1").decode()
         place, number = end, number + 1
         if not in_list:
             break
@@ -169,7 +176,10 @@ def _latin(piece: bytes) -> str:
 
 
 def _refuse_beyond_a_run(text: str, number: int, path: Path) -> None:
-    """Raise StoreError for a text with more bytes or values than any stored run."""
+    """Raise StoreError for a text with more bytes or values than any stored run.
+
+    `number` and `path` name the run and its file in the error.
+    """
     if len(text) > MAXIMUM_TEXT or sum(map(text.count, ",[{")) > MAXIMUM_VALUES:
         raise StoreError(
             f"{path}: run {number} is larger than any run that is stored: more than "

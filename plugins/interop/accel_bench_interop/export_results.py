@@ -68,7 +68,7 @@ def export_results(
     with open_results(results) as store:
         conditions = [condition_of(store, where)] if where is not None else []
         if identifiers:
-            named = {run_id for one in identifiers for run_id in store.run_ids(one)}
+            named = {run_id for name in identifiers for run_id in store.run_ids(name)}
             conditions.append(RUNS.c.run_id.in_(named))
         _write(_intact(store, conditions, corrupt), output_format, output)
     if corrupt:
@@ -87,7 +87,7 @@ def _intact(
 
 
 def _write(runs: Iterator[Result], form: str, output: Path | None) -> None:
-    """Write runs in a format to a file, or to the terminal without a file."""
+    """Write runs in the format `form` to a file, or to the terminal if `output` is None."""
     if output is None:
         for piece in _pieces(runs, form, None):
             print_text(piece, end="")
@@ -100,7 +100,8 @@ def _write(runs: Iterator[Result], form: str, output: Path | None) -> None:
 def _pieces(runs: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
     """Yield the text of an export in pieces, so that few runs are in memory at a time.
 
-    Temporary files lie in `folder`.
+    `form` is the name of the format. Temporary files lie in `folder`, or the system's folder if it
+    is None.
     """
     if form == "json":
         yield from render_list(runs)

@@ -30,8 +30,8 @@ class ExportedRun:
         """Return a setting of the scenario by dotted key; None if it is not stated."""
         if self.result.imported and key not in self.result.provenance.stated:
             return None
-        found = look_up(self._scenario, key)[1]
-        return None if found == NO_PLUGIN else found
+        value = look_up(self._scenario, key)[1]
+        return None if value == NO_PLUGIN else value
 
     @cached_property
     def _scenario(self) -> dict[str, Any]:
@@ -67,21 +67,22 @@ class ExportedRun:
 
     @cached_property
     def figures(self) -> Mapping[str, float | None]:
-        """Figures of the run, such as `samples_per_second`, by importers' names."""
+        """Figures of the run by the names that importers give, such as `samples_per_second`."""
         if self.result.imported:
-            return {one.name: one.value for one in self.result.metrics}
+            return {metric.name: metric.value for metric in self.result.metrics}
         known = {name: self._peaks(*of) for name, of in MEMORY.items()}
-        found = {name: fmean(values) if values else None for name, values in known.items()}
+        peaks = {name: fmean(values) if values else None for name, values in known.items()}
         if self.speed is None or self.seconds is None:
-            return found
+            return peaks
         windows = [rank.window for rank in self.result.data_ranks if rank.window]
-        samples = [one for window in windows for one in window.samples]
+        samples = [sample for window in windows for sample in window.samples]
         tokens, sequences = (
-            sum(getattr(one, name) for one in samples) for name in ("processed_tokens", "sequences")
+            sum(getattr(sample, name) for sample in samples)
+            for name in ("processed_tokens", "sequences")
         )
         devices = self.result.experiment.scenario.world_size
         losses = [loss for loss in self.speed.losses if loss is not None]
-        return found | {
+        return peaks | {
             "tokens_per_second_per_device": tokens / self.seconds / devices,
             "samples_per_second": sequences / self.seconds,
             "steps_per_second": len(self.speed.step_seconds) / self.seconds,
@@ -96,11 +97,18 @@ class ExportedRun:
         return max(self._peaks(*MEMORY["peak_memory_bytes"]), default=None)
 
     def _peaks(self, figures: Sequence[Figure], kind: str) -> list[float]:
-        """Return the first known figure's values on all devices; empty if none is known."""
-        ranks = (one for rank in self.result.ranks for one in rank.metrics)
+        """Return the values on all devices of the first figure that is known; empty if none is.
+
+        `kind` is the kind of memory, such as `allocated`; empty for any kind.
+        """
+        ranks = (metric for rank in self.result.ranks for metric in rank.metrics)
         metrics = [*self.result.metrics, *ranks]
         for wanted in figures:
-            values = [one.value for one in metrics if one.figure == wanted and kind in one.kind]
+            values = [
+                metric.value
+                for metric in metrics
+                if metric.figure == wanted and kind in metric.kind
+            ]
             if known := [value for value in values if value is not None]:
                 return known
         return []

@@ -114,10 +114,10 @@ def _settings(cells: Cells) -> dict[str, Any]:
     """Return the scenario settings that a line states, by dotted key, without unknown values."""
     length = cells.get("max_seq_len") or cells.get("max_seq_length")
     stated = {**cells, "max_seq_len": length, "precision": _precision(cells)}
-    found = parse.settings(stated, SETTINGS)
-    if "adapter.use" not in found:
-        return {key: value for key, value in found.items() if not key.startswith("adapter.")}
-    return found
+    parsed = parse.settings(stated, SETTINGS)
+    if "adapter.use" not in parsed:
+        return {key: value for key, value in parsed.items() if not key.startswith("adapter.")}
+    return parsed
 
 
 def _precision(cells: Cells) -> str | None:
@@ -144,17 +144,17 @@ def _memory_figures(cells: Cells) -> Iterator[Metric]:
 
 
 def _corrections(cells: Cells) -> list[str]:
-    found = []
+    notes = []
     if parse.number(cells.get("train_tokens_per_second")) is not None:
         known = parse.positive_integer(cells.get("num_gpus"))
-        found += [PER_DEVICE] if known else [PER_DEVICE, SAME_RATE]
+        notes += [PER_DEVICE] if known else [PER_DEVICE, SAME_RATE]
     if DRIVER in cells:
-        found.append(DRIVER_MEMORY)
+        notes.append(DRIVER_MEMORY)
     if PEAK in cells or LEVEL in cells:
-        found.append(TORCH_MEMORY)
+        notes.append(TORCH_MEMORY)
     if "provenance" in cells:
-        found.append(f"the file marks the row as {parse.one_line(cells['provenance'])!r}")
-    return found
+        notes.append(f"the file marks the row as {parse.one_line(cells['provenance'])!r}")
+    return notes
 
 
 def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
@@ -189,8 +189,8 @@ def _figure(name: str) -> Reader:
 
 
 def _driver(run: ExportedRun) -> float | None:
-    found = run.figures.get("peak_driver_memory_bytes")
-    return None if found is None else found / MIB
+    reserved = run.figures.get("peak_driver_memory_bytes")
+    return None if reserved is None else reserved / MIB
 
 
 def _true_for(name: str) -> Reader:
@@ -204,8 +204,8 @@ def _error(run: ExportedRun) -> str | None:
 
 
 def _modules(run: ExportedRun) -> str | None:
-    found = run.setting("adapter.target_modules")
-    return " ".join(map(str, found)) if isinstance(found, list) else found
+    modules = run.setting("adapter.target_modules")
+    return " ".join(map(str, modules)) if isinstance(modules, list) else modules
 
 
 COLUMNS: Mapping[str, Reader] = {

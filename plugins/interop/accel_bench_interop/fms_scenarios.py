@@ -60,7 +60,11 @@ class SweepMatrix:
 def read_folder(
     folder: Path, matrix: SweepMatrix, findings: Findings
 ) -> tuple[list[NativeScenario], dict[str, Uses]]:
-    """Convert a folder of the benchmark to scenarios and stacks by name. Raises ImportFileError."""
+    """Return the scenarios in a folder of the benchmark, and the plugins of each stack by name.
+
+    Each scenario is combined with the settings of `matrix`. Problems are added to `findings`.
+    Raises ImportFileError if `scenarios.yaml` is missing, or if a file has another form.
+    """
     table = read_mapping(TABLE)
     stacks = _read_stacks(folder, table, findings)
     files = sorted(folder.rglob("scenarios*.yaml"))
@@ -69,9 +73,11 @@ def read_folder(
     matrix = replace(matrix, parallel=_parallel(folder, table, findings))
     scenarios: dict[str, NativeScenario] = {}
     for file in files:
-        for one in _File(file, stacks, table, findings).scenarios(matrix):
-            name = one.name if one.name not in scenarios else f"{file.stem}-{one.name}"
-            scenarios[name] = replace(one, name=short_name(name))
+        for scenario in _File(file, stacks, table, findings).scenarios(matrix):
+            name = (
+                scenario.name if scenario.name not in scenarios else f"{file.stem}-{scenario.name}"
+            )
+            scenarios[name] = replace(scenario, name=short_name(name))
     return [*scenarios.values()], stacks
 
 
@@ -87,11 +93,11 @@ class _File:
         defaults = path.with_name("defaults.yaml")
         if not defaults.is_file():
             findings.wrong.append(f"{path}: there is no defaults.yaml beside it")
-        found = load_file(defaults) if defaults.is_file() else ParsedFile("", {})
-        self.defaults = respelled(found, (), found.data, self.known, findings)
+        parsed = load_file(defaults) if defaults.is_file() else ParsedFile("", {})
+        self.defaults = respelled(parsed, (), parsed.data, self.known, findings)
 
     def scenarios(self, matrix: SweepMatrix) -> list[NativeScenario]:
-        """Convert every scenario of the file, combined with the matrix."""
+        """Return every scenario of the file, converted and combined with the matrix."""
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
             raise ImportFileError(f"{self.document.source}: expected a list below `scenarios`")
@@ -104,8 +110,8 @@ class _File:
         where = self.document.where(here)
         given = entry if isinstance(entry, dict) else {}
         placed = respelled(self.document, here, given, KEYS, self.findings)
-        found = {key: value for key, (value, _) in placed.items()}
-        own = found.get("arguments")
+        values = {key: value for key, (value, _) in placed.items()}
+        own = values.get("arguments")
         if not isinstance(own, dict):
             raise ImportFileError(f"{where}: expected a scenario with `name` and `arguments`")
         own = respelled(self.document, (*here, "arguments"), own, self.known, self.findings)
@@ -115,11 +121,11 @@ class _File:
             raise ImportFileError(f"{where}: no argument {MODELS} names a model")
         settings = apply_rules(arguments, self.table.arguments, self.findings)
         return NativeScenario(
-            name=short_name(str(found.get("name") or f"scenario-{place}")),
+            name=short_name(str(values.get("name") or f"scenario-{place}")),
             source=f"{where} ({TABLE})",
-            slow=bool(found.get("slow")),
+            slow=bool(values.get("slow")),
             settings={**self.table.settings, **settings},
-            stacks=self._stacks(place, found.get("framework_config")),
+            stacks=self._stacks(place, values.get("framework_config")),
             sweep={
                 "model.id": models if isinstance(models, list) else [models],
                 "data.sequence_length": list(matrix.lengths),
@@ -128,30 +134,37 @@ class _File:
         )
 
     def _stacks(self, place: int, names: Any) -> dict[str, Any]:
-        """Return the stacks of a scenario by short name; add a finding for each unknown name."""
+        """Return the stacks of a scenario by short name; add a finding for each unknown name.
+
+        `place` is the index of the scenario. `names` has one name or a list; a null is the
+        baseline.
+        """
         if names is None:
             return {PLAIN: []}
-        found: dict[str, Any] = {}
+        stacks: dict[str, Any] = {}
         for number, name in enumerate(names if isinstance(names, list) else [names]):
             where = self.document.where(("scenarios", place, "framework_config", number))
             if name is None:
-                found[PLAIN] = []
+                stacks[PLAIN] = []
             elif name in self.stacks:
-                found[name] = name
+                stacks[name] = name
             else:
                 self.findings.wrong.append(
                     f"{where}: {name!r} is the shortname of no configuration that is there, so "
                     f"nothing is run with it{did_you_mean(str(name), self.stacks)}"
                 )
-        if not found:
+        if not stacks:
             self.findings.wrong.append(
                 f"{self.document.where(('scenarios', place))}: no configuration of this scenario "
                 "is known, so it has no experiment"
             )
-        return found
+        return stacks
 
     def _sizes(self, given: Sequence[Any], matrix: SweepMatrix) -> dict[str, list[Any]]:
-        """Return lists of devices and batch sizes by setting, computed as in the benchmark."""
+        """Return lists of devices and batch sizes by setting, computed as in the benchmark.
+
+        `given` are the arguments in `SIZES`; an argument that is not stated is None.
+        """
         micro, accumulation = map(positive_integer, given)
         rows = []
         for size in matrix.batch_sizes:
@@ -177,23 +190,27 @@ class _File:
 
 
 def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | None:
-    """Return the parallel strategy in accelerate's configuration file, or None without one."""
+    """Return the parallel strategy in accelerate's configuration file, or None if there is none."""
     file = next(iter(sorted(folder.rglob("accelerate.yaml"))), None)
     if file is None:
         return None
     document = load_file(file)
     kind = document.data.get("distributed_type")
-    found = table.parallel.get(str(kind))
-    if found is None:
+    strategy = table.parallel.get(str(kind))
+    if strategy is None:
         findings.changed.append(
             f"{document.where(('distributed_type',))}: {kind!r} has no counterpart here; several "
             "devices use the default"
         )
-    return found
+    return strategy
 
 
 def _read_stacks(folder: Path, table: MappingTable, findings: Findings) -> dict[str, Uses]:
-    """Return the plugins of each sample configuration by short name. Raises ImportFileError."""
+    """Return the plugins of each sample configuration by short name.
+
+    Missing files and repeated names are added to `findings`. Raises ImportFileError if a file has
+    another form.
+    """
     files = sorted(folder.rglob(CONTENTS))
     if not files:
         findings.wrong.append(f"{folder}: there is no {CONTENTS}, so no configuration has a name")
@@ -218,14 +235,17 @@ def _read_stacks(folder: Path, table: MappingTable, findings: Findings) -> dict[
 
 
 def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
-    """Yield location, short name and file of each listed configuration. Raises ImportFileError."""
+    """Yield location, short name and file name of each configuration listed in `CONTENTS.yaml`.
+
+    Raises ImportFileError if an entry lacks a valid name.
+    """
     entries = contents.data.get("framework_configs")
     if not isinstance(entries, list):
         raise ImportFileError(f"{contents.source}: expected a list below `framework_configs`")
     for place, entry in enumerate(entries):
         where = contents.where(("framework_configs", place))
-        found = entry if isinstance(entry, dict) else {}
-        name, filename = found.get("shortname"), found.get("filename")
+        fields = entry if isinstance(entry, dict) else {}
+        name, filename = fields.get("shortname"), fields.get("filename")
         if not isinstance(name, str) or not isinstance(filename, str):
             raise ImportFileError(f"{where}: expected `shortname` and `filename`")
         if short_name(name) != name:
@@ -241,10 +261,10 @@ def _read_uses(document: ParsedFile, table: MappingTable, findings: Findings) ->
     known: dict[str, Any] = {}
     for path, stanza in table.stanzas.items():
         set_path(known, path.split("."), stanza)
-    found = [*_stanzas(document, ("plugins",), plugins, known, findings)]
+    stanzas = [*_stanzas(document, ("plugins",), plugins, known, findings)]
     order = [*table.stanzas.values()]
     uses: dict[str, dict[str, JsonValue]] = {}
-    for stanza, options in sorted(found, key=lambda one: order.index(one[0])):
+    for stanza, options in sorted(stanzas, key=lambda pair: order.index(pair[0])):
         uses.setdefault(stanza.use, {"use": stanza.use}).update(options)
     return [use["use"] if len(use) == 1 else dict(use) for use in uses.values()]
 
@@ -256,13 +276,17 @@ def _stanzas(
     known: Mapping[str, Any],
     findings: Findings,
 ) -> Iterator[tuple[Stanza, dict[str, JsonValue]]]:
-    """Yield the table's stanzas that a configuration contains, each with its converted options."""
+    """Yield the table's stanzas that a configuration contains, each with its converted options.
+
+    `given` is the part of the document at `location`. `known` has the stanzas of the table, nested
+    by key.
+    """
     for written, value in given.items():
         here = (*location, written)
         name = spelled(written, known, document.where(here), findings)
         inner = value if isinstance(value, dict) else {}
         if name is not None and isinstance(stanza := known[name], Stanza):
-            placed = {key: (one, document.where((*here, key))) for key, one in inner.items()}
+            placed = {key: (option, document.where((*here, key))) for key, option in inner.items()}
             yield stanza, {**stanza.options, **apply_rules(placed, stanza.keys, findings)}
         elif name is not None:
             yield from _stanzas(document, here, inner, known[name], findings)

@@ -78,21 +78,21 @@ def _store(store: Store, file: ImportedFile) -> dict[str, object]:
     """Store the new rows of a file as one session; return the printed row by column."""
     from accel_bench.store.sessions import SessionRecord
 
-    found, first, session = file.results, file.results[0], file.results[0].session
-    there = set(store.present([result.run_id for result in found]))
+    runs, first, session = file.results, file.results[0], file.results[0].session
+    there = set(store.present([result.run_id for result in runs]))
     record = SessionRecord(
         id=session,
         started_at=first.provenance.imported_at,
         scenario=first.experiment.scenario.name,
         document={"imported": file.format, "file": first.provenance.file},
     )
-    store.add_together([record, *(one for one in found if one.run_id not in there)])
-    corrections = {text for one in found for text in one.provenance.corrections}
+    store.add_together([record, *(run for run in runs if run.run_id not in there)])
+    corrections = {text for run in runs for text in run.provenance.corrections}
     return {
         "file": str(file.path),
         "format": file.format,
-        "session": f"{session} (was there)" if len(there) == len(found) else session,
-        "rows": len(found),
-        "failed": sum(not one.status.completed for one in found),
+        "session": f"{session} (was there)" if len(there) == len(runs) else session,
+        "rows": len(runs),
+        "failed": sum(not run.status.completed for run in runs),
         "corrections": len(corrections),
     }

@@ -48,28 +48,33 @@ def import_scenarios(
 
     findings = Findings()
     stacks: dict[str, fms_scenarios.Uses] = {}
-    if source.is_file() and (found := configured.read_scenario(source, findings)):
-        scenarios = [found]
+    if source.is_file() and (converted := configured.read_scenario(source, findings)):
+        scenarios = [converted]
     elif source.is_file():
         scenarios = ipfs_config.read_config(source, findings)
     else:
         numbers = _numbers(batch_sizes), _numbers(devices), _numbers(lengths)
         matrix = fms_scenarios.SweepMatrix(*numbers)
         scenarios, stacks = fms_scenarios.read_folder(source, matrix, findings)
-    kept = [one for one in scenarios if one.stacks]
-    files = {f"{one.name}.yaml": one.text() for one in kept}
+    kept = [scenario for scenario in scenarios if scenario.stacks]
+    files = {f"{scenario.name}.yaml": scenario.text() for scenario in kept}
     files |= {f"stacks/{name}.yaml": stack_text(uses, str(source)) for name, uses in stacks.items()}
     write_files(output, files)
     for line in findings.lines():
         print_aside(plain(line))
-    for one in kept:
-        typer.echo(plain(f"{output / one.name}.yaml: {count(one.experiments, 'experiment')}"))
+    for scenario in kept:
+        typer.echo(
+            plain(f"{output / scenario.name}.yaml: {count(scenario.experiments, 'experiment')}")
+        )
     if findings.wrong:
         raise typer.Exit(WRONG)
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the positive integers of a comma-separated list. Raises ImportFileError."""
+    """Return the positive integers of a comma-separated list.
+
+    Raises ImportFileError if the list is empty or has anything else.
+    """
     from accel_bench.errors import ImportFileError
 
     parts = [part.strip() for part in text.replace(",", " ").split()]

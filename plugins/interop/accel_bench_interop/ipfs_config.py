@@ -46,7 +46,11 @@ BACKENDS = {
 
 
 def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
-    """Return a scenario for each supported model family on each supported kind of hardware."""
+    """Return a scenario for each supported model family on each supported kind of hardware.
+
+    Ignored and unsupported settings are added to `findings`. Raises ImportFileError if no family or
+    no hardware is supported.
+    """
     document = load_file(path)
     known = {*SWEEPS, *SETTINGS, *OTHERS}
     placed = respelled(document, (), document.data, known, findings)
@@ -74,8 +78,12 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
 def _families(
     document: ParsedFile, config: Mapping[str, Any], into: tuple[MappingTable, Findings]
 ) -> dict[str, list[str]]:
-    """Return the trainable models by family; add findings on others. Raises ImportFileError."""
-    (table, findings), found = into, {}
+    """Return the trainable models by family; add findings on other families.
+
+    `into` has the table of families, and the findings. Raises ImportFileError if no model is
+    trainable.
+    """
+    (table, findings), trained = into, {}
     for family, models in (config.get("model_families") or {}).items():
         names = [str(model) for model in models or ()]
         where = document.where(("model_families", family))
@@ -85,15 +93,15 @@ def _families(
                 "which task these models are trained for"
             )
         elif names:
-            found[family] = names
+            trained[family] = names
             if family in WITHOUT_LENGTH and config.get("sequence_lengths"):
                 findings.drop("sequence_lengths", f"samples of {family} have no length")
-    if not found:
+    if not trained:
         raise ImportFileError(
             f"{document.source}: names no model of a family that is trained here "
             f"({', '.join(table.families)})"
         )
-    return found
+    return trained
 
 
 def _scenario(
@@ -103,7 +111,11 @@ def _scenario(
     settings: Mapping[str, Any],
     findings: Findings,
 ) -> NativeScenario:
-    """Return a scenario of one model family on one kind of hardware, with all combinations."""
+    """Return a scenario of one model family on one kind of hardware, with all combinations.
+
+    `config` has the values of the file `path` by known key. `family` has the name and models of the
+    family. `settings` are the family's settings by dotted key, with the device.
+    """
     (name, models), device = family, settings[DEVICE]
     left_out = {"sequence_lengths"} if name in WITHOUT_LENGTH else set()
     processes, backends = _processes(config, device, findings)
@@ -137,17 +149,23 @@ def _scenario(
 def _processes(
     config: Mapping[str, Any], device: str, findings: Findings
 ) -> tuple[list[int], list[str | None]]:
-    """Return the numbers of processes and their backends; None is the device's default backend."""
-    found: dict[tuple[int, str | None], None] = {}
-    for one in config.get("distributed_configs") or ():
-        if size := positive_integer(one.get("world_size")):
-            found[size, _backend(one.get("backend"), device, findings)] = None
-    pairs = [*found] or [(1, None)]
+    """Return the numbers of processes and their backends; None is the device's default backend.
+
+    Unsupported backends are added to `findings`. Without a stated number, there is one process.
+    """
+    distinct: dict[tuple[int, str | None], None] = {}
+    for entry in config.get("distributed_configs") or ():
+        if size := positive_integer(entry.get("world_size")):
+            distinct[size, _backend(entry.get("backend"), device, findings)] = None
+    pairs = [*distinct] or [(1, None)]
     return [size for size, _ in pairs], [backend for _, backend in pairs]
 
 
 def _backend(written: Any, device: str, findings: Findings) -> str | None:
-    """Return the backend for a kind of hardware; None, with a finding, for its default."""
+    """Return the backend `written` in a file, or None for the device's default backend.
+
+    A backend that `device` does not support is added to `findings`, and gives None.
+    """
     if written is None:
         return None
     name = str(written)

@@ -44,20 +44,20 @@ SUMMARY = "performance_summary was left out: it is computed from these rows"
 
 def recognizes(source: SourceFile) -> bool:
     """Return whether a file has the tree of the IPFS framework's training benchmarks."""
-    found = source.json or {}
-    return isinstance(found.get("benchmarks"), dict) and "system_info" in found
+    document = source.json or {}
+    return isinstance(document.get("benchmarks"), dict) and "system_info" in document
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Yield a row for each run in the tree, and for each model without runs."""
-    found = source.json
-    for family, models in found["benchmarks"].items():
+    document = source.json
+    for family, models in document["benchmarks"].items():
         for model, devices in models.items():
             for hardware, tree in devices.items():
                 runs = tree.get("training_results") or {"no configuration": tree}
                 for tag, run in runs.items():
                     where = [parse.one_line(part) for part in (family, model, hardware, tag)]
-                    yield _row(where, run, tree, found)
+                    yield _row(where, run, tree, document)
 
 
 def _row(
@@ -87,8 +87,8 @@ def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
     alone = {} if run.get("distributed", True) else {"resources.devices": 1}
-    found = parse.settings({**tagged, "hardware": hardware}, TAGGED)
-    return found | parse.settings(run, SETTINGS) | alone
+    from_tag = parse.settings({**tagged, "hardware": hardware}, TAGGED)
+    return from_tag | parse.settings(run, SETTINGS) | alone
 
 
 def _figures(
@@ -109,7 +109,11 @@ def _figures(
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:
-    """Yield the statistics of a quantity; add a correction if the minimum exceeds the maximum."""
+    """Yield the statistics of a quantity; add a correction if the minimum exceeds the maximum.
+
+    `found` has the statistics by the file's key. `name` is the name of the metrics, with `{}` for
+    the word of the statistic.
+    """
     if not isinstance(found, Mapping):
         return
     low, high = parse.number(found.get("min")), parse.number(found.get("max"))

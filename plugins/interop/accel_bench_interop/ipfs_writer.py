@@ -55,7 +55,7 @@ class Branch:
             self.load_seconds = loaded
 
     def document(self) -> dict[str, Any]:
-        """Return the branch in the guide's form; its status is `completed` if any run completed."""
+        """Return the branch as JSON of the IPFS framework, `completed` if any run completed."""
         ended = {leaf["status"] for leaf in self.leaves.values()}
         loaded = {} if self.load_seconds is None else {"model_load_time": self.load_seconds}
         return {
@@ -89,7 +89,7 @@ def _hardware(run: ExportedRun) -> str:
 
 
 def _settings(run: ExportedRun) -> dict[str, Any]:
-    """Return the values that form a run's tag, by the guide's names: settings, stack and round."""
+    """Return the settings, stack and round that form a run's tag, by the IPFS framework's names."""
     known = {
         "batch": run.setting("train.micro_batch_size"),
         "seq": run.setting("data.sequence_length"),
@@ -129,8 +129,8 @@ def _leaf(run: ExportedRun) -> Leaf:
 
 
 def _load_seconds(run: ExportedRun) -> float | None:
-    found = start_up([run.result])
-    return found.load_model_seconds if found else None
+    started = start_up([run.result])
+    return started.load_model_seconds if started else None
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float] | None:
@@ -142,11 +142,14 @@ def _statistics(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _summary(branch: Branch) -> dict[str, Any]:
-    """Return the guide's summary of completed runs, with mean step seconds by setting."""
+    """Return the IPFS framework's summary of completed runs, with mean step seconds by setting.
+
+    The summary is empty if no run completed.
+    """
     timed = {tag: leaf for tag, leaf in branch.leaves.items() if leaf.get("training_time")}
     seconds = {tag: leaf["training_time"]["mean"] for tag, leaf in timed.items()}
-    found: dict[str, Any] = {"training_time": _statistics(list(seconds.values()))}
-    if found["training_time"] is None:
+    summary: dict[str, Any] = {"training_time": _statistics(list(seconds.values()))}
+    if summary["training_time"] is None:
         return {}
     groups: Mapping[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for tag, leaf in timed.items():
@@ -160,6 +163,6 @@ def _summary(branch: Branch) -> dict[str, Any]:
         ("by_optimizer", "opt"),
         ("by_mixed_precision", "mixed_precision"),
     ):
-        found["training_time"][name] = {k: fmean(v) for k, v in groups[key].items()}
+        summary["training_time"][name] = {k: fmean(v) for k, v in groups[key].items()}
     rates = [leaf["throughput"] for leaf in timed.values() if leaf["throughput"] is not None]
-    return {**found, "throughput": _statistics(rates)}
+    return {**summary, "throughput": _statistics(rates)}

@@ -92,13 +92,16 @@ class Findings:
 
 
 def read_mapping(name: str) -> MappingTable:
-    """Read the shipped mapping table of a program."""
+    """Return the shipped mapping table of a program by name, such as `ipfs`."""
     document = load_file(TABLES / f"{name}.yaml")
     return validate(MappingTable, document.data, document.where, ScenarioError)
 
 
 def spelled(name: str, known: Collection[str], where: str, findings: Findings) -> str | None:
-    """Return the known name that a name means, or None; add a finding unless both are equal."""
+    """Return the known name that a name means, or None; add a finding unless both are equal.
+
+    The meant name is the most similar one. `where` is the file and line in the finding.
+    """
     if name in known:
         return name
     close = difflib.get_close_matches(name, known, 2, CLOSE)
@@ -110,7 +113,7 @@ def spelled(name: str, known: Collection[str], where: str, findings: Findings) -
 
 
 def _tied(name: str, close: list[str]) -> bool:
-    first, second = (difflib.SequenceMatcher(None, name, one).ratio() for one in close)
+    first, second = (difflib.SequenceMatcher(None, name, match).ratio() for match in close)
     return first == second
 
 
@@ -121,20 +124,28 @@ def respelled(
     known: Collection[str],
     findings: Findings,
 ) -> Placed:
-    """Return the given values by known name, each with file and line, without unknown names."""
-    found = {}
+    """Return the given values by known name, each with file and line, without unknown names.
+
+    `given` is the part of the document at `location`. Misspelt and unknown names are added to
+    `findings`.
+    """
+    placed = {}
     for written, value in given.items():
         where = document.where((*location, written))
         if name := spelled(written, known, where, findings):
-            found[name] = value, where
-    return found
+            placed[name] = value, where
+    return placed
 
 
 def apply_rules(
     given: Placed, rules: Mapping[str, KeyMapping], findings: Findings
 ) -> dict[str, JsonValue]:
-    """Map another program's values by rules to options, or to settings by dotted key."""
-    found: dict[str, JsonValue] = {}
+    """Return another program's values as options, or as settings by dotted key.
+
+    `rules` has a mapping for each key of the program. Keys and values without a counterpart are
+    added to `findings`.
+    """
+    mapped: dict[str, JsonValue] = {}
     for written, (value, where) in given.items():
         key = spelled(written, rules, where, findings)
         if key is None:
@@ -148,11 +159,11 @@ def apply_rules(
             )
         elif rule.values is not None:
             becomes = rule.values[_word(value)]
-            found |= becomes if isinstance(becomes, dict) else {rule.to: becomes}
+            mapped |= becomes if isinstance(becomes, dict) else {rule.to: becomes}
         elif value is not None:
             words = [*value.split()] if rule.listed and isinstance(value, str) else None
-            found[rule.to] = value if words is None else [*words]
-    return found
+            mapped[rule.to] = value if words is None else [*words]
+    return mapped
 
 
 def _word(value: Any) -> str:

@@ -73,9 +73,9 @@ def read(source: SourceFile) -> Iterator[ImportedRow]:
 
 
 def _event(line: str, where: str) -> Event:
-    found = LINE.search(line)
+    match = LINE.search(line)
     try:
-        data = json.loads(found[1]) if found else None
+        data = json.loads(match[1]) if match else None
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or not isinstance(data.get("key"), str):
@@ -116,7 +116,11 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
 
 
 def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
-    """Derive the number of devices from batch sizes; drop sizes that do not divide the total."""
+    """Add the number of devices to the settings `stated`, derived from the batch sizes.
+
+    Batch sizes that do not divide the global one are removed from `stated`. Each change is added to
+    `corrections`.
+    """
     total, micro, steps = (stated.get(f"train.{key}") for key in SIZES)
     parts = (micro or 1) * (steps or 1)
     if total is None or (micro is None and total % parts == 0):
@@ -133,7 +137,10 @@ def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
 def _figures(
     events: Sequence[Event], times: Mapping[str, float | None], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield seconds to train and to start up, and the last value of each repeated key."""
+    """Yield seconds to train and to start up, and the last value of each repeated key.
+
+    `times` are milliseconds by log key. Notes on the figures are added to `corrections`.
+    """
     seconds = _span(times, "run_start", "run_stop")
     if seconds is not None:
         corrections.append("time to train is run_stop - run_start, evaluations included")
@@ -153,16 +160,16 @@ def _figures(
 
 def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
     """Return the values of repeated log keys, and their steps or samples as `KEY_step`."""
-    found: dict[str, list[float | None]] = {}
+    series: dict[str, list[float | None]] = {}
     for event in events:
         values = event.value if event.key == "tracked_stats" else {event.key: event.value}
         if not isinstance(values, Mapping):
             continue
         for key in SERIES:
             if key in values:
-                found.setdefault(key, []).append(parse.number(values[key]))
-                found.setdefault(f"{key}_step", []).append(_step(event))
-    return {key: values for key, values in found.items() if any(v is not None for v in values)}
+                series.setdefault(key, []).append(parse.number(values[key]))
+                series.setdefault(f"{key}_step", []).append(_step(event))
+    return {key: values for key, values in series.items() if any(v is not None for v in values)}
 
 
 def _step(event: Event) -> float | None:
@@ -249,12 +256,12 @@ def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
     if run.speed is None:
         return
     windows = [rank.window for rank in run.result.ranks if rank.window]
-    taken: dict[int, float] = {}
+    slowest: dict[int, float] = {}
     for window in windows:
         for sample in window.all_steps:
-            taken[sample.step] = max(sample.seconds, taken.get(sample.step, 0.0))
-    for step in sorted(taken):
-        yield step, run.speed.losses[step], taken[step]
+            slowest[sample.step] = max(sample.seconds, slowest.get(sample.step, 0.0))
+    for step in sorted(slowest):
+        yield step, run.speed.losses[step], slowest[step]
 
 
 def _milliseconds(started_at: str) -> int:

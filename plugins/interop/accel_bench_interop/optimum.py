@@ -52,8 +52,8 @@ TRAINING: parse.Settings = {
 
 def recognizes(source: SourceFile) -> bool:
     """Return whether a file is a report of optimum-benchmark, with or without configuration."""
-    found = source.json or {}
-    report = found.get("report", found)
+    document = source.json or {}
+    report = document.get("report", document)
     parts = report.values() if isinstance(report, dict) else ()
     return any(
         isinstance(part, dict) and {"latency", "throughput"} <= part.keys() for part in parts
@@ -61,7 +61,7 @@ def recognizes(source: SourceFile) -> bool:
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return the reason if a file repeats another file of its folder; empty if it does not."""
+    """Return a sentence if a file repeats another file of its folder; empty if it does not."""
     if source.path.name == REPORT and source.path.with_name(WHOLE).is_file():
         return f"{WHOLE} beside it is imported, and holds it"
     return ""
@@ -69,9 +69,9 @@ def is_repeated(source: SourceFile) -> str:
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Yield the row of a training, or else a row for each part of the report."""
-    found = source.json
-    report = found.get("report", found)
-    config = found.get("config")
+    document = source.json
+    report = document.get("report", document)
+    config = document.get("config")
     if not config and (beside := source.beside(CONFIG)):
         config = beside.json
     if isinstance(report.get("train"), dict):
@@ -110,20 +110,23 @@ def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> Impor
 def _settings(config: Mapping[str, Any], trained: bool) -> dict[str, Any]:
     backend = config.get("backend") or {}
     dtype = backend.get("torch_dtype") or backend.get("dtype")
-    found = parse.settings({**backend, "dtype": dtype}, BACKEND)
+    stated = parse.settings({**backend, "dtype": dtype}, BACKEND)
     if (processes := _processes(config)) is not None:
-        found["resources.devices"] = processes
+        stated["resources.devices"] = processes
     if trained:
         scenario = config.get("scenario") or {}
         shapes, arguments = (scenario.get(key) or {} for key in ("dataset_shapes", ARGUMENTS))
-        found |= parse.settings({**shapes, **arguments}, TRAINING)
-    return found
+        stated |= parse.settings({**shapes, **arguments}, TRAINING)
+    return stated
 
 
 def _samples(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield samples/s, corrected: the report divides all steps' samples by the mean step time."""
+    """Yield samples/s, corrected: the report divides all steps' samples by the mean step time.
+
+    Nothing is yielded if the number of steps is unknown. Each correction is added to `corrections`.
+    """
     stated = parse.number((part.get("throughput") or {}).get("value"))
     processes = _processes(config)
     steps = _steps(part, config.get("scenario") or {}, processes)
@@ -149,7 +152,11 @@ def _samples(
 def _steps(
     part: Mapping[str, Any], scenario: Mapping[str, Any], processes: int | None
 ) -> int | None:
-    """Return the number of measured steps by the configuration, or else of latencies."""
+    """Return the number of measured steps, or None if it is unknown.
+
+    `scenario` is the part of the configuration that may state it. Else it is the number of
+    latencies in the report's part, if there is one process.
+    """
     most = parse.positive_integer(scenario.get("max_steps"))
     warmup = parse.number(scenario.get("warmup_steps"))
     if most is not None and warmup is not None and most > warmup:

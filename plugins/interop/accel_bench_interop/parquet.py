@@ -31,7 +31,11 @@ _LENGTH = struct.Struct("<Q")
 
 
 def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:
-    """Yield the JSON text of each run in a Parquet file. Raises StoreError with the reason."""
+    """Yield the JSON text of each run in a Parquet file.
+
+    `path` names the file in errors. Raises StoreError if pyarrow is missing, or if the file is no
+    export.
+    """
     if find_spec("pyarrow") is None:
         raise StoreError(NEEDED)
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
@@ -54,7 +58,7 @@ def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:
 def _write_texts(source: BinaryIO, target: BinaryIO) -> None:
     """Write length and JSON text of the result in each row of a Parquet file, row by row.
 
-    Raises pyarrow's errors, MemoryError and ValueError.
+    Raises pyarrow's errors or ValueError for a damaged file, and MemoryError for too large a run.
     """
     parquet, _ = import_pyarrow()
     _limit_memory()

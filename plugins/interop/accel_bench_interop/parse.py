@@ -45,7 +45,10 @@ def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> l
 
 
 def settings(found: Mapping[str, Any], known: Settings) -> dict[str, Any]:
-    """Return the scenario settings that a file states, by dotted key, without invalid values."""
+    """Return the scenario settings that a file states, by dotted key, without invalid values.
+
+    `found` has the file's values, and `known` has the key in the file and a parser of each setting.
+    """
     read = {key: reader(found.get(their)) for key, (their, reader) in known.items()}
     return {key: value for key, value in read.items() if value is not None}
 
@@ -61,18 +64,21 @@ def one_of(*words: str) -> Callable[[Any], Any]:
 
 
 def number(value: object) -> float | None:
-    """Return a number, or a text that states a number, as a finite float, or None."""
+    """Return a number, or a text that states a number, as a finite float; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        parsed = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if abs(found) < MAXIMUM_NUMBER else None
+    return parsed if abs(parsed) < MAXIMUM_NUMBER else None
 
 
 def raw_numbers(values: object, name: str) -> Sequence[float | None]:
-    """Return a list as a tuple of floats, empty for null. Raises ValueError for other values."""
+    """Return a list as a tuple of floats, empty for null, with None for invalid numbers.
+
+    Raises ValueError with the `name` of the list for other values.
+    """
     if not isinstance(values, list | None):
         raise ValueError(
             f"{name} is {json.dumps(values, default=str)[:60]}, and no list of numbers"
@@ -82,8 +88,8 @@ def raw_numbers(values: object, name: str) -> Sequence[float | None]:
 
 def positive_integer(value: object) -> int | None:
     """Return a value as a positive integer, or None if it states no positive integer."""
-    found = number(value)
-    return int(found) if found is not None and found >= 1 and found == int(found) else None
+    parsed = number(value)
+    return int(parsed) if parsed is not None and parsed >= 1 and parsed == int(parsed) else None
 
 
 def one_line(value: object) -> str:

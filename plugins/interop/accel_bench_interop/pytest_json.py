@@ -24,15 +24,15 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 
 def recognizes(source: SourceFile) -> bool:
     """Return whether a file lists benchmarks and describes a machine, as pytest-benchmark's do."""
-    found = source.json or {}
-    return isinstance(found.get("benchmarks"), list) and "machine_info" in found
+    document = source.json or {}
+    return isinstance(document.get("benchmarks"), list) and "machine_info" in document
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Yield a row with the statistics of each benchmark."""
-    found = source.json
-    for benchmark in found["benchmarks"]:
-        yield _row(benchmark, found)
+    document = source.json
+    for benchmark in document["benchmarks"]:
+        yield _row(benchmark, document)
 
 
 def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:

@@ -68,7 +68,8 @@ class ImportedFile:
 def read_runs(path: Path) -> list[Result]:
     """Return the runs of an export, or of files of another program.
 
-    Raises StoreError, ImportFileError, PluginError.
+    Raises StoreError for an invalid export, ImportFileError for other invalid or unknown files, and
+    PluginError for a broken format.
     """
     if is_export(path):
         return list(read_export(path))
@@ -80,7 +81,8 @@ def read_files(path: Path, name: str | None, given: Given) -> tuple[list[Importe
     """Return the imported files of a file or folder, and a sentence on each skipped file.
 
     `name` is the name of a format; without it, the format of each file is recognized. `given` are
-    settings that a file does not state. Raises ImportFileError, PluginError.
+    settings that a file does not state. Raises ImportFileError if a file is damaged or none is
+    recognized, and PluginError for a broken format.
     """
     formats = _Formats(find_entries(GROUP, KIND).values() if name is None else [_reading(name)])
     if not path.is_dir():
@@ -106,7 +108,11 @@ def read_files(path: Path, name: str | None, given: Given) -> tuple[list[Importe
 
 
 def _reading(name: str) -> DoorEntry:
-    """Return the entry point of a readable format by name. Raises ImportFileError, PluginError."""
+    """Return the entry point of a readable format by name.
+
+    Raises ImportFileError if the format is only written, and PluginError if it is unknown or
+    broken.
+    """
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).read is None:
         raise ImportFileError(f"{name} ({form.description}) is written, and not read")
@@ -136,7 +142,7 @@ class _Formats:
         self.broken.append(str(error))
 
     def recognized(self, source: SourceFile) -> Named | None:
-        """Return the first format that recognizes a file, or None."""
+        """Return the first format that recognizes a file, or None if no format does."""
         for entry, form in self:
             try:
                 if form.read and form.recognizes(source):
@@ -163,14 +169,21 @@ def _sources(folder: Path) -> Iterable[SourceFile]:
 
 
 def _repeats(source: SourceFile, named: Named) -> str:
-    """Return the reason to skip a file of a folder; empty to import it. Raises PluginError."""
+    """Return the reason to skip a file of a folder; empty to import it.
+
+    `named` is the format of the file. Raises PluginError if the format fails.
+    """
     entry, form = named
     with entry.blamed(f"{source.path}: "):
         return form.repeats(source)
 
 
 def _read(source: SourceFile, named: Named, given: Given) -> ImportedFile:
-    """Read a file in its format. Raises ImportFileError for a damaged file, and PluginError."""
+    """Return the results of a file, read in the format `named`.
+
+    `given` are settings that the file does not state. Raises ImportFileError for a damaged file,
+    and PluginError if the format fails.
+    """
     entry, form = named
     assert form.read is not None
     with entry.blamed(f"{source.path}: "):
@@ -187,7 +200,7 @@ def _read(source: SourceFile, named: Named, given: Given) -> ImportedFile:
         return ImportedFile(source.path, entry.name, _results(rows, source, entry.name, given))
     except ValidationError as error:
         problem = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()
         )
         raise ImportFileError(
             f"{source.path}: the format {entry.name} reads what no result may be: {problem}"
@@ -197,7 +210,11 @@ def _read(source: SourceFile, named: Named, given: Given) -> ImportedFile:
 def _results(
     rows: Sequence[ImportedRow], source: SourceFile, form: str, given: Given
 ) -> list[Result]:
-    """Return the rows of a file as results of one session. Raises ImportFileError."""
+    """Return the rows of a file as results of one session.
+
+    `form` is the name of the format. `given` are the user's settings. Raises ImportFileError if
+    there is no row, if there are too many, or if a row contradicts `given`.
+    """
     if len(rows) > MAXIMUM_ROWS:
         raise ImportFileError(f"{source.path}: {len(rows):,} rows; at most {MAXIMUM_ROWS:,}")
     if not rows:
@@ -243,7 +260,10 @@ def _beyond(source: SourceFile, added: Given) -> dict[str, JsonValue]:
 
 
 def _experiment(row: ImportedRow, source: SourceFile, form: str, added: Given) -> Experiment:
-    """Return the experiment of a row, whose id includes the file's hash."""
+    """Return the experiment of a row, whose id includes the file's hash.
+
+    `form` is the name of the format. `added` are the user's settings.
+    """
     nested: dict[str, Any] = {"name": short_name(row.scenario)}
     for key, value in {**row.settings, **added}.items():
         set_path(nested, key.split("."), value)

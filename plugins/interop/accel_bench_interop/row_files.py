@@ -93,7 +93,11 @@ def flat_run(result: Result) -> Cells:
         "host": result.machine.host if result.machine else "",
         "provenance": provenance_of(result),
         **({} if imported else flat_figures(result)),
-        **({one.name: one.value for one in result.metrics} if imported else flat_metrics(result)),
+        **(
+            {metric.name: metric.value for metric in result.metrics}
+            if imported
+            else flat_metrics(result)
+        ),
     }
 
 
@@ -109,12 +113,12 @@ def _waiting_rows(
     numbers: dict[str, bool] = {}
     with tempfile.TemporaryFile(dir=folder) as file:
         with gzip.open(file, "wb", FASTEST) as lines:
-            for one in results:
-                row = flat_run(one)
+            for result in results:
+                row = flat_run(result)
                 for name, value in row.items():
                     is_number = value is None or isinstance(value, int | float)
                     numbers[name] = is_number and numbers.get(name, True)
-                row |= {RESULT_COLUMN: one.model_dump_json()} if whole else {}
+                row |= {RESULT_COLUMN: result.model_dump_json()} if whole else {}
                 lines.write(json.dumps(row).encode() + b"\n")
         file.seek(0)
         with gzip.open(file) as lines:
@@ -130,7 +134,7 @@ def export_lines(results: Iterable[Result], folder: Path | None = None) -> Itera
 def write_parquet(results: Iterable[Result], path: Path) -> None:
     """Write a Parquet file with a row for each run: the columns of the CSV and the whole result.
 
-    Raises StoreError without pyarrow.
+    Raises StoreError if pyarrow is not installed.
     """
     parquet, arrow = import_pyarrow()
     aside = aside_of(path)
@@ -159,7 +163,10 @@ def _of_type(value: Any, is_number: bool) -> float | str | None:
 
 
 def import_pyarrow() -> tuple[Any, Any]:
-    """Return the modules `pyarrow.parquet` and `pyarrow`. Raises StoreError without them."""
+    """Return the modules `pyarrow.parquet` and `pyarrow`.
+
+    Raises StoreError if pyarrow is not installed.
+    """
     try:
         import pyarrow
         from pyarrow import parquet

@@ -48,8 +48,8 @@ class NativeScenario:
             set_path(document, key.split("."), value)
         document["stacks"] = dict(self.stacks)
         for kind, columns in axes.items():
-            if found := {key: values for key, values in columns.items() if len(values) != 1}:
-                document[kind] = found
+            if several := {key: values for key, values in columns.items() if len(values) != 1}:
+                document[kind] = several
         return _imported_text(document, self.source)
 
 

@@ -40,8 +40,8 @@ STAGES = ("before_init_mem_gpu", "init_mem_gpu", "train_mem_gpu")
 
 def is_results(source: SourceFile) -> bool:
     """Return whether a file has metrics of the Trainer."""
-    found = source.json
-    return found is not None and bool({"train_runtime", "eval_runtime"} & found.keys())
+    document = source.json
+    return document is not None and bool({"train_runtime", "eval_runtime"} & document.keys())
 
 
 def is_state(source: SourceFile) -> bool:
@@ -50,12 +50,12 @@ def is_state(source: SourceFile) -> bool:
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return the reason if a file repeats another file of its folder; empty if it does not."""
+    """Return a sentence if a file repeats another file of its folder; empty if it does not."""
     name, folder = source.path.name, source.path.parent
     fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
-    for one in fuller:
-        if (folder / one).is_file():
-            return f"{one} beside it is imported, and holds it"
+    for file in fuller:
+        if (folder / file).is_file():
+            return f"{file} beside it is imported, and holds it"
     if name == STATE and folder.name.startswith("checkpoint-"):
         return "it is the state of a checkpoint, in the middle of a run"
     return ""
@@ -63,10 +63,10 @@ def is_repeated(source: SourceFile) -> str:
 
 def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     """Yield the run of a result file, with the log of the state file in its folder."""
-    found = source.json
+    document = source.json
     state = source.beside(STATE)
     log = state.json if state and is_state(state) else {}
-    yield _row(source, {**_summary_of(log), **found}, log)
+    yield _row(source, {**_summary_of(log), **document}, log)
 
 
 def read_state(source: SourceFile) -> Iterator[ImportedRow]:
@@ -102,7 +102,10 @@ def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any])
 
 
 def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
-    """Return the peak of allocated bytes, from the figures of all stages; None without these."""
+    """Return the peak of allocated bytes, from the memory figures of all stages by Trainer's key.
+
+    Returns None if the figures of a stage are missing.
+    """
     level, peaks = 0.0, []
     for stage in STAGES:
         change = parse.number(found.get(f"{stage}_alloc_delta", found.get(stage)))
@@ -114,19 +117,21 @@ def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
 
 
 def _summary_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log entry that summarizes the training."""
-    entries = [one for one in state.get("log_history", ()) if isinstance(one, dict)]
-    return next((one for one in reversed(entries) if "train_runtime" in one), {})
+    """Return the log entry that summarizes the training; empty if there is none."""
+    entries = [entry for entry in state.get("log_history", ()) if isinstance(entry, dict)]
+    return next((entry for entry in reversed(entries) if "train_runtime" in entry), {})
 
 
 def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
     """Return the logged steps and losses; each loss is a mean since the previous entry."""
     entries = [
-        one for one in state.get("log_history", ()) if isinstance(one, dict) and "loss" in one
+        entry
+        for entry in state.get("log_history", ())
+        if isinstance(entry, dict) and "loss" in entry
     ]
     if not entries:
         return {}
-    return {key: [parse.number(one.get(key)) for one in entries] for key in ("step", "loss")}
+    return {key: [parse.number(entry.get(key)) for entry in entries] for key in ("step", "loss")}
 
 
 def _ends(log: Mapping[str, Sequence[float | None]]) -> Iterator[Metric]:

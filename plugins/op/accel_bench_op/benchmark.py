@@ -110,9 +110,9 @@ class Benchmark(ABC):
             hint = did_you_mean(size, cls.sizes) or "; it has none"
             raise PluginError(f"benchmark {cls.name!r} has no size {size!r}{hint}")
         given = dict(cls.sizes[size]) if size else {}
-        taken = {key: value for key, value in settings.items() if key in _parameters(cls)}
+        known = {key: value for key, value in settings.items() if key in _parameters(cls)}
         try:
-            return cls(**{**taken, **given})
+            return cls(**{**known, **given})
         except TypeError as error:
             raise PluginError(f"benchmark {cls.name!r}, size {size!r}: {error}") from error
 
@@ -180,17 +180,19 @@ class Benchmark(ABC):
 def benchmark_of(batch: Any) -> Benchmark | None:
     """Return the benchmark that made a batch, or None if its `fn()` was not called."""
     owners = (reference() for tensor in _tensors(batch) if (reference := _owners().get(tensor)))
-    return next((one for one in owners if one is not None and one.returned_fn is not None), None)
+    return next(
+        (owner for owner in owners if owner is not None and owner.returned_fn is not None), None
+    )
 
 
 def as_dtype(dtype: Any) -> Any:
     """Return a `torch.dtype`, given as such or by name. Raises PluginError for an unknown name."""
     import torch
 
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
+    resolved = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(resolved, torch.dtype):
         raise PluginError(f"torch has no dtype {dtype!r}; use one such as float32 or bfloat16")
-    return found
+    return resolved
 
 
 def _class_value(cls: type, key: str) -> Any:
@@ -198,12 +200,12 @@ def _class_value(cls: type, key: str) -> Any:
 
     Class properties are evaluated here, since Python 3.13 dropped properties of classmethods.
     """
-    found = vars(cls)[key]
-    if isinstance(found, classmethod):
-        found = found.__func__
-    if isinstance(found, property):
-        found = found.fget
-    return found(cls) if inspect.isfunction(found) else found
+    value = vars(cls)[key]
+    if isinstance(value, classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    return value(cls) if inspect.isfunction(value) else value
 
 
 def _problems(cls: type[Benchmark]) -> Iterator[str]:
@@ -215,7 +217,7 @@ def _problems(cls: type[Benchmark]) -> Iterator[str]:
             f"name {cls.name!r} is no valid file name; use letters, digits, '_', '-' and '.', "
             "such as llama_mlp"
         )
-    names, parameters = [one.name for one in cls.args], _parameters(cls)
+    names, parameters = [arg.name for arg in cls.args], _parameters(cls)
     for name in names:
         if name not in parameters:
             near = did_you_mean(name, parameters) or "; it takes none"
@@ -226,13 +228,13 @@ def _problems(cls: type[Benchmark]) -> Iterator[str]:
             f"__init__ must take the arguments first, in the order of args: {', '.join(names)}; "
             f"it begins with {', '.join(first)}"
         )
-    for one in others:
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    for arg in others:
+        if arg.default is arg.empty and arg.kind not in (arg.VAR_POSITIONAL, arg.VAR_KEYWORD):
             yield (
-                f"__init__ needs {one.name!r}, which is not in args; give it a default, or declare "
-                f"BenchmarkArg({one.name!r}, ...)"
+                f"__init__ needs {arg.name!r}, which is not in args; give it a default, or declare "
+                f"BenchmarkArg({arg.name!r}, ...)"
             )
-    if any(one.kind is one.VAR_KEYWORD for one in others):
+    if any(arg.kind is arg.VAR_KEYWORD for arg in others):
         return
     for size, given in cls.sizes.items():
         for name in given:
@@ -247,7 +249,7 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
 
 
 def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """Wrap a method `fn`, so that it stores its last result in the benchmark."""
+    """Return a wrapper of a method `fn` that stores the last result in the benchmark."""
 
     @functools.wraps(fn)
     def method(self: Benchmark) -> Callable[..., Any]:
@@ -258,7 +260,7 @@ def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Call
 
 
 def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a method `make_batch`, so that the benchmark of its tensors is registered."""
+    """Return a wrapper of a method `make_batch` that registers the benchmark of the tensors."""
 
     @functools.wraps(make_batch)
     def method(self: Benchmark) -> Any:
@@ -283,4 +285,4 @@ def _tensors(batch: Any) -> list[Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    return [one for one in tree_leaves(batch) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]

@@ -56,8 +56,8 @@ class Cell:
 
     def timed_call(self) -> TimedCall:
         """Return the timed call of the callable on the batch."""
-        one = self.benchmark
-        postprocess = one.postprocess_for_backward if one.requires_grad else lambda _: None
+        bench = self.benchmark
+        postprocess = bench.postprocess_for_backward if bench.requires_grad else lambda _: None
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
 
     def check(self) -> Check:
@@ -81,17 +81,18 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, self.batch, gradients)
         # What has remembered the results of another batch is wrong for this one.
         called(self.fn, self.batch, gradients)
-        found = self._compared(_batch(self.benchmark, SEED + 1), gradients)
-        if found.reason or found.undecided:
-            return found
+        check = self._compared(_batch(self.benchmark, SEED + 1), gradients)
+        if check.reason or check.undecided:
+            return check
         at_scales = (self._at_scale(scale, gradients) for scale in self.benchmark.scales)
-        return next((one for one in at_scales if one.reason), found)
+        return next((at_scale for at_scale in at_scales if at_scale.reason), check)
 
     def _compared(self, values: Any, gradients: bool) -> Check:
-        """Compare the callable on a batch of other values, after a first call on them.
+        """Return the check of the callable on a batch of other values, after a first call on it.
 
-        The output of the first call is overwritten with NaN. A callable that returns an earlier
-        output instead of computing thus returns NaN.
+        The tensors of the timed batch get these values, if they can. The output of the first call
+        is overwritten with NaN. A callable that returns an earlier output instead of computing thus
+        returns NaN.
         """
         with holding(self.batch, values) as batch:
             kept = None if self.benchmark.keeps_inputs else copy.deepcopy(plain_tensors(batch))
@@ -104,11 +105,13 @@ class Cell:
         """Compare the callable on scaled inputs; the check is undecided if the reference fails."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
-            found = self._compared(values, gradients)
+            check = self._compared(values, gradients)
         except PluginError as error:  # The reference cannot compute there: probabilities, say.
             return Check({}, self.dtype, 0.0, undecided=str(error))
-        named = {f"{name} of inputs x {scale:g}": one for name, one in found.distances.items()}
-        return replace(found, distances=named, tolerance=ALLOWED_AT_SCALES * found.tolerance)
+        named = {
+            f"{name} of inputs x {scale:g}": distance for name, distance in check.distances.items()
+        }
+        return replace(check, distances=named, tolerance=ALLOWED_AT_SCALES * check.tolerance)
 
     def _weights(self) -> Iterator[Any]:
         """Yield the parameters and buffers of the callable and of the benchmark's own callable."""
@@ -128,7 +131,9 @@ class Cell:
         """Torch's name of the device of the batch, or else of the weights."""
         fn = self.benchmark.returned_fn
         weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
-        tensors = (one for one in (*tree_leaves(self.batch), *weights) if torch.is_tensor(one))
+        tensors = (
+            tensor for tensor in (*tree_leaves(self.batch), *weights) if torch.is_tensor(tensor)
+        )
         return str(next((tensor.device for tensor in tensors), "cpu"))
 
     @property
@@ -151,15 +156,15 @@ class Cell:
 
     def bytes_moved(self) -> int | None:
         """Return the minimum bytes that one timed call reads and writes; None if unknown."""
-        one, goes_back = self.benchmark, self.compute_type is ComputeType.TRAINING_BACKWARD
-        said = one.backward_bytes_moved() if goes_back else one.bytes_moved()
-        if said is not None or not one.counts_bytes:
+        bench, goes_back = self.benchmark, self.compute_type is ComputeType.TRAINING_BACKWARD
+        said = bench.backward_bytes_moved() if goes_back else bench.bytes_moved()
+        if said is not None or not bench.counts_bytes:
             return said
-        original = one.returned_fn
+        original = bench.returned_fn
         tensors = dict(named_tensors([*self.batch[0], self.batch[1]], "input"))
         if isinstance(original, torch.nn.Module):
             tensors |= dict(original.named_parameters())
-        moved = [tensors[name] for name in tensors if not (goes_back and name in one.unread)]
+        moved = [tensors[name] for name in tensors if not (goes_back and name in bench.unread)]
         # Of a backward pass the gradients of the outputs are read, and the others written.
         moved += tree_leaves(called(self.fn, self.batch, False))
         moved += [tensor for tensor in tensors.values() if goes_back and tensor.requires_grad]
@@ -167,9 +172,9 @@ class Cell:
 
     def figures(self, seconds: float) -> Mapping[str, Any]:
         """Return the rates of a call that takes `seconds`, and its fraction of the roofline."""
-        one, moved = self.benchmark, self.bytes_moved()
+        bench, moved = self.benchmark, self.bytes_moved()
         goes_back = self.compute_type is ComputeType.TRAINING_BACKWARD
-        flops = one.backward_flops() if goes_back else one.flops()
+        flops = bench.backward_flops() if goes_back else bench.flops()
         return roofline_figures(seconds, flops, moved, self.device, self.dtype)
 
 
@@ -191,17 +196,17 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
 
 @contextlib.contextmanager
 def holding(batch: Any, other: Any) -> Iterator[Any]:
-    """Copy another batch's values into a batch's tensors within the block, and yield the batch.
+    """Copy the values of the batch `other` into the tensors of `batch` within the block.
 
-    Yields the other batch itself if its tensors differ in shape, dtype, device or layout.
+    Yields `batch`, or else `other` itself if its tensors differ in shape, dtype, device or layout.
     """
     (ours, our_tree), (theirs, their_tree) = tree_flatten(batch), tree_flatten(other)
     if our_tree != their_tree or not all(map(_alike, ours, theirs)):
         yield other
         return
-    tensors = [one for one in ours if torch.is_tensor(one)]
-    saved = [one.detach().clone() for one in tensors]
-    write(tensors, [one for one in theirs if torch.is_tensor(one)])
+    tensors = [tensor for tensor in ours if torch.is_tensor(tensor)]
+    saved = [tensor.detach().clone() for tensor in tensors]
+    write(tensors, [tensor for tensor in theirs if torch.is_tensor(tensor)])
     try:
         yield batch
     finally:
@@ -218,15 +223,15 @@ def _alike(one: Any, other: Any) -> bool:
 
 def plain_tensors(batch: Any) -> list[Any]:
     """Return the tensors of a batch, detached from their graph."""
-    return [one.detach() for one in tree_leaves(batch) if hasattr(one, "detach")]
+    return [tensor.detach() for tensor in tree_leaves(batch) if hasattr(tensor, "detach")]
 
 
 def scaled(batch: Any, scale: float) -> Any:
     """Return a batch with its floating-point tensors multiplied by `scale`."""
 
     def times(tensor: Any) -> Any:
-        found = tensor.detach() * scale if tensor.is_floating_point() else tensor
-        return found.requires_grad_(tensor.requires_grad)
+        product = tensor.detach() * scale if tensor.is_floating_point() else tensor
+        return product.requires_grad_(tensor.requires_grad)
 
     return tree_map_only(torch.Tensor, times, batch)
 
@@ -236,11 +241,11 @@ def write_over(out: Any, kept: Any) -> None:
 
     Version counters stay unchanged, so that caches of the tensors cannot notice.
     """
-    addresses = {_address(one) for one in tree_leaves(kept) if _is_plain(one)}
+    addresses = {_address(tensor) for tensor in tree_leaves(kept) if _is_plain(tensor)}
     with torch.inference_mode():
-        for one in tree_leaves(out):
-            if _is_plain(one) and _address(one) not in addresses:
-                one.fill_(torch.nan if one.is_floating_point() or one.is_complex() else 1)
+        for tensor in tree_leaves(out):
+            if _is_plain(tensor) and _address(tensor) not in addresses:
+                tensor.fill_(torch.nan if tensor.is_floating_point() or tensor.is_complex() else 1)
 
 
 def _is_plain(value: Any) -> bool:
@@ -281,8 +286,8 @@ def release_frames(error: BaseException) -> None:
 
 def why_no_memory(error: BaseException) -> str:
     """Return the first line of an out-of-memory error; empty for other errors."""
-    found = out_of_memory(error)
-    return "" if found is None else f"out of memory: {str(found).splitlines()[0]}"
+    cause = out_of_memory(error)
+    return "" if cause is None else f"out of memory: {str(cause).splitlines()[0]}"
 
 
 def peak_memory_bytes(call: Callable[[], Any], device_type: str) -> int | None:
@@ -316,7 +321,7 @@ def _peak_on_cpu(call: Callable[[], Any]) -> int | None:
         return None
     events = [event for event in results.events() if event.name() == "[memory]"]
     held = peak = 0
-    for event in sorted(events, key=lambda one: one.start_ns()):
+    for event in sorted(events, key=lambda record: record.start_ns()):
         held += event.nbytes()
         peak = max(peak, held)
     return int(peak)

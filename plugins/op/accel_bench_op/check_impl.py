@@ -114,19 +114,23 @@ def check_against_float64(
 def _compare(
     benchmark: Benchmark, fns: tuple[Any, Any, Any], batch: Any, dtype: str, gradients: bool
 ) -> Check:
-    """Compare the first of three callables (tested, eager, reference) with the reference."""
+    """Return the check of the first of three callables: tested, eager, and float64 reference.
+
+    The check compares outputs, and with `gradients` also gradients, with the reference. `dtype` is
+    the dtype of the computation, which sets the tolerance.
+    """
     fn, original, reference = fns
     # It is called with the batch itself, not a copy: with its strides and its addresses.
     theirs = _copied(batch, double=True)
     theirs_out = _reference_output(benchmark, reference, theirs, gradients)
     out = called(fn, batch, gradients)
-    found = dict(named_tensors(out, "output"))
+    outputs = dict(named_tensors(out, "output"))
     tolerance = benchmark.tolerance.get(dtype, 0.0)
     distances: dict[str, float] = {}
     try:
-        _refuse_coarser(found, dtype)
+        _refuse_coarser(outputs, dtype)
         expected = dict(named_tensors(theirs_out, "output"))
-        distances |= _distances(found, expected)
+        distances |= _distances(outputs, expected)
         if not distances:
             raise _Mismatch("nothing to compare: eager's output holds no tensor")
         if benchmark.keeps_inputs:
@@ -143,14 +147,21 @@ def _compare(
 
 
 def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
-    """Return the distances of inputs that a call modifies differently from the reference."""
+    """Return the distances, by name, of inputs that a call changed differently from the reference.
+
+    `theirs` is the batch after the reference's call. Distances up to `tolerance` are left out.
+    """
 
     def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         named = dict(named_tensors([*args, kwargs], "input"))
-        return {name: one.detach() for name, one in named.items() if not one.is_nested}
+        return {name: tensor.detach() for name, tensor in named.items() if not tensor.is_nested}
 
-    found = _distances(plain(*batch), plain(*theirs))
-    return {f"{name} after the call": one for name, one in found.items() if one > tolerance}
+    distances = _distances(plain(*batch), plain(*theirs))
+    return {
+        f"{name} after the call": distance
+        for name, distance in distances.items()
+        if distance > tolerance
+    }
 
 
 def _copy_of(original: Any) -> Any:
@@ -166,7 +177,10 @@ def _copy_of(original: Any) -> Any:
 
 
 def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
-    """Return why a comparison is undecided: eager is random, or itself far from float64."""
+    """Return why a comparison is undecided: eager is random, or itself far from float64.
+
+    `own` is the check of eager.
+    """
     calls = (called(eager, _copied(batch), False) for _ in range(2))
     first, second = (dict(named_tensors(out, "")) for out in calls)
     if first.keys() != second.keys() or any(not first[k].equal(second[k]) for k in first):
@@ -176,12 +190,12 @@ def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
 
 
 def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
-    """Raise _Mismatch for an output of coarser dtype than the computation."""
-    for name, one in found.items():
-        if not (dtype and one.is_floating_point()):
+    """Raise _Mismatch if an output has a coarser dtype than `dtype`, in which eager computes."""
+    for name, tensor in found.items():
+        if not (dtype and tensor.is_floating_point()):
             continue
-        if torch.finfo(one.dtype).eps > torch.finfo(getattr(torch, dtype)).eps:
-            given = str(one.dtype).removeprefix("torch.")
+        if torch.finfo(tensor.dtype).eps > torch.finfo(getattr(torch, dtype)).eps:
+            given = str(tensor.dtype).removeprefix("torch.")
             raise _Mismatch(f"{name} is in {given}, and eager computes in {dtype}")
 
 
@@ -192,8 +206,12 @@ def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
     """
     weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
     tensors = [*dict(named_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
-    kinds = {one.dtype for one in tensors if one.is_floating_point() and one.dtype.itemsize > 1}
-    coarsest = max(kinds, key=lambda one: torch.finfo(one).eps, default="")
+    kinds = {
+        tensor.dtype
+        for tensor in tensors
+        if tensor.is_floating_point() and tensor.dtype.itemsize > 1
+    }
+    coarsest = max(kinds, key=lambda dtype: torch.finfo(dtype).eps, default="")
     return str(coarsest).removeprefix("torch.")
 
 
@@ -224,20 +242,23 @@ def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]
         return copy.requires_grad_(tensor.requires_grad)
 
     args, kwargs = batch
-    found = tree_map_only(torch.Tensor, copied, (list(args), dict(kwargs)))
-    return found[0], found[1]
+    result = tree_map_only(torch.Tensor, copied, (list(args), dict(kwargs)))
+    return result[0], result[1]
 
 
 def named_tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors in an output with their paths; a complex tensor has two real parts."""
+    """Yield the tensors in an output with their paths; a complex tensor has two real parts.
+
+    `place` is the path of `value` itself.
+    """
     if isinstance(value, torch.Tensor):
         yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from named_tensors(one, f"{place} {key}")
+        for key, item in value.items():
+            yield from named_tensors(item, f"{place} {key}")
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for number, one in enumerate(value):
-            yield from named_tensors(one, f"{place} {number}")
+        for number, item in enumerate(value):
+            yield from named_tensors(item, f"{place} {number}")
 
 
 def _weights(fn: Any) -> dict[str, Any]:
@@ -245,13 +266,17 @@ def _weights(fn: Any) -> dict[str, Any]:
     if not isinstance(fn, torch.nn.Module):
         return {}
     named = fn.named_parameters()
-    return {name.removeprefix("_orig_mod."): one for name, one in named if one.requires_grad}
+    return {name.removeprefix("_orig_mod."): param for name, param in named if param.requires_grad}
 
 
 def _gradient_pairs(
     benchmark: Benchmark, outs: tuple[Any, Any], batches: tuple[Any, Any], weights: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the gradients of inputs and weights by name, tested and expected."""
+    """Return the gradients of inputs and weights by name, of the tested and the reference callable.
+
+    `outs` and `batches` are outputs and batches of both. `weights` has the weights of eager's, the
+    tested and the reference callable by name.
+    """
     ours, theirs = (_ends(benchmark, out) for out in outs)
     if len(ours) != len(theirs):
         raise _Mismatch(f"{len(ours)} outputs require a gradient, {len(theirs)} of eager's do")
@@ -260,18 +285,18 @@ def _gradient_pairs(
     cotangents = _cotangents(ours)
     of_original, of_fn, of_reference = weights
     # A module of its own may hold the weights under their names; else they are the benchmark's.
-    held = {name: of_fn.get(name, one) for name, one in of_original.items()}
+    held = {name: of_fn.get(name, weight) for name, weight in of_original.items()}
     # Before a backward pass that writes over the gradient that it is given, as fused norms' do.
     exact = [cotangent.double() for cotangent in cotangents]
-    found = _gradients(ours, cotangents, {**_inputs(batches[0]), **held})
-    return found, _gradients(theirs, exact, {**_inputs(batches[1]), **of_reference})
+    tested = _gradients(ours, cotangents, {**_inputs(batches[0]), **held})
+    return tested, _gradients(theirs, exact, {**_inputs(batches[1]), **of_reference})
 
 
 def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
     """Return the tensors at which the backward pass starts: all outputs that need a gradient."""
-    found = [tensor for _, tensor in named_tensors(out, "") if tensor.requires_grad]
-    if found:
-        return found
+    outputs = [tensor for _, tensor in named_tensors(out, "") if tensor.requires_grad]
+    if outputs:
+        return outputs
     tensor = benchmark.postprocess_for_backward(out)
     return [tensor] if getattr(tensor, "requires_grad", False) else []
 
@@ -279,42 +304,46 @@ def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
 def _cotangents(outputs: Sequence[Any]) -> list[Any]:
     generator = torch.Generator().manual_seed(SEED)
     return [
-        torch.randn(one.shape, generator=generator).to(device=one.device, dtype=one.dtype)
-        for one in outputs
+        torch.randn(output.shape, generator=generator).to(device=output.device, dtype=output.dtype)
+        for output in outputs
     ]
 
 
 def _inputs(batch: Any) -> dict[str, Any]:
     args, kwargs = batch
     named = dict(named_tensors([*args, kwargs], "input"))
-    return {name: one for name, one in named.items() if one.requires_grad}
+    return {name: tensor for name, tensor in named.items() if tensor.requires_grad}
 
 
 def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gradients of leaf tensors by name, without gradients that are None."""
-    found = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
-    named = zip(leaves, found, strict=True)
-    return {f"gradient of {name}": one for name, one in named if one is not None}
+    gradients = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
+    named = zip(leaves, gradients, strict=True)
+    return {f"gradient of {name}": gradient for name, gradient in named if gradient is not None}
 
 
 def _distances(
     found: Mapping[str, Any], expected: Mapping[str, Any], least: float = 0.0
 ) -> dict[str, float]:
-    """Return relative distances of tensors by name. Raises _Mismatch for a missing tensor."""
+    """Return the relative distance of each expected tensor by name.
+
+    Errors of exactly zero tensors are relative to `least` times the largest expected value. Raises
+    _Mismatch for a missing tensor, or another shape or kind of dtype.
+    """
     if missing := [name for name in expected if name not in found]:
         raise _Mismatch(f"there is no {missing[0]}, which eager computes")
-    for name, one in expected.items():
-        if one.shape != found[name].shape:
-            shapes = f"{tuple(found[name].shape)}, that of eager {tuple(one.shape)}"
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape:
+            shapes = f"{tuple(found[name].shape)}, that of eager {tuple(tensor.shape)}"
             raise _Mismatch(f"{name} has the shape {shapes}")
-        if one.is_floating_point() != found[name].is_floating_point():
-            raise _Mismatch(f"{name} is {found[name].dtype}, that of eager {one.dtype}")
-    largest = max((_size(one) for one in expected.values() if least), default=0.0)
+        if tensor.is_floating_point() != found[name].is_floating_point():
+            raise _Mismatch(f"{name} is {found[name].dtype}, that of eager {tensor.dtype}")
+    largest = max((_size(tensor) for tensor in expected.values() if least), default=0.0)
     scales = {
-        name: least * largest if least and _size(one) <= ROUNDING * largest else 0.0
-        for name, one in expected.items()
+        name: least * largest if least and _size(tensor) <= ROUNDING * largest else 0.0
+        for name, tensor in expected.items()
     }
-    return {name: _distance(found[name], one, scales[name]) for name, one in expected.items()}
+    return {name: _distance(found[name], tensor, scales[name]) for name, tensor in expected.items()}
 
 
 def _size(tensor: Any) -> float:
@@ -323,7 +352,10 @@ def _size(tensor: Any) -> float:
 
 
 def _distance(found: Any, expected: Any, least: float) -> float:
-    """Return the larger of two relative errors: of the worst element, and of the norm."""
+    """Return the larger of two relative errors: of the worst element, and of the norm.
+
+    `least` is the minimum size to which errors are relative.
+    """
     if not expected.numel():
         return 0.0
     if not expected.is_floating_point():

@@ -113,7 +113,7 @@ def run(options: OpRunOptions) -> int:
         request = plan_request(options, {"measure.rounds": options.rounds})
         drafts = find_drafts(cell_scenarios(choice, _installed()))
     plans = [invoked.plan(draft, request) for draft in drafts]
-    known = [[one.experiment.scenario for one in plan.planned] for plan in plans]
+    known = [[planned.experiment.scenario for planned in plan.planned] for plan in plans]
 
     def show(summaries: Sequence[Summary]) -> None:
         print_report(operations_report(operation_report(summaries, known)), options.output)
@@ -150,7 +150,7 @@ def show(
 
 def _installed() -> OpRegistry:
     """Return the installed benchmarks and executors; print a warning for each unusable one."""
-    found = read_installed()
-    for one in (*found.benchmarks.unusable, *found.executors.unusable):
-        print_aside(plain(one.problem), "warning")
-    return found
+    registry = read_installed()
+    for entry in (*registry.benchmarks.unusable, *registry.executors.unusable):
+        print_aside(plain(entry.problem), "warning")
+    return registry

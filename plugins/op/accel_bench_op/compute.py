@@ -58,7 +58,10 @@ class TimedCall:
         }[compute_type]
 
     def prepare(self) -> None:
-        """Clear gradients and build the graph of a timed backward pass. Raises NoBackwardError."""
+        """Clear gradients and build the graph of a timed backward pass; do nothing for other calls.
+
+        Raises NoBackwardError if no output requires a gradient.
+        """
         if self.compute_type is not ComputeType.TRAINING_BACKWARD:
             return
         import torch

@@ -58,10 +58,10 @@ class Discovered(Generic[FoundT]):
         """Return the reason why no usable entry has a name; empty if an entry has it."""
         if name in self.usable:
             return ""
-        if named := [one.problem for one in self.unusable if one.name == name]:
+        if named := [entry.problem for entry in self.unusable if entry.name == name]:
             return "; ".join(named)
         hint = did_you_mean(name, self.usable)
-        broken = "".join(f"; {one.problem}" for one in self.unusable)
+        broken = "".join(f"; {entry.problem}" for entry in self.unusable)
         return f"no {self.what} {name!r}{hint}{broken}"
 
 
@@ -89,37 +89,44 @@ def _with_warnings(found: Discovered[FoundT]) -> dict[str, FoundT]:
     with warnings.catch_warnings():
         # Where warnings are errors, one broken distribution would still hide all others.
         warnings.simplefilter("always")
-        for one in found.unusable:
-            warnings.warn(one.problem, stacklevel=3)
+        for entry in found.unusable:
+            warnings.warn(entry.problem, stacklevel=3)
     return found.usable
 
 
 def _discover(
     what: str, group: str, read: Callable[[DoorEntry], Mapping[str, FoundT]]
 ) -> Discovered[FoundT]:
-    """Load all entry points of a group; of equal names keep accel-bench's own entry, or none."""
-    found: Discovered[FoundT] = Discovered(what)
+    """Load all entry points of a group; of equal names keep accel-bench's own entry, or none.
+
+    `what` is `benchmark` or `executor`, for messages. `read` returns the classes or instances of an
+    entry point by name.
+    """
+    result: Discovered[FoundT] = Discovered(what)
     bringers: dict[str, DoorEntry] = {}
     for entry in find_entries(group, what).values():
         try:
-            for name, one in read(entry).items():
+            for name, loaded in read(entry).items():
                 if (first := bringers.setdefault(name, entry)) is not entry:
-                    _note_duplicate(found, name, one, (first, entry))
+                    _note_duplicate(result, name, loaded, (first, entry))
                 else:
-                    found.usable[name] = one
+                    result.usable[name] = loaded
         except (Exception, SystemExit) as error:
             ours = isinstance(error, PluginError)
             reason = str(error) if ours else f"{type(error).__name__}: {error}"
-            found.unusable.append(_unusable(entry.point.name, entry, reason))
-    ordered = dict(sorted(found.usable.items()))
+            result.unusable.append(_unusable(entry.point.name, entry, reason))
+    ordered = dict(sorted(result.usable.items()))
     brought = {name: _distribution(bringers[name]) for name in ordered}
-    return Discovered(what, ordered, found.unusable, brought)
+    return Discovered(what, ordered, result.unusable, brought)
 
 
 def _note_duplicate(
     found: Discovered[Any], name: str, one: Any, entries: tuple[DoorEntry, ...]
 ) -> None:
-    """Discard two entries of one name, except accel-bench's own, unless both load one class."""
+    """Discard two entries of one name, except accel-bench's own, unless both load one class.
+
+    `one` is the second entry, and `entries` are the entry points of the first and the second.
+    """
     first, second = entries
     held = found.usable.get(name)
     if held is not None and _kind(held) is _kind(one):

@@ -162,7 +162,7 @@ def operation_report(
         for summary, known in zip(summaries, scenarios, strict=True)
         for row, scenario in zip(summary.experiments, known, strict=True)
     ]
-    notices = (text for one in summaries for text in (*one.notices, *one.noise))
+    notices = (text for summary in summaries for text in (*summary.notices, *summary.noise))
     return OperationReport(
         baseline=summaries[0].baseline,
         cells=tuple(cells),
@@ -172,7 +172,7 @@ def operation_report(
 
 def _cell(summary: Summary, row: ExperimentSummary, scenario: Scenario) -> OperationCell:
     engine, is_base = scenario.engine, row.stack == summary.baseline
-    options, metrics = engine.options, {one.name: one.value for one in row.metrics}
+    options, metrics = engine.options, {metric.name: metric.value for metric in row.metrics}
     speed = row.tokens_per_second
     return OperationCell(
         scenario=summary.scenario,
@@ -199,5 +199,5 @@ def _cell(summary: Summary, row: ExperimentSummary, scenario: Scenario) -> Opera
 
 
 def _check(evidence: JsonValue) -> GradientCheck | None:
-    found = evidence.get("check") if isinstance(evidence, Mapping) else None
-    return GradientCheck.model_validate(found) if found else None
+    check = evidence.get("check") if isinstance(evidence, Mapping) else None
+    return GradientCheck.model_validate(check) if check else None

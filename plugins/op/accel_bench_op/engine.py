@@ -81,7 +81,7 @@ class Op(Plugin[OpOptions]):
         """Return name and version of the distributions of the benchmark and the executor."""
         benchmark = discover_benchmarks().distributions.get(self.options.benchmark)
         executor = discover_executors().distributions.get(self.options.executor)
-        return [one for one in (benchmark, executor) if one is not None]
+        return [version for version in (benchmark, executor) if version is not None]
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:

@@ -39,7 +39,7 @@ class BuiltOperation:
 
     def metrics(self, window: Window) -> Iterator[Metric]:
         """Yield the rates of a mean call in the window, and the peak memory of one call."""
-        seconds = window.seconds / sum(one.real_tokens for one in window.samples)
+        seconds = window.seconds / sum(sample.real_tokens for sample in window.samples)
         self.call.close()
         figures, device = self.cell.figures(seconds), self.cell.device
         known = declared_hardware(device)
@@ -64,23 +64,23 @@ class BuiltOperation:
         if self._too_fast:
             raise InvalidRunError([self._too_fast])
         gradients = self.compute_type is not ComputeType.INFERENCE
-        found = self.cell.check()
-        if reason := found.reason or found.undecided:
+        result = self.cell.check()
+        if reason := result.reason or result.undecided:
             raise InvalidRunError([reason.removeprefix("invalid: ")])
-        worst = max(found.distances, key=lambda name: found.distances[name], default="")
+        worst = max(result.distances, key=lambda name: result.distances[name], default="")
         check = {
-            "largest": found.distance,
-            "tolerance": found.tolerance,
+            "largest": result.distance,
+            "tolerance": result.tolerance,
             "of": worst,
-            "tensors": len(found.distances),
-            "size": found.size or self.size,
+            "tensors": len(result.distances),
+            "size": result.size or self.size,
         }
         what = "output and gradients" if gradients else "output"
-        what += f" at size {found.size}" if found.size else ""
-        what += " with eager's choices" if found.same_choices else ""
-        within = f"{what} within {found.distance:.2g} of eager in float64"
+        what += f" at size {result.size}" if result.size else ""
+        what += " with eager's choices" if result.same_choices else ""
+        within = f"{what} within {result.distance:.2g} of eager in float64"
         warm = "; caches are not emptied between calls"
-        summary = f"{within} ({found.tolerance:g} allowed){warm}"
+        summary = f"{within} ({result.tolerance:g} allowed){warm}"
         return {"summary": summary, "check": check, "cache_flushed": False}
 
 

@@ -109,12 +109,12 @@ def cell_obstacle(
 ) -> str:
     """Return why a benchmark cannot run under an executor here; empty if it can.
 
-    Neither batch nor callable is built. Exceptions of a benchmark or an executor are reasons too,
-    with its name.
+    `settings` are further arguments of the benchmark, such as `dtype`. Neither batch nor callable
+    is built. Exceptions of a benchmark or an executor are reasons too, with its name.
     """
     try:
-        one = _benchmark_at(kind, size, {**settings, "device": torch_name(device)})
-        return executor.supports(one) or no_backward(one, compute_type)
+        bench = _benchmark_at(kind, size, {**settings, "device": torch_name(device)})
+        return executor.supports(bench) or no_backward(bench, compute_type)
     except PluginError as error:
         return str(error)
     except Exception as error:

@@ -69,11 +69,11 @@ def run_cell(
 
     from accel_bench_op.cell_impl import build_cell
 
-    one = kind.at_size(size, **read_arguments())
-    if reason := executor.supports(one) or no_backward(one, compute_type):
+    bench = kind.at_size(size, **read_arguments())
+    if reason := executor.supports(bench) or no_backward(bench, compute_type):
         pytest.skip(reason)
     with _skipping_without_memory():
-        cell = build_cell(one, executor, compute_type)
+        cell = build_cell(bench, executor, compute_type)
         _time(benchmark, cell, checked=True)
 
 
@@ -148,7 +148,7 @@ def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
 
 
 def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
-    """Return a preparation that also writes a buffer several times as large as the L2 cache."""
+    """Return a function that calls `prepare`, then writes a buffer far larger than the L2 cache."""
     import torch
 
     from accel_bench_op.roofline_impl import cache_bytes
@@ -164,7 +164,10 @@ def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[],
 
 
 def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
-    """Check and time a cell, and add its figures to `extra_info`."""
+    """Time a cell, and add its rates, memory and settings to `extra_info`.
+
+    With `checked`, the cell is first compared with float64; a wrong result fails the test.
+    """
     import pytest
 
     call, info, flush = cell.timed_call(), benchmark.extra_info, reads_flush()
@@ -200,7 +203,11 @@ def _compared(check: Check | None) -> dict[str, Any]:
 
 
 def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
-    """Time rounds; on a device, a round has several calls unless each call needs a preparation."""
+    """Time rounds of a call with the fixture `benchmark`.
+
+    On a device, a round has several calls unless each call needs a preparation. With `flush`, the
+    device's cache is overwritten before each round.
+    """
     kind, _, index = device.partition(":")
     known = of_torch_type(kind)
     setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
@@ -241,7 +248,7 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
 
 
 def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
-    """Return the figures stored with the times: rates, memory and settings."""
+    """Return rates, peak memory and settings of a timed cell for `extra_info`."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,

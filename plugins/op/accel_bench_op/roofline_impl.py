@@ -29,8 +29,8 @@ def matmul_peak(device: str, dtype: str) -> float:
     """Return the measured FLOP/s of a large matrix product in a dtype."""
     kind = torch.device(device).type
     size = HOST_MATMUL_SIZE if computes_on_host(kind) else MATMUL_SIZE
-    one, other = (torch.randn(size, size, device=device).to(as_dtype(dtype)) for _ in range(2))
-    return 2 * size**3 / back_to_back_seconds(lambda: torch.mm(one, other), kind)
+    factor, other = (torch.randn(size, size, device=device).to(as_dtype(dtype)) for _ in range(2))
+    return 2 * size**3 / back_to_back_seconds(lambda: torch.mm(factor, other), kind)
 
 
 @cache
@@ -38,8 +38,8 @@ def copy_peak(device: str) -> float:
     """Return the measured bytes/s of a large copy, which counts reads and writes."""
     kind = torch.device(device).type
     size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
-    one, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
-    return 2 * size / back_to_back_seconds(lambda: other.copy_(one), kind)
+    source, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
+    return 2 * size / back_to_back_seconds(lambda: other.copy_(source), kind)
 
 
 def roofline_figures(
@@ -47,9 +47,9 @@ def roofline_figures(
 ) -> Mapping[str, Any]:
     """Return the rates of a call that takes `seconds`, and its fraction of the roofline.
 
-    The fraction is the minimum seconds over the seconds. The minimum is the larger of FLOPs over
-    the peak of products and bytes over the peak of copies. Unknown figures are left out, such as
-    the peak of integers (`dtype` empty).
+    `flops` and `moved` are the call's FLOPs and bytes. The fraction is the minimum seconds over the
+    seconds. The minimum is the larger of FLOPs over the peak of products and bytes over the peak of
+    copies. Unknown figures are left out, such as the peak of integers (`dtype` empty).
     """
     figures: dict[str, Any] = {}
     least = 0.0

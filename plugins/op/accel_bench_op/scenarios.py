@@ -57,14 +57,17 @@ def read_installed() -> OpRegistry:
 def list_operations(
     installed: OpRegistry, names: Sequence[str] = (), device: str = "cpu"
 ) -> list[OperationEntry]:
-    """Return an entry for each installed, or each named, benchmark. Raises ScenarioError."""
+    """Return an entry for each installed benchmark, or for each named one.
+
+    Raises ScenarioError for an unknown name.
+    """
     benchmarks = installed.benchmarks
     for name in names:
         _named(name, benchmarks)
     listed = [_entry(name, installed, device) for name in names or benchmarks.usable]
     broken = [
-        OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
-        for one in benchmarks.unusable
+        OperationEntry(benchmark=entry.name, distribution=entry.distribution, problem=entry.problem)
+        for entry in benchmarks.unusable
     ]
     return listed if names else [*listed, *broken]
 
@@ -74,46 +77,48 @@ def _entry(name: str, installed: OpRegistry, device: str) -> OperationEntry:
     baseline = executors.usable[BASELINE]
     possible = compute_types_of(kind)
     types = [
-        one
-        for one in possible
-        if not cell_obstacle(kind, baseline, _smallest_size(kind), one, device=device)
+        phase
+        for phase in possible
+        if not cell_obstacle(kind, baseline, _smallest_size(kind), phase, device=device)
     ]
     return OperationEntry(
         benchmark=name,
         description=kind.description,
         operation=kind.operation,
-        compute_types=tuple(one.value for one in types or possible),
+        compute_types=tuple(phase.value for phase in types or possible),
         sizes=tuple(kind.sizes),
         distribution=installed.benchmarks.distributions[name],
-        executors=tuple(_support(one, kind, executors, device) for one in executors.usable),
+        executors=tuple(
+            _support(executor, kind, executors, device) for executor in executors.usable
+        ),
     )
 
 
 def cell_scenarios(choice: CellChoice, installed: OpRegistry | None = None) -> list[dict[str, Any]]:
     """Return a scenario for each benchmark, size and compute type; its stacks are executors.
 
-    Raises ScenarioError for an unknown name.
+    Raises ScenarioError for an unknown name, and if the choice leaves nothing to run.
     """
     installed = installed or read_installed()
     for name in choice.executors:
         if name != ALL:
             _named(name, installed.executors)
-    found = []
+    scenarios = []
     for name in dict.fromkeys(choice.names):
         kind = _named(name, installed.benchmarks)
         stacks = list(_stacks(choice, kind, installed.executors.usable))
-        found += [
+        scenarios += [
             _scenario(name, size, compute_type, stacks, choice)
             for size in _sizes(choice, name, kind)
             for compute_type in _chosen_types(choice, kind)
         ]
-    if not found:
+    if not scenarios:
         raise ScenarioError(
             f"nothing to run: {', '.join(choice.names)} "
             f"{'have' if len(choice.names) > 1 else 'has'} no backward pass; leave "
             "--compute-type out"
         )
-    return found
+    return scenarios
 
 
 def _scenario(
@@ -142,7 +147,7 @@ def _scenario(
 def _stacks(
     choice: CellChoice, kind: type[Benchmark], executors: Mapping[str, Executor]
 ) -> Iterator[str]:
-    """Yield the baseline, then the chosen executors, by default all that can run here."""
+    """Yield the names of the baseline and of the chosen executors, by default all that can run."""
     yield BASELINE
     for name, executor in executors.items():
         if ALL in choice.executors:
@@ -159,7 +164,7 @@ def _stacks(
 
 
 def _sizes(choice: CellChoice, name: str, kind: type[Benchmark]) -> list[str]:
-    """Return the names of chosen sizes; by default of the smallest size, or of none."""
+    """Return the names of chosen sizes, by default the smallest; an empty name without sizes."""
     if not kind.sizes:
         return [""]
     if not choice.sizes:
@@ -176,12 +181,12 @@ def _smallest_size(kind: type[Benchmark]) -> str:
 
 
 def _chosen_types(choice: CellChoice, kind: type[Benchmark]) -> list[str]:
-    known = [one.value for one in ComputeType]
+    known = [phase.value for phase in ComputeType]
     for name in choice.compute_types:
         if name not in known:
             raise ScenarioError(f"no compute type {name!r}{did_you_mean(name, known)}")
-    possible = [one.value for one in compute_types_of(kind)]
-    return [one for one in possible if one in (choice.compute_types or known)]
+    possible = [phase.value for phase in compute_types_of(kind)]
+    return [phase for phase in possible if phase in (choice.compute_types or known)]
 
 
 def _named(name: str, known: Discovered[Any]) -> Any:

@@ -24,10 +24,10 @@ def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
     the device from then on.
     """
     device = variables.get(f"{PREFIX}DEVICE") or read_machine().device
-    found: dict[str, Any] = {"device": prepare_device(device)}
+    arguments: dict[str, Any] = {"device": prepare_device(device)}
     if dtype := variables.get(f"{PREFIX}DTYPE"):
-        found["dtype"] = as_dtype(dtype)
-    return found
+        arguments["dtype"] = as_dtype(dtype)
+    return arguments
 
 
 def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
@@ -63,7 +63,10 @@ def prepare_device(name: str) -> str:
 
 @cache
 def _prepared(kind: str) -> DeviceType:
-    """Prepare a type of device for use in this process, and return it. Raises ScenarioError."""
+    """Prepare a type of device for use in this process, and return it.
+
+    Raises ScenarioError for an unknown type, and if torch cannot use it.
+    """
     import torch
 
     device = device_type(kind)

@@ -41,18 +41,18 @@ def _tests(
     kinds: dict[str, type[Benchmark]], executors: dict[str, Executor]
 ) -> dict[str, Callable[..., None]]:
     """Return the tests of benchmarks by name. Raises PluginError for a duplicate name."""
-    found: dict[str, Callable[..., None]] = {}
+    tests: dict[str, Callable[..., None]] = {}
     for name, kind in kinds.items():
         function = "test_" + re.sub(r"\W", "_", name)
-        if function in found:
+        if function in tests:
             raise PluginError(
                 f"benchmark {name!r} of {kind.__module__} and another one would both be "
                 f"{function} in pytest; rename one of them"
             )
         test = _test_of(kind, executors)
         test.__name__ = test.__qualname__ = function
-        found[function] = test
-    return found
+        tests[function] = test
+    return tests
 
 
 TESTS = _tests(find_benchmarks(), find_executors())

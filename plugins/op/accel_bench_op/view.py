@@ -32,16 +32,18 @@ from accel_bench_op.document import (
 def list_report(entries: Sequence[OperationEntry]) -> Report:
     """Return the table of `op list`: a row for each benchmark, and reasons why it cannot run."""
     reasons = [
-        (entry.benchmark, one.reason)
+        (entry.benchmark, support.reason)
         for entry in entries
-        for one in entry.executors
-        if one.has_kernel and not one.runs
+        for support in entry.executors
+        if support.has_kernel and not support.runs
     ]
     reasons = list(dict.fromkeys(reasons))
     reasons += [(entry.benchmark, entry.problem) for entry in entries if entry.problem]
     table = Table(LISTED, entries)
     flat = [
-        Line(entry=entry, support=one) for entry in entries for one in entry.executors or [None]
+        Line(entry=entry, support=support)
+        for entry in entries
+        for support in entry.executors or [None]
     ]
     section = Section(tables=[table], notes=grouped_by_reason(reasons))
     return Report([section], list(entries), Table(FLAT_LIST, flat), LIST_WIDTH)
@@ -69,7 +71,7 @@ def _label(cell: OperationCell) -> str:
 
 
 def _names(entry: OperationEntry) -> list[str]:
-    return [one.executor for one in entry.executors if one.runs]
+    return [support.executor for support in entry.executors if support.runs]
 
 
 def _few(sizes: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
     folder = root / run.folder / PROFILE_FOLDER
     profiles: list[RankProfile] = []
     missing: list[str] = []
-    for rank in (one.rank for one in run.ranks):
+    for rank in (result.rank for result in run.ranks):
         try:
             profile = read_profile(folder / f"rank{rank}")
         except AccelBenchError as error:
@@ -106,10 +106,13 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
             continue
         own = folder / f"rank{profile.rank}"
         first = (steps_of(rank) or 0) - rank.profiled_steps
-        measured = ((one.step, one.seconds, one.real_tokens, None) for one in rank.window.samples)
+        measured = (
+            (sample.step, sample.seconds, sample.real_tokens, None)
+            for sample in rank.window.samples
+        )
         profiled = (
-            (number, one.seconds, one.elements, one.memory_bytes)
-            for number, one in enumerate(profile.scalars, first)
+            (number, step.seconds, step.elements, step.memory_bytes)
+            for number, step in enumerate(profile.scalars, first)
         )
         try:
             write_scalars(own / MEASURED, step_scalars(measured))
@@ -137,7 +140,7 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
     writer = EventFileWriter(str(folder))
     try:
         for step, scalars in rows:
-            values = [Summary.Value(tag=tag, simple_value=one) for tag, one in scalars.items()]
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
             writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
     finally:
         writer.close()
@@ -153,6 +156,6 @@ def step_scalars(
     elapsed = 0.0
     for number, seconds, elements, memory in steps:
         elapsed += seconds
-        found = {WALL_TIME: seconds, ELAPSED_TIME: elapsed}
-        found |= {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
-        yield number, found | ({} if memory is None else {MEMORY: memory})
+        scalars = {WALL_TIME: seconds, ELAPSED_TIME: elapsed}
+        scalars |= {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
+        yield number, scalars | ({} if memory is None else {MEMORY: memory})

@@ -37,9 +37,9 @@ class Side(NamedTuple):
         rows = collect_experiments(self.results)
         experiments = [(row, row.planned.experiment) for row in rows]
         return {
-            canonical_json(one.sweep): row
-            for row, one in experiments
-            if one.stack.name == self.stack
+            canonical_json(experiment.sweep): row
+            for row, experiment in experiments
+            if experiment.stack.name == self.stack
         }
 
 
@@ -52,7 +52,7 @@ def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
     of_a, of_b = a.by_point(), b.by_point()
     if len(of_a) == len(of_b) == 1:  # Two scenarios may sweep different things.
         of_b = dict(zip(of_a, of_b.values(), strict=True))
-    found, missing = [], []
+    waterfalls, missing = [], []
     for point in {**of_a, **of_b}:
         rows = of_a.get(point), of_b.get(point)
         if rows[0] is None or rows[1] is None:
@@ -62,14 +62,17 @@ def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
         if isinstance(made, str):
             missing.append(made)
         else:
-            found.append(made)
-    return WaterfallReport(waterfalls=tuple(found), missing=tuple(missing))
+            waterfalls.append(made)
+    return WaterfallReport(waterfalls=tuple(waterfalls), missing=tuple(missing))
 
 
 def _waterfall(
     root: Path, a: ExperimentRuns, b: ExperimentRuns, names: tuple[str, str]
 ) -> ProfileWaterfall | str:
-    """Return the waterfall of one sweep point, or the reason why it has none."""
+    """Return the waterfall of one sweep point, or the reason why it has none.
+
+    `a` and `b` are the runs of both stacks at the point, and `names` are the printed names.
+    """
     for row in (a, b):
         if not row.usable:
             reasons = "; ".join(row.ending.reasons)
@@ -85,7 +88,7 @@ def _waterfall(
     except AccelBenchError as error:  # A profile that this version cannot read.
         return str(error)
     experiments = [row.planned.experiment for row in (a, b)]
-    scenarios = dict.fromkeys(one.scenario.name for one in experiments)
+    scenarios = dict.fromkeys(experiment.scenario.name for experiment in experiments)
     sweep = point_name(experiments[0])
     made = profile_waterfall(stacks[0], stacks[1], ", ".join(scenarios), unit, sweep)
     if made is None:
@@ -99,26 +102,36 @@ def _waterfall(
 def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
     """Return a sentence on the settings in which the work of two scenarios differs."""
     a, b = (
-        one.scenario.model_dump(mode="json", exclude={"name", "description"}) for one in experiments
+        experiment.scenario.model_dump(mode="json", exclude={"name", "description"})
+        for experiment in experiments
     )
-    found = [
+    settings = [
         f"{key} {plain_value(before)} -> {plain_value(after)}"
         for key, before, after in differing_keys(a, b)
     ]
-    return tuple(settings_notes(found))
+    return tuple(settings_notes(settings))
 
 
 def _profiled_runs(
     root: Path, row: ExperimentRuns, tokens: float, apart: bool
 ) -> dict[RoundKey, ProfiledRun]:
-    """Return the profiled runs by session and round, or by round if the sessions are `apart`."""
+    """Return the profiled runs by session and round, or by round if the sessions are `apart`.
+
+    `tokens` is the number of tokens to which the seconds of a run refer.
+    """
     runs = {}
     for key, speed in row.speeds.items():
         profiles = _profiles(root, row.completed[key])
-        ranks = [one.modules for one in profiles if one.modules is not None]
+        ranks = [profile.modules for profile in profiles if profile.modules is not None]
         if ranks:
-            plain = [median(s.seconds for s in one.scalars) for one in profiles if one.scalars]
-            preempted = [one.host.preempted_seconds or 0.0 for one in profiles if one.host]
+            plain = [
+                median(s.seconds for s in profile.scalars)
+                for profile in profiles
+                if profile.scalars
+            ]
+            preempted = [
+                profile.host.preempted_seconds or 0.0 for profile in profiles if profile.host
+            ]
             runs["" if apart else key[0], key[1]] = ProfiledRun(
                 seconds=speed.seconds_per_token * tokens,
                 window_step_seconds=speed.seconds / len(speed.step_seconds),
@@ -133,8 +146,10 @@ def _profiles(root: Path, run: Result) -> list[RankProfile]:
     """Return the profiles of all ranks of a run; empty if any rank has no recorded step."""
     folder = root / run.folder / PROFILE_FOLDER
     profiles = [read_profile(folder / f"rank{rank.rank}") for rank in run.ranks]
-    found = [one for one in profiles if one is not None and one.modules is not None]
-    return found if len(found) == len(run.ranks) else []
+    recorded = [
+        profile for profile in profiles if profile is not None and profile.modules is not None
+    ]
+    return recorded if len(recorded) == len(run.ranks) else []
 
 
 def _step_tokens(row: ExperimentRuns) -> float:
@@ -144,7 +159,10 @@ def _step_tokens(row: ExperimentRuns) -> float:
 
 
 def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side, b: Side) -> str:
-    """Return a sentence on a sweep point that only one of the stacks has."""
+    """Return a sentence on a sweep point that only one of the stacks A and B has.
+
+    `rows` are the runs of A and of B; the missing one is None.
+    """
     there = next(row for row in rows if row is not None)
     left = a if rows[0] is None else b
     point = there.planned.experiment

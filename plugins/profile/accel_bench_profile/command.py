@@ -124,7 +124,7 @@ def profile(options: ProfileOptions) -> int:
     shared = requests[0] if len(requests) == 1 else replace(request, only=(), no_baseline=False)
     with here.allocated(drafts, shared) as invoked:
         plans = [
-            _plan(options, one, invoked, own) for one, own in zip(drafts, requests, strict=True)
+            _plan(options, draft, invoked, own) for draft, own in zip(drafts, requests, strict=True)
         ]
         return _profile(options, plans, invoked)
 
@@ -135,7 +135,7 @@ def print_nsys(arguments: Sequence[str]) -> int:
     Nsight captures from cudaProfilerStart to cudaProfilerStop, which `--nvtx` calls around the
     active steps of each rank.
     """
-    own = [one for one in arguments[1:] if one != "--nsys"]
+    own = [word for word in arguments[1:] if word != "--nsys"]
     command = ["nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none"]
     # A report of each capture: every stack has a run of its own.
     command += ["--capture-range=cudaProfilerApi", "--capture-range-end=repeat"]
@@ -172,18 +172,21 @@ def _of_both(
 
     Raises ScenarioError for too many stacks, or a stack compared with itself.
     """
-    named = request.only or tuple(invoked.plan(one, request).baseline for one in drafts)
+    named = request.only or tuple(invoked.plan(draft, request).baseline for draft in drafts)
     if len(named) > len(drafts) or named == (against,):
-        taken = "--stack takes one stack of each file"
+        problem = "--stack takes one stack of each file"
         if len(drafts) == 1:
-            taken = "--against takes one other stack in --stack"
-        raise ScenarioError(f"{taken}, and gets {', '.join(named)!r}")
+            problem = "--against takes one other stack in --stack"
+        raise ScenarioError(f"{problem}, and gets {', '.join(named)!r}")
     pairs = [(named[0], against)] if len(drafts) == 1 else [named[:1], named[-1:]]
     return [replace(request, only=only, no_baseline=True) for only in pairs]
 
 
 def _plan(options: ProfileOptions, draft: Draft, invoked: Invocation, request: PlanRequest) -> Plan:
-    """Return the plan of a scenario. Raises NothingToRunError, or ScenarioError if unprofilable."""
+    """Return the plan of a scenario.
+
+    Raises NothingToRunError for an empty plan, and ScenarioError if it cannot be profiled.
+    """
     plan = invoked.plan(draft, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
@@ -224,8 +227,8 @@ def _sides(
     if titles[0] == titles[1]:
         titles = [options.scenario, str(options.against)]
     a, b = (
-        Side(found, plan.request.only[0], f"{title} {plan.request.only[0]}")
-        for plan, title, found in zip(plans, titles, results, strict=True)
+        Side(runs, plan.request.only[0], f"{title} {plan.request.only[0]}")
+        for plan, title, runs in zip(plans, titles, results, strict=True)
     )
     return a, b
 
@@ -240,4 +243,6 @@ def _run_side_by_side(sessions: Sequence[Session], plans: Sequence[Plan]) -> Non
             opened.enter_context(session.open_plan(plan))
             for session, plan in zip(sessions, plans, strict=True)
         ]
-        run_rounds([one for group in zip_longest(*points) for one in group if one is not None])
+        run_rounds(
+            [point for group in zip_longest(*points) for point in group if point is not None]
+        )

@@ -99,9 +99,9 @@ def count(options: CountOptions) -> int:
     if reference is None:
         print_report(ledger_report(ledger), options.output)
         return 0
-    found = difference(reference, ledger)
-    print_report(difference_report(found), options.output)
-    return ROSE if found.closes else 0
+    changes = difference(reference, ledger)
+    print_report(difference_report(changes), options.output)
+    return ROSE if changes.closes else 0
 
 
 def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
@@ -113,8 +113,8 @@ def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
         typer.echo(f"counting a step of {planned.experiment.stack.name}", err=True)
     remote = options.trust_remote_code
     with redirect_stdout(sys.stderr):
-        found = ask_ranks("count", planned, machine, trust_remote_code=remote)
-    ranks = [RankLedger.model_validate_json(one) for one in found]
+        texts = ask_ranks("count", planned, machine, trust_remote_code=remote)
+    ranks = [RankLedger.model_validate_json(text) for text in texts]
     return make_ledger(planned, planned.machine(machine), ranks)
 
 
@@ -128,11 +128,11 @@ LEFT_OUT = (
 
 
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
-    """Merge the counts of all ranks into the ledger of an experiment."""
+    """Return the ledger of an experiment, which merges the counts of all ranks."""
     scenario = planned.experiment.scenario
     entries: list[LedgerEntry] = [entry for rank in ranks for entry in rank.entries]
     reasons = (reason for rank in ranks for reason in rank.left_out)
-    plugins = {one.distribution: one.version for one in planned.active.versions()}
+    plugins = {plugin.distribution: plugin.version for plugin in planned.active.versions()}
     work = scenario.model_dump(mode="json", exclude=NOT_WORK, exclude_none=True)
     return Ledger(
         scenario=scenario.name,
@@ -159,9 +159,9 @@ WIDTH = 120
 
 def ledger_report(ledger: Ledger) -> Report:
     """Return the report of a ledger: sums, operations by kind, and in JSON and CSV all entries."""
-    found = totals(ledger)
-    sums = [(figure, found[figure, "", ""]) for figure in FIGURES]
-    kinds = Counter({key[1:]: number for key, number in found.items() if key[1]})
+    counts = totals(ledger)
+    sums = [(figure, counts[figure, "", ""]) for figure in FIGURES]
+    kinds = Counter({key[1:]: number for key, number in counts.items() if key[1]})
     ranks = "one rank" if ledger.ranks == 1 else f"{ledger.ranks} ranks together"
     section = Section(
         title=f"{ledger.scenario}: {ledger.stack}",
@@ -190,7 +190,7 @@ def difference_report(found: LedgerDifference) -> Report:
         title=f"{found.after.scenario}: {before} (reference) -> {after} (counted)",
         headline=found.answer,
         tables=[table for table in tables if table.rows],
-        notes=(*(one.sentence for one in found.shifts), *found.notes),
+        notes=(*(shift.sentence for shift in found.shifts), *found.notes),
     )
     return Report([section], found, Table(FLAT, [*found.rose, *found.fell]), WIDTH)
 

@@ -62,7 +62,7 @@ class Profile(Plugin[RecordingOptions]):
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
         """Store the median seconds of a measured step, for comparison with the profile."""
-        self._step_seconds = median(one.seconds for one in window.samples)
+        self._step_seconds = median(sample.seconds for sample in window.samples)
 
     @hookimpl
     def observe_steps(self, run: Run) -> Profiler:

@@ -18,14 +18,17 @@ from accel_bench_profile.figures.schema import (
 
 
 def profile_view(report: ProfileReport, top: int) -> Report:
-    """Return the report of profiles: for each run a section with tables of its slowest rank."""
+    """Return the report of profiles: for each run a section with tables of its slowest rank.
+
+    `top` is the number of kernels in a table.
+    """
     rows = [
-        Line(profile=one, rank=rank, kernel=kernel)
-        for one in report.profiles
-        for rank in one.ranks
+        Line(profile=profile, rank=rank, kernel=kernel)
+        for profile in report.profiles
+        for rank in profile.ranks
         for kernel in rank.kernels
     ]
-    sections = [_section(one, top) for one in report.profiles]
+    sections = [_section(profile, top) for profile in report.profiles]
     return Report(sections, report, Table(FLAT, rows))
 
 
@@ -42,8 +45,8 @@ def _section(one: StackProfile, top: int) -> Section:
 
 def _tables(rank: RankProfile, several: bool, top: int) -> Iterator[Table]:
     where = f" of rank {rank.rank}" if several else ""
-    by_time = sorted(rank.kernels, key=lambda one: -one.seconds)[:top]
-    by_count = sorted(rank.kernels, key=lambda one: -one.calls)[:top]
+    by_time = sorted(rank.kernels, key=lambda kernel: -kernel.seconds)[:top]
+    by_count = sorted(rank.kernels, key=lambda kernel: -kernel.calls)[:top]
     columns = _columns(rank)
     if rank.kernels:
         yield Table(columns, by_time, title=f"{rank.recorded}{where} by time")
@@ -74,9 +77,9 @@ def _notes(one: StackProfile, rank: RankProfile | None) -> Iterator[str]:
     names = {fused.what: None for fused in rank.fused}
     if rank.kernels:
         yield f"fused: {', '.join(names)}" if names else "fused: no kernel's name says so"
-    for found in one.ranks:
-        yield from (f"rank {found.rank}: {warning}" for warning in found.warnings)
-    traces = sum(len(found.traces) for found in one.ranks)
+    for profile in one.ranks:
+        yield from (f"rank {profile.rank}: {warning}" for warning in profile.warnings)
+    traces = sum(len(profile.traces) for profile in one.ranks)
     if traces:
         yield f"traces: {one.folder} (tensorboard --logdir, or ui.perfetto.dev)"
     if one.events:
@@ -145,7 +148,10 @@ FLAT = (
 
 
 def memory_tables(rank: RankProfile, where: str, top: int) -> Iterator[Table]:
-    """Yield a table of the memory peak, and a table of tensors saved for the backward pass."""
+    """Yield a table of the memory peak, and a table of tensors saved for the backward pass.
+
+    `where` names the rank in the titles. `top` is the number of modules in the second table.
+    """
     if rank.memory is not None:
         title = f"memory{where} at its peak of {size(rank.memory.peak_bytes)}"
         yield _table(rank.memory.peak, "category", title, len(rank.memory.peak))
@@ -155,9 +161,12 @@ def memory_tables(rank: RankProfile, where: str, top: int) -> Iterator[Table]:
 
 
 def _table(found: Mapping[str, int], key: str, title: str, top: int) -> Table:
-    """Return a table of the `top` largest parts in bytes, with one row for all others."""
+    """Return a table of the `top` largest parts in bytes, with one row for all others.
+
+    `found` has the bytes by part, and `key` is the name of the column with the parts.
+    """
     total = sum(found.values())
-    listed = sorted(found.items(), key=lambda one: -one[1])
+    listed = sorted(found.items(), key=lambda pair: -pair[1])
     rest = listed[top:]
     rows = [{key: name or ROOT, "bytes": part} for name, part in listed[:top]]
     if rest:

@@ -31,9 +31,13 @@ MOST_MODULES = 10
 
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
-    """Return the report: for each waterfall a conclusion, bars by kind, and bars by module."""
-    rows = [line for one in report.waterfalls for line in _lines(one)]
-    sections = [_section(one, top) for one in report.waterfalls]
+    """Return the report: for each waterfall a conclusion, bars by kind, and bars by module.
+
+    A module without a sure change has a bar of its own only if it is among the `top` largest
+    changes.
+    """
+    rows = [line for waterfall in report.waterfalls for line in _lines(waterfall)]
+    sections = [_section(waterfall, top) for waterfall in report.waterfalls]
     if report.missing:
         sections.append(Section(title="no waterfall", notes=report.missing))
     return Report(sections, report, Table(FLAT, rows))
@@ -74,8 +78,8 @@ def answer(one: ProfileWaterfall) -> str:
 
 
 def _named(one: ProfileWaterfall, modules: Sequence[str]) -> list[str]:
-    found = {change.module: change for change in one.modules}
-    return [f"{_title(name)} {_signed(found[name].change)} ms" for name in modules]
+    by_name = {change.module: change for change in one.modules}
+    return [f"{_title(name)} {_signed(by_name[name].change)} ms" for name in modules]
 
 
 def _title(module: str) -> str:
@@ -101,7 +105,11 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
 
 
 def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
-    """Yield name and change of each module's bar; small changes share one row."""
+    """Yield name and change of each module's bar; small changes share one row.
+
+    A module without a sure change has a row of its own only if it is among the `top` largest
+    changes.
+    """
     named = {*one.gained, *one.lost}
     rest = [
         bar

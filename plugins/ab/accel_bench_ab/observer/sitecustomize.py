@@ -27,8 +27,10 @@ class WaitForTorch:
         """Return torch's spec with a loader that starts the observer; None for other modules."""
         if name != "torch":
             return None
-        finders = [one for one in sys.meta_path if one is not cls and hasattr(one, "find_spec")]
-        specs: Any = (one.find_spec(name, path, target) for one in finders)
+        finders = [
+            finder for finder in sys.meta_path if finder is not cls and hasattr(finder, "find_spec")
+        ]
+        specs: Any = (finder.find_spec(name, path, target) for finder in finders)
         spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             spec.loader = ThenObserve(spec.loader)
@@ -51,7 +53,7 @@ class ThenObserve:
     def exec_module(self, module: Any) -> None:
         """Import torch, then start the observer. A failing observer does not affect the command."""
         module.__spec__.loader = module.__loader__ = self._own
-        sys.meta_path[:] = [one for one in sys.meta_path if one is not WaitForTorch]
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not WaitForTorch]
         self._own.exec_module(module)
         try:
             _start(module)
@@ -84,6 +86,6 @@ def _import_hidden() -> None:
 
 if "ACCEL_BENCH_AB" in os.environ:
     # Modules of the command may have the names of the observer's.
-    sys.path[:] = [one for one in sys.path if os.path.abspath(one or os.curdir) != FOLDER]
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != FOLDER]
     sys.meta_path.insert(0, WaitForTorch)
     _import_hidden()

@@ -110,7 +110,10 @@ class _ModelBenchmark(TransformersBenchmark):
 def _of(
     kind: type[Benchmark], name: str, description: str, sizes: Sizes, **more: Any
 ) -> type[Benchmark]:
-    """Return a named subclass of a benchmark, at the sizes of one model family."""
+    """Return a subclass of the benchmark `kind` with a name, a description, and sizes.
+
+    `more` are further attributes of the class.
+    """
     own = {"__doc__": description, "name": name, "sizes": sizes, "__module__": __name__}
     return type(name, (kind,), {**own, **more})
 

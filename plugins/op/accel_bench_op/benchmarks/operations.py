@@ -142,7 +142,7 @@ class RotaryEmbeddingBenchmark(PartBenchmark):
         """Return both outputs as one tensor, so that queries and keys both get a gradient."""
         import torch
 
-        return torch.cat([one.flatten() for one in out])
+        return torch.cat([output.flatten() for output in out])
 
 
 class CrossEntropyBenchmark(PartBenchmark):

@@ -67,26 +67,26 @@ class PartBenchmark(Benchmark):
         return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Return a function's result with the benchmark's device and dtype, and a fixed seed.
+        """Return `make(*args)` with the benchmark's device and dtype, and a fixed seed.
 
         The method builds weights, which are equal for every batch.
         """
         return impl.seeded.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
 
     def module(self, kind: Callable[..., Any], *args: Any) -> Any:
-        """Return a module of a class with random weights."""
+        """Return the module `kind(*args)` with random weights."""
         return self.build(impl.seeded.filled, kind, *args)
 
     def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Return a function's result as `build` does; the seed depends on torch's, for batches."""
+        """Return `make(*args)` like `build`, with a seed that depends on torch's; for batches."""
         return self.build(make, *args, seed=impl.seeded.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
         """Return normally distributed activations, with gradients if there is a backward pass."""
         import torch
 
-        found: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)
-        return found.requires_grad_(self.requires_grad)
+        tensor: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)
+        return tensor.requires_grad_(self.requires_grad)
 
     def indices(self, below: int, *sizes: int) -> torch.Tensor:
         """Return random integers from 0 to `below` - 1, such as token ids or labels."""
@@ -95,7 +95,7 @@ class PartBenchmark(Benchmark):
         return self.drawn(torch.randint, 0, below, sizes)
 
     def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines of the positions for rotary embedding."""
+        """Return cosines and sines (1, tokens, head) of the positions for rotary embedding."""
         shape = self.shape
         angles = impl.layers.angles, shape.length, shape.head, shape.rotary_base
         return self.build(*angles)

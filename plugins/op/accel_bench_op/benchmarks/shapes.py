@@ -15,7 +15,10 @@ Sizes = Mapping[str, Mapping[str, object]]
 
 
 def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_property[int]:
-    """Return a cached property: the first configuration value that is set, or a default."""
+    """Return a cached property: the value of the first key that the configuration sets.
+
+    `default` computes the value from the shape if no key is set.
+    """
 
     def read(shape: Shape) -> int:
         for key in keys:
@@ -173,8 +176,8 @@ def find_shape(name: str, batch: int | None = None, length: int | None = None) -
     """
     if name not in SHAPES:
         raise AccelBenchError(f"no shape is called {name!r}{did_you_mean(name, SHAPES)}")
-    found = SHAPES[name]
-    return replace(found, batch=batch or found.batch, length=length or found.length)
+    shape = SHAPES[name]
+    return replace(shape, batch=batch or shape.batch, length=length or shape.length)
 
 
 def sizes_of(tiny: str, *names: str) -> Sizes:
@@ -184,7 +187,7 @@ def sizes_of(tiny: str, *names: str) -> Sizes:
 
 def with_few_layers(sizes: Sizes) -> Sizes:
     """Return the sizes, with a variant of two blocks after each size except `tiny`."""
-    names = [one for name in sizes if name != "tiny" for one in (name, name + FEW_LAYERS)]
+    names = [size for name in sizes if name != "tiny" for size in (name, name + FEW_LAYERS)]
     return sizes_of(str(sizes["tiny"]["model"]), *names)
 
 

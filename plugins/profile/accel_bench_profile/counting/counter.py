@@ -36,7 +36,7 @@ class OperationCounter:
     """Counter of operations between `start` and `stop`; compiled code counts as its kernels.
 
     `sites` locates operations. The storages of `kept` tensors, such as weights, never count as
-    saved.
+    saved. `host_state` are tensors that are on the host on every device, such as step numbers.
     """
 
     def __init__(self, sites: Sites, kept: Iterable[Any], host_state: Iterable[Any]) -> None:
@@ -90,7 +90,7 @@ class OperationCounter:
         self.add(key, {"operations": 1, "synchronizations": 1})
 
     def _on_host(self, site: Site, used: list[torch.Tensor]) -> bool:
-        """Return whether tensors are in host memory on every device.
+        """Return whether an operation's tensors are in host memory, whatever device the step uses.
 
         Examples are the optimizer's step numbers, and batches until the end of the data phase.
         """
@@ -100,8 +100,8 @@ class OperationCounter:
 
     def _count(self, site: Site, func: Any, given: tuple[Any, Any], out: Any) -> None:
         args, kwargs = given
-        used = [one for one in tree_iter(given) if isinstance(one, torch.Tensor)]
-        made = [one for one in tree_iter(out) if isinstance(one, torch.Tensor)]
+        used = [tensor for tensor in tree_iter(given) if isinstance(tensor, torch.Tensor)]
+        made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
         flops = flops_of(func.overloadpacket, args, kwargs, out)
         kind = kind_of(func, used, made, flops)
         if synchronizes(func, args, kwargs, out):
@@ -153,7 +153,9 @@ class _HostCalls(TorchFunctionMode):
 
 def _names_host(args: Any, kwargs: Any) -> bool:
     """Return whether the arguments of `.to` include "cpu"; a `torch.device` is ambiguous."""
-    return "cpu" in [one for one in (*args[1:2], kwargs.get("device")) if isinstance(one, str)]
+    return "cpu" in [
+        value for value in (*args[1:2], kwargs.get("device")) if isinstance(value, str)
+    ]
 
 
 def _storage(tensor: torch.Tensor) -> StorageWeakRef | None:
@@ -171,8 +173,10 @@ def _storages(tensors: Iterable[Any]) -> set[StorageWeakRef | None]:
 def _new_storages(used: list[torch.Tensor], made: list[torch.Tensor]) -> dict[Figure, int]:
     """Return the number and bytes of new storages in an operation's results."""
     before = {_storage(tensor) for tensor in used}
-    new = {one: tensor for tensor in made if (one := _storage(tensor)) not in before}
-    size = sum(tensor.untyped_storage().nbytes() for one, tensor in new.items() if one is not None)
+    new = {storage: tensor for tensor in made if (storage := _storage(tensor)) not in before}
+    size = sum(
+        tensor.untyped_storage().nbytes() for storage, tensor in new.items() if storage is not None
+    )
     return {"allocations": len(new), "allocated_bytes": size}
 
 

@@ -41,7 +41,11 @@ NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 
 
 def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
-    """Return the kind of an operation that does not synchronize; `flops` count its products."""
+    """Return the kind of an operation that does not synchronize.
+
+    `used` and `made` are the tensors that it takes and returns; `flops` are the FLOPs of its
+    products.
+    """
     name = func.overloadpacket.__name__
     if is_collective(func):
         return "communication"
@@ -49,11 +53,11 @@ def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], f
         return "creation" if "empty" in name else "view" if made else "other"
     if cast_of(name, used, made):
         return "cast"
-    found: Kind | None = shared_kind(name)
-    if flops and found != "attention":
+    shared: Kind | None = shared_kind(name)
+    if flops and shared != "attention":
         return "matmul"
     named = (kind for kind, parts in NAMES if any(part in name for part in parts))
-    return found or next(named, None) or _tagged(func)
+    return shared or next(named, None) or _tagged(func)
 
 
 def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
@@ -71,19 +75,22 @@ def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
 
 
 def _counts_a_mask(args: Any) -> bool:
-    """Return whether the indices include a mask, whose number of ones is read first.
+    """Return whether the indices of an operation include a mask, whose ones are counted first.
 
     Writing a single host value by one index needs no such number.
     """
-    indices = [one for one in args[1] if isinstance(one, torch.Tensor)]
+    indices = [index for index in args[1] if isinstance(index, torch.Tensor)]
     filled = len(args) > 2 and args[2].numel() == 1 and args[2].device.type == "cpu"
     if filled and len(indices) == 1:
         return False
-    return any(one.dtype in MASKS for one in indices)
+    return any(index.dtype in MASKS for index in indices)
 
 
 def cast_of(name: str, used: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> str:
-    """Return `float32 to bfloat16` for an operation that changes the dtype; else empty."""
+    """Return `float32 to bfloat16` for an operation that changes the dtype in this way; else empty.
+
+    `used` and `made` are the tensors that the operation takes and returns.
+    """
     source = None
     if name == "_to_copy" and used and made:
         source, target = used[0], made[0]
@@ -214,7 +221,7 @@ def _writes(name: str, argument: Any, kwargs: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [one for one in tree_iter(value) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _size(tensors: list[torch.Tensor]) -> int:

@@ -40,7 +40,11 @@ def count(rank: Rank) -> RankLedger:
 
 
 def count_step(run: Run, take_steps: Callable[[Stopwatch], None]) -> RankLedger:
-    """Return the counts of the step after the warm-up. Raises InvalidRunError without a step."""
+    """Return the counts of the step after the warm-up.
+
+    `take_steps` trains with a stopwatch. Raises InvalidRunError if it returns before that step has
+    ended.
+    """
     keep_provenance()  # after the run is built, before anything is compiled
     steps = CountedSteps(run)
     try:
@@ -97,8 +101,10 @@ class CountedSteps:
 
 def _numbers(optimizer: Any) -> list[Any]:
     """Return the optimizer's step numbers, which are host tensors on every device."""
-    values = (one for state in getattr(optimizer, "state", {}).values() for one in state.values())
-    return [one for one in values if getattr(one, "numel", lambda: 0)() == 1 and one.is_cpu]
+    values = (
+        value for state in getattr(optimizer, "state", {}).values() for value in state.values()
+    )
+    return [value for value in values if getattr(value, "numel", lambda: 0)() == 1 and value.is_cpu]
 
 
 CALLS = re.compile(r"^ +(cpp_fused\w*|triton_\w+?)(?:\.run)?\(", re.MULTILINE)
@@ -156,11 +162,11 @@ def count_compilations(counter: OperationCounter) -> None:
         line = (reason.strip().splitlines() or [""])[0][:200]
         counter.add((counter.sites.site(place, "forward"), line, kind, ""), {figure: 1})
 
-    for one in graph_break_reasons:
-        frames = [frame for frame in one.user_stack if is_users_file(frame.filename)]
-        last = (frames or one.user_stack or [None])[-1]
+    for graph_break in graph_break_reasons:
+        frames = [frame for frame in graph_break.user_stack if is_users_file(frame.filename)]
+        last = (frames or graph_break.user_stack or [None])[-1]
         place = SourceLine("", last.filename, last.lineno or 0, last.name) if last else NOWHERE
-        add("graph break", "graph_breaks", one.reason, place)
+        add("graph break", "graph_breaks", graph_break.reason, place)
     for made in get_compilation_metrics():
         if made.recompile_reason:
             # Without its guard's number, which depends on what was compiled before.
@@ -172,13 +178,16 @@ def count_compilations(counter: OperationCounter) -> None:
 
 @cache
 def _kernels(source: str, provenance: str) -> tuple[tuple[str, SourceLine, int], ...]:
-    """Return name, last source line and number of calls of each generated kernel in a graph."""
+    """Return name, last source line and number of calls of each generated kernel in a graph.
+
+    `source` is the generated code, and `provenance` is JSON with the stack traces of each kernel.
+    """
     places = _places(provenance)
-    found: Counter[tuple[str, SourceLine]] = Counter()
+    calls: Counter[tuple[str, SourceLine]] = Counter()
     for name in CALLS.findall(source):
         operation = re.sub(r"_\d+$", "", name)
-        found[f"inductor.{operation}", places.get(name, NOWHERE)] += 1
-    return tuple((operation, place, number) for (operation, place), number in found.items())
+        calls[f"inductor.{operation}", places.get(name, NOWHERE)] += 1
+    return tuple((operation, place, number) for (operation, place), number in calls.items())
 
 
 def _places(provenance: str) -> dict[str, SourceLine]:

@@ -93,8 +93,8 @@ class Sites:
     def _walk(self, frame: FrameType | None) -> tuple[SourceLine, bool]:
         """Return the innermost source line outside of torch, with the model's innermost module.
 
-        The second result is True if the line runs inside the backward pass, if any, as in a
-        recomputed forward pass.
+        The search goes outwards from `frame`. The second result is True if the line runs inside the
+        backward pass, if any, as in a recomputed forward pass.
         """
         module: str | None = None
         line = NOWHERE
@@ -122,7 +122,11 @@ class Sites:
     def _ended_in_backward(
         self, line: SourceLine, module: str | None, frame: FrameType
     ) -> tuple[SourceLine, bool]:
-        """Return the line of a Python backward function, or else the call of the backward pass."""
+        """Return the line of a Python backward function, or else the call of the backward pass.
+
+        `line` and `module` are known so far, and `frame` starts the backward pass. The second
+        result is True for the line of a backward function.
+        """
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
             return line._replace(module=own), True
@@ -133,9 +137,9 @@ class Sites:
         node = torch._C._current_autograd_node()
         if node is None:
             return caller
-        found = self._nodes.get(node._sequence_nr())
-        if found is not None:
-            return found
+        line = self._nodes.get(node._sequence_nr())
+        if line is not None:
+            return line
         parameter = getattr(node, "variable", None)
         return caller._replace(module=self._owners.get(id(parameter), caller.module))
 

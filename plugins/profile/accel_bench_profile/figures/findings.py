@@ -21,26 +21,26 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[ProfileFinding, ...]:
     Then come findings without a known cost (ranks that wait, host reads), the longest kernel, and
     marks for Nsight.
     """
-    found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
-    found += _read_findings(profiles)
-    found += _communication_findings(profiles)
-    found += _marks(profiles)
-    ordered = sorted(found, key=lambda one: -(one.seconds or 0.0))
-    kernels = [one for one in ordered if one.kind == "kernels"]
+    findings = [finding for profile in profiles for finding in _of_rank(profile, len(profiles) > 1)]
+    findings += _read_findings(profiles)
+    findings += _communication_findings(profiles)
+    findings += _marks(profiles)
+    ordered = sorted(findings, key=lambda finding: -(finding.seconds or 0.0))
+    kernels = [finding for finding in ordered if finding.kind == "kernels"]
     return (
-        *(one for one in ordered if one.kind in ("host", "communication", "launch")),
-        *(one for one in ordered if one.kind == "waiting"),
+        *(finding for finding in ordered if finding.kind in ("host", "communication", "launch")),
+        *(finding for finding in ordered if finding.kind == "waiting"),
         # Those with a price first; sorting keeps the order of the others.
-        *(one for one in ordered if one.kind == "read"),
+        *(finding for finding in ordered if finding.kind == "read"),
         *kernels[:1],
-        *(one for one in found if one.kind == "marks"),
+        *(finding for finding in findings if finding.kind == "marks"),
     )
 
 
 def _marks(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
     """Yield a finding on steps marked for Nsight, if every rank marked steps."""
-    if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
-        steps = count(min(one.steps for one in profiles), "step")
+    if profiles and all(profile.recorder == "nsight" and profile.steps for profile in profiles):
+        steps = count(min(profile.steps for profile in profiles), "step")
         yield ProfileFinding(
             kind="marks", text=f"marked for Nsight: {steps} of each rank; see its report"
         )
@@ -89,12 +89,12 @@ def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
     """Yield a finding for each module and phase with host reads, over all ranks."""
     ranks: dict[ModulePhase, list[tuple[RankProfile, HostReads]]] = {}
     for profile in profiles:
-        for one in profile.host.reads if profile.host and profile.step_seconds else ():
-            ranks.setdefault(one.place, []).append((profile, one))
-    for found in ranks.values():
-        numbers = ", ".join(str(profile.rank) for profile, _ in found)
-        who = f"rank{'s' * (len(found) > 1)} {numbers}: " if len(profiles) > 1 else ""
-        yield _read_finding(*max(found, key=lambda both: (both[1].seconds, both[1].calls)), who)
+        for read in profile.host.reads if profile.host and profile.step_seconds else ():
+            ranks.setdefault(read.place, []).append((profile, read))
+    for reads in ranks.values():
+        numbers = ", ".join(str(profile.rank) for profile, _ in reads)
+        who = f"rank{'s' * (len(reads) > 1)} {numbers}: " if len(profiles) > 1 else ""
+        yield _read_finding(*max(reads, key=lambda both: (both[1].seconds, both[1].calls)), who)
 
 
 def _read_finding(profile: RankProfile, one: HostReads, who: str) -> ProfileFinding:
@@ -119,19 +119,23 @@ def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Profile
 
     The rank with the least exposed communication counts; more of it on other ranks is waiting.
     """
-    ranks = [one for one in profiles if one.communication is not None and one.step_seconds]
+    ranks = [
+        profile
+        for profile in profiles
+        if profile.communication is not None and profile.step_seconds
+    ]
     if not ranks:
         return
     last = min(ranks, key=_exposed)
-    found, step = last.communication, last.step_seconds or 0.0
-    if found is not None and found.exposed_share >= LONG_COMMUNICATION:
-        longest = found.collectives[0]
+    times, step = last.communication, last.step_seconds or 0.0
+    if times is not None and times.exposed_share >= LONG_COMMUNICATION:
+        longest = times.collectives[0]
         text = (
-            f"communication that no computation hides takes {percent(found.exposed_share)} of a "
-            f"step ({milliseconds(found.exposed_seconds)} ms of {milliseconds(step)}), most of it "
+            f"communication that no computation hides takes {percent(times.exposed_share)} of a "
+            f"step ({milliseconds(times.exposed_seconds)} ms of {milliseconds(step)}), most of it "
             f"{longest.name}, {longest.calls:.3g} a step"
         )
-        yield ProfileFinding(kind="communication", text=text, seconds=found.exposed_seconds)
+        yield ProfileFinding(kind="communication", text=text, seconds=times.exposed_seconds)
     first = max(ranks, key=_exposed)
     waits = _exposed(first) - _exposed(last)
     if waits >= LONG_COMMUNICATION * step:

@@ -57,27 +57,28 @@ class ProfiledRun:
     @property
     def events(self) -> float:
         """Number of recorded events per step, averaged over ranks."""
-        return fmean(sum(one.events for one in rank.times) for rank in self.ranks)
+        return fmean(sum(part.events for part in rank.times) for rank in self.ranks)
 
     def recorded(self, event_seconds: float) -> dict[StepPart, float]:
         """Return the recorded seconds per unit of work by step part, without events' overhead.
 
-        The sum exceeds the measured seconds by the remaining overhead.
+        `event_seconds` is the overhead of one event. The sum exceeds the measured seconds by the
+        remaining overhead.
         """
         steps = self.seconds / self.window_step_seconds / len(self.ranks)
         sums: dict[StepPart, float] = defaultdict(float)
         for rank in self.ranks:
-            for one in rank.times:
-                own = max(0.0, one.seconds - event_seconds * one.events)
-                sums[StepPart(one.module, one.kind, one.direction)] += steps * own
+            for part in rank.times:
+                own = max(0.0, part.seconds - event_seconds * part.events)
+                sums[StepPart(part.module, part.kind, part.direction)] += steps * own
         return sums
 
 
 def event_seconds(runs: Iterable[ProfiledRun]) -> float:
     """Return the overhead of recording one event in seconds, fitted to runs by least squares."""
-    found = [(r.events, r.step_seconds - (r.plain_seconds or r.window_step_seconds)) for r in runs]
-    squares = sum(events**2 for events, _ in found)
-    cost = sum(events * longer for events, longer in found) / squares if squares else 0.0
+    points = [(r.events, r.step_seconds - (r.plain_seconds or r.window_step_seconds)) for r in runs]
+    squares = sum(events**2 for events, _ in points)
+    cost = sum(events * longer for events, longer in points) / squares if squares else 0.0
     return min(max(cost, 0.0), DEAREST)
 
 
@@ -90,10 +91,11 @@ def scaled(recorded: Seconds, seconds: float) -> dict[StepPart, float]:
 def without_inflation(
     sides: tuple[Seconds, Seconds], inflations: tuple[float, float]
 ) -> tuple[Seconds, Seconds]:
-    """Move changes that only the different scaling of both sides causes to the unexplained part.
+    """Return the seconds of both sides without changes that only their different scaling causes.
 
-    A part keeps the change that its scaled and its recorded seconds have in common. Recorded
-    seconds are in the scale of the side with less overhead.
+    Such changes move to the unexplained part. A part keeps the change that its scaled and its
+    recorded seconds have in common. Recorded seconds are in the scale of the side with less
+    overhead. `inflations` are the ratios of recorded to scaled seconds.
     """
     a, b = dict(sides[0]), dict(sides[1])
     for part in sorted({*a, *b} - {UNEXPLAINED}):

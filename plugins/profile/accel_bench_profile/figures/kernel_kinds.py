@@ -21,7 +21,7 @@ SHARED: Mapping[NamedKind, str] = {
 
 @lru_cache(maxsize=4096)
 def shared_kind(name: str) -> NamedKind | None:
-    """Return the kind of a kernel or operation by name, if ledgers share the kind, or None."""
+    """Return the kind of a kernel or operation by its name if ledgers share the kind, or None."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)
 
@@ -116,10 +116,10 @@ def step_kind(name: str) -> StepKind:
     for kind, form in INDUCTOR:
         if form.search(name):
             return kind
-    found = kind_of(name)
-    if found == "compiled" or found == "autograd":  # noqa: PLR1714 - mypy narrows by this alone
+    by_name = kind_of(name)
+    if by_name == "compiled" or by_name == "autograd":  # noqa: PLR1714 - mypy narrows by this alone
         return "memory-bound"
-    return found
+    return by_name
 
 
 def kind_in(name: str, role: str) -> StepKind:

@@ -288,8 +288,8 @@ class ProfileReport(Document):
     def exit_code(self) -> int:
         """Exit code: 0 if all runs completed and all their ranks recorded steps, else 1."""
         complete = (
-            one.status.completed and one.ranks and all(rank.steps for rank in one.ranks)
-            for one in self.profiles
+            profile.status.completed and profile.ranks and all(rank.steps for rank in profile.ranks)
+            for profile in self.profiles
         )
         return int(not all(complete))
 

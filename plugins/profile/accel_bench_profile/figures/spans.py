@@ -84,7 +84,7 @@ class Cycle:
 
     def ranges(self, *names: str) -> list[Span]:
         """Return the ranges whose names begin with one of these prefixes."""
-        return [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+        return [span for span in self.spans if span.kind == "range" and span.name.startswith(names)]
 
     @cached_property
     def steps(self) -> list[Span]:
@@ -99,46 +99,49 @@ class Cycle:
     @cached_property
     def operations(self) -> list[Span]:
         """Spans of host operations, except operations that end on another thread."""
-        return [one for one in self.spans if one.kind == "operation" and not one.is_async]
+        return [span for span in self.spans if span.kind == "operation" and not span.is_async]
 
     @cached_property
     def device(self) -> list[Span]:
         """Spans of the device's kernels and copies."""
-        return [one for one in self.spans if one.kind in ("kernel", "copy")]
+        return [span for span in self.spans if span.kind in ("kernel", "copy")]
 
     @cached_property
     def launches(self) -> dict[int, Span]:
         """Spans of calls of the device's runtime, by the correlation with their kernels."""
-        runtime = (one for one in self.spans if one.kind == "runtime" and one.correlation)
-        return {one.correlation: one for one in runtime}
+        runtime = (span for span in self.spans if span.kind == "runtime" and span.correlation)
+        return {span.correlation: span for span in runtime}
 
     @cached_property
     def edges(self) -> list[Interval]:
         """Intervals in which the profiler waits for the device."""
-        return [(one.start, one.end) for one in self.ranges(EDGE)]
+        return [(span.start, span.end) for span in self.ranges(EDGE)]
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
         """Innermost module at each time of the steps' thread, as intervals in order."""
-        calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
+        calls = [span for span in self.ranges(MODULE) if span.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
     @cached_property
     def marks(self) -> list[tuple[int, str]]:
         """Times in nanoseconds at which phases ended, with the names of the phases."""
-        return sorted((one.start, one.name.removeprefix(PHASE)) for one in self.ranges(PHASE))
+        return sorted((span.start, span.name.removeprefix(PHASE)) for span in self.ranges(PHASE))
 
     @cached_property
     def preempted(self) -> list[Interval]:
-        """Times of marks, with nanoseconds of preemption since the previous mark, if known."""
+        """Times of marks, each with the nanoseconds of preemption since the previous mark.
+
+        The list is empty if the operating system does not report preemption.
+        """
         marks = self.ranges(PREEMPTED)
-        return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
+        return [(mark.start, int(mark.name.removeprefix(PREEMPTED))) for mark in marks]
 
     @cached_property
     def boundaries(self) -> list[int]:
         """Times at which preemption may be marked: ends of phases, edges of modules."""
-        found = self.ranges(MODULE, PHASE)
-        return sorted(moment for one in found for moment in (one.start, one.end))
+        ranges = self.ranges(MODULE, PHASE)
+        return sorted(moment for span in ranges for moment in (span.start, span.end))
 
     def preempted_within(self, start: int, end: int) -> int:
         """Return the nanoseconds of possible preemption within an interval.
@@ -153,12 +156,12 @@ class Cycle:
     def nodes(self) -> list[tuple[Interval, str]]:
         """Intervals of backward nodes, each with the module of the node's forward operation."""
         modules: dict[tuple[int, int], str] = {}
-        for one in self.operations:
-            if one.sequence >= 0 and not one.name.startswith(NODE):
-                modules.setdefault((one.lane, one.sequence), self._module_at(one.start))
-        nodes = (one for one in self.operations if one.name.startswith(NODE))
-        known = ((one, modules.get((one.forward_lane, one.sequence), OUTSIDE)) for one in nodes)
-        return [((one.start, one.end), module) for one, module in known]
+        for span in self.operations:
+            if span.sequence >= 0 and not span.name.startswith(NODE):
+                modules.setdefault((span.lane, span.sequence), self._module_at(span.start))
+        nodes = (span for span in self.operations if span.name.startswith(NODE))
+        known = ((node, modules.get((node.forward_lane, node.sequence), OUTSIDE)) for node in nodes)
+        return [((node.start, node.end), module) for node, module in known]
 
     def place_at(self, moment: int) -> ModulePhase:
         """Return the innermost module and the phase at a time.
@@ -172,7 +175,7 @@ class Cycle:
         return ModulePhase(module=module, phase=self.phase_at(moment))
 
     def _module_at(self, moment: int) -> str:
-        """Return the innermost module whose forward pass includes a time."""
+        """Return the innermost module whose forward pass includes a time; `OUTSIDE` if none."""
         number = bisect_left(self.places, moment, key=lambda place: place[0][1])
         if number < len(self.places) and self.places[number][0][0] <= moment:
             return self.places[number][1].removeprefix(MODULE)
@@ -180,7 +183,7 @@ class Cycle:
 
     def times_of(self, phase: str) -> list[Interval]:
         """Return the intervals of a phase, each from the previous mark or the step's start."""
-        edges = sorted([*((one.start, "") for one in self.steps), *self.marks])
+        edges = sorted([*((step.start, "") for step in self.steps), *self.marks])
         return [(before, end) for (before, _), (end, name) in pairwise(edges) if name == phase]
 
     def phase_at(self, moment: int) -> str:
@@ -228,7 +231,7 @@ def length(intervals: Iterable[Interval]) -> int:
 
 def within(spans: Iterable[Span], span: Span) -> list[Interval]:
     """Return the parts of a span that other spans cover, as merged intervals."""
-    both = ((max(one.start, span.start), min(one.end, span.end)) for one in spans)
+    both = ((max(inner.start, span.start), min(inner.end, span.end)) for inner in spans)
     return union((start, end) for start, end in both if start < end)
 
 
@@ -245,7 +248,10 @@ def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
 
 
 def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """Yield the pieces of one lane: start, end, and the index of the innermost span."""
+    """Yield the pieces of one lane: start, end, and the index of the innermost span.
+
+    `spans` are the lane's nested spans by start, outer spans first.
+    """
     stack: list[int] = []
     now = 0
     for number, span in enumerate([*spans, None]):
@@ -262,7 +268,7 @@ def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
 
 
 def mean_step(calls: Iterable[tuple[Key, int]], steps: int) -> dict[Key, tuple[float, float]]:
-    """Return the number and seconds of a mean step's calls by key.
+    """Return the number and seconds of calls by key in the mean of `steps` steps.
 
     Each call is a key with its nanoseconds.
     """
@@ -276,4 +282,4 @@ def mean_step(calls: Iterable[tuple[Key, int]], steps: int) -> dict[Key, tuple[f
 
 def in_order(spans: Iterable[Span]) -> list[Span]:
     """Return spans by start, outer spans first."""
-    return sorted(spans, key=lambda one: (one.start, -one.end))
+    return sorted(spans, key=lambda span: (span.start, -span.end))

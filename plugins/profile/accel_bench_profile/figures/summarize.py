@@ -59,35 +59,35 @@ def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
 
     Calls and seconds are per mean step.
     """
-    timed = mean_step((one for cycle in cycles for one in _timed(cycle)), steps)
-    found = [
+    timed = mean_step((call for cycle in cycles for call in _timed(cycle)), steps)
+    kernels = [
         KernelTime(name=name, kind=kind, calls=calls, seconds=seconds)
         for (name, kind), (calls, seconds) in timed.items()
     ]
-    return sorted(found, key=lambda one: (-one.seconds, one.name))
+    return sorted(kernels, key=lambda kernel: (-kernel.seconds, kernel.name))
 
 
 def foremost(kernels: Sequence[KernelTime], most: int) -> tuple[KernelTime, ...]:
     """Return the `most` kernels by time and the `most` by calls, the longest first."""
-    frequent = sorted(kernels, key=lambda one: -one.calls)[:most]
-    kept = {id(one) for one in (*kernels[:most], *frequent)}
-    return tuple(one for one in kernels if id(one) in kept)
+    frequent = sorted(kernels, key=lambda kernel: -kernel.calls)[:most]
+    kept = {id(kernel) for kernel in (*kernels[:most], *frequent)}
+    return tuple(kernel for kernel in kernels if id(kernel) in kept)
 
 
 def seconds_by_kind(kernels: Sequence[KernelTime]) -> dict[Kind, float]:
     """Return the seconds of each kind per mean step, the longest first."""
     sums: dict[Kind, float] = {}
-    for one in kernels:
-        sums[one.kind] = sums.get(one.kind, 0.0) + one.seconds
+    for kernel in kernels:
+        sums[kernel.kind] = sums.get(kernel.kind, 0.0) + kernel.seconds
     return dict(sorted(sums.items(), key=lambda pair: -pair[1]))
 
 
 def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
     """Return the kernels whose names show fusion."""
     return tuple(
-        FusedKernel(name=one.name, what=what, calls=one.calls, seconds=one.seconds)
-        for one in kernels
-        if (what := fused_by(one.name))
+        FusedKernel(name=kernel.name, what=what, calls=kernel.calls, seconds=kernel.seconds)
+        for kernel in kernels
+        if (what := fused_by(kernel.name))
     )
 
 
@@ -96,20 +96,23 @@ def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
     ranges = cycle.ranges(OPTIMIZER)
     optimizer = [piece for step in cycle.steps for piece in within(ranges, step)]
     if cycle.device:
-        for one in cycle.device:
-            call = cycle.launches.get(one.correlation)
+        for span in cycle.device:
+            call = cycle.launches.get(span.correlation)
             launched = -1 if call is None else call.start
-            kind = _kind(kind_of(one.name), launched, optimizer)
-            yield (one.name, kind), one.end - one.start
+            kind = _kind(kind_of(span.name), launched, optimizer)
+            yield (span.name, kind), span.end - span.start
         return
     in_steps = union((step.start, step.end) for step in cycle.steps)
-    for one, own in self_times(cycle.operations):
-        if _holds(in_steps, one.start):
-            yield (one.name, _kind(kind_of_operation(one.name), one.start, optimizer)), own
+    for span, own in self_times(cycle.operations):
+        if _holds(in_steps, span.start):
+            yield (span.name, _kind(kind_of_operation(span.name), span.start, optimizer)), own
 
 
 def _kind(kind: Kind, moment: int, optimizer: Sequence[Interval]) -> Kind:
-    """Return the kind by name, or `optimizer` in an optimizer step, except for communication."""
+    """Return `kind`, or `optimizer` at a moment in an optimizer step, except for communication.
+
+    `optimizer` are the intervals of optimizer steps.
+    """
     return "optimizer" if kind != "communication" and _holds(optimizer, moment) else kind
 
 
@@ -118,17 +121,17 @@ def _holds(intervals: Sequence[Interval], moment: int) -> bool:
 
 
 def communication_time(cycles: Sequence[Cycle]) -> CommunicationTime | None:
-    """Return the communication time of a mean step, or None without collectives."""
+    """Return the communication time of a mean step, or None if there was no collective."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
-    found = [(step, collectives_of(cycle), _computing(cycle)) for cycle, step in steps]
-    if not any(collectives for _, collectives, _ in found):
+    by_step = [(step, collectives_of(cycle), _computing(cycle)) for cycle, step in steps]
+    if not any(collectives for _, collectives, _ in by_step):
         return None
-    whole = sum(step.end - step.start for step, _, _ in found)
-    under_way = [within(collectives, step) for step, collectives, _ in found]
+    whole = sum(step.end - step.start for step, _, _ in by_step)
+    under_way = [within(collectives, step) for step, collectives, _ in by_step]
     spent = sum(map(length, under_way))
     exposed = sum(
-        length(without(one, within(computing, step)))
-        for one, (step, _, computing) in zip(under_way, found, strict=True)
+        length(without(pieces, within(computing, step)))
+        for pieces, (step, _, computing) in zip(under_way, by_step, strict=True)
     )
     return CommunicationTime(
         seconds=spent / len(steps) / 1e9,
@@ -141,21 +144,27 @@ def communication_time(cycles: Sequence[Cycle]) -> CommunicationTime | None:
 
 def _computing(cycle: Cycle) -> list[Span]:
     if cycle.device:
-        return [one for one in cycle.device if kind_of(one.name) != "communication"]
-    return [one for one in cycle.operations if computes(one.name)]
+        return [span for span in cycle.device if kind_of(span.name) != "communication"]
+    return [span for span in cycle.operations if computes(span.name)]
 
 
 def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
-    """Return the collectives by name; on a CPU only the backend's, so that none counts twice."""
-    spans = [one for cycle in cycles for one in collectives_of(cycle)]
-    backend = [one for one in spans if one.kind == "range"]
-    found = mean_step(((one.name, one.end - one.start) for one in backend or spans), steps)
-    named = (CallTime(name=name, calls=c, seconds=s) for name, (c, s) in found.items())
-    return tuple(sorted(named, key=lambda one: -one.seconds))
+    """Return mean calls and seconds of collectives by name, the longest first.
+
+    On a CPU only the backend's collectives count, so that none counts twice.
+    """
+    spans = [span for cycle in cycles for span in collectives_of(cycle)]
+    backend = [span for span in spans if span.kind == "range"]
+    times = mean_step(((span.name, span.end - span.start) for span in backend or spans), steps)
+    named = (CallTime(name=name, calls=c, seconds=s) for name, (c, s) in times.items())
+    return tuple(sorted(named, key=lambda call: -call.seconds))
 
 
 def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
-    """Return fields of a `RankProfile` from recorded cycles; without a step, `steps` is 0."""
+    """Return fields of a `RankProfile` from recorded cycles; without a step, `steps` is 0.
+
+    `top` is the number of kernels to keep by time, and as many by count.
+    """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = [step for cycle in cycles for step in cycle.steps]
     if not steps:
@@ -164,7 +173,7 @@ def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
     return {
         "steps": len(steps),
         "step_seconds": _step_seconds(cycles),
-        "kernel_seconds": sum(one.seconds for one in kernels),
+        "kernel_seconds": sum(kernel.seconds for kernel in kernels),
         "kernels": foremost(kernels, top),
         "kinds": seconds_by_kind(kernels),
         "fused": fused_kernels(kernels),
@@ -180,7 +189,7 @@ def _step_seconds(cycles: Sequence[Cycle]) -> float:
     the last step includes the time of earlier steps.
     """
     if any(cycle.device for cycle in cycles):
-        means = [fmean(one.end - one.start for one in cycle.steps) for cycle in cycles]
+        means = [fmean(step.end - step.start for step in cycle.steps) for cycle in cycles]
         return median(means) / 1e9
     return median(step.end - step.start for cycle in cycles for step in cycle.steps) / 1e9
 
@@ -188,12 +197,12 @@ def _step_seconds(cycles: Sequence[Cycle]) -> float:
 def host_time(cycles: Sequence[Cycle]) -> HostTime:
     """Return the idle time of a mean recorded step."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
-    known = [one for cycle in cycles for _, one in cycle.preempted]
+    known = [spent for cycle in cycles for _, spent in cycle.preempted]
     on_device = any(cycle.device for cycle in cycles)
     idle = _device_idle if on_device else _no_operation
     gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
     whole = sum(step.end - step.start for _, step in steps)
-    still = sum(length(found) for _, found in gaps)
+    still = sum(length(pieces) for _, pieces in gaps)
     waited = sum(length(within(_waits(cycle), step)) for cycle, step in steps)
     return HostTime(
         measures="device idle" if on_device else "no operation",
@@ -216,12 +225,12 @@ def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
 def collectives_of(cycle: Cycle) -> list[Span]:
     """Return the kernels of collectives; on a CPU their calls and the backend's ranges."""
     if cycle.device:
-        return [one for one in cycle.device if kind_of(one.name) == "communication"]
+        return [span for span in cycle.device if kind_of(span.name) == "communication"]
     return [
-        one
-        for one in cycle.spans
-        if (one.kind == "operation" and kind_of(one.name) == "communication")
-        or (one.kind == "range" and BACKEND.search(one.name))
+        span
+        for span in cycle.spans
+        if (span.kind == "operation" and kind_of(span.name) == "communication")
+        or (span.kind == "range" and BACKEND.search(span.name))
     ]
 
 
@@ -233,20 +242,20 @@ def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
 
 def _waits(cycle: Cycle) -> Iterator[Span]:
     """Yield intervals in which the host waits for the device, except for the profiler."""
-    for one in cycle.spans:
-        if one.kind == "runtime" and WAITS.search(one.name):
-            if not any(start <= one.start <= end for start, end in cycle.edges):
-                yield one
+    for span in cycle.spans:
+        if span.kind == "runtime" and WAITS.search(span.name):
+            if not any(start <= span.start <= end for start, end in cycle.edges):
+                yield span
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
     """Return long gaps by module and phase, each with its shortest sum in a step."""
     whole: list[dict[ModulePhase, int]] = []
     less_taken: list[dict[ModulePhase, int]] = []
-    for cycle, found in gaps:
+    for cycle, pieces in gaps:
         sums: dict[ModulePhase, int] = defaultdict(int)
         left: dict[ModulePhase, int] = defaultdict(int)
-        for start, end in found:
+        for start, end in pieces:
             if end - start >= LONG:
                 place = cycle.place_at((start + end) // 2)
                 sums[place] += end - start
@@ -258,9 +267,9 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
     own = {place: min(left.get(place, 0) for left in less_taken) for place in names}
     longest = sorted(names, key=lambda place: (-own[place], -least[place]))[:MOST_PLACES]
     return tuple(
-        Gap(place=one, seconds=least[one] / 1e9, own_seconds=own[one] / 1e9)
-        for one in longest
-        if least[one]
+        Gap(place=place, seconds=least[place] / 1e9, own_seconds=own[place] / 1e9)
+        for place in longest
+        if least[place]
     )
 
 
@@ -271,35 +280,35 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
     are on the host on every device.
     """
     calls = (
-        (cycle.place_at(one.start), one.end - one.start)
+        (cycle.place_at(span.start), span.end - span.start)
         for cycle, step in steps
-        for one in (_waits(cycle) if on_device else cycle.operations)
-        if step.start <= one.start < step.end and (on_device or one.name == READ)
+        for span in (_waits(cycle) if on_device else cycle.operations)
+        if step.start <= span.start < step.end and (on_device or span.name == READ)
     )
-    found = [
+    reads = [
         HostReads(place=place, calls=number, seconds=seconds)
         for place, (number, seconds) in mean_step(calls, len(steps)).items()
         if on_device or place.phase not in ("data", "optimizer")
     ]
-    most = sorted(found, key=lambda one: (-one.seconds if on_device else 0, -one.calls))
+    most = sorted(reads, key=lambda read: (-read.seconds if on_device else 0, -read.calls))
     return tuple(most[:MOST_PLACES])
 
 
 def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
-    """Return the delays of kernels after the calls that launched them."""
+    """Return the idle time before late kernels, and the median delay from launch to start."""
     late = idle = kernels = 0
     delays: list[int] = []
     for cycle in cycles:
-        device = sorted(cycle.device, key=lambda one: one.start)
-        ended = accumulate((one.end for one in device), max)
-        for one, before in zip(device[1:], ended, strict=False):
-            call = cycle.launches.get(one.correlation)
+        device = sorted(cycle.device, key=lambda span: span.start)
+        ended = accumulate((span.end for span in device), max)
+        for span, before in zip(device[1:], ended, strict=False):
+            call = cycle.launches.get(span.correlation)
             if call is not None and call.start >= before:
                 late += 1
-                idle += one.start - before
+                idle += span.start - before
         kernels += len(device)
-        both = ((cycle.launches.get(one.correlation), one) for one in device)
-        delays += [one.start - call.start for call, one in both if call is not None]
+        both = ((cycle.launches.get(span.correlation), span) for span in device)
+        delays += [span.start - call.start for call, span in both if call is not None]
     return LaunchGaps(
         kernels=kernels / steps,
         late=late / steps,

@@ -63,24 +63,28 @@ class ProfiledStack:
 def profile_waterfall(
     a: ProfiledStack, b: ProfiledStack, scenario: str, unit: str, sweep: str = ""
 ) -> ProfileWaterfall | None:
-    """Return the difference of stacks A and B over common rounds, or None without such rounds."""
+    """Return the difference of stacks A and B over common rounds, or None without such rounds.
+
+    `scenario` and `sweep` name scenario and sweep point. `unit` is the unit of work to which the
+    seconds of runs refer.
+    """
     rounds = sorted(set(a.runs) & set(b.runs))
     if not rounds:
         return None
     runs = [(a.runs[key], b.runs[key]) for key in rounds]
     cost = event_seconds(run for pair in runs for run in pair)
-    recorded = _Pairs([(one.recorded(cost), other.recorded(cost)) for one, other in runs])
+    recorded = _Pairs([(run_a.recorded(cost), run_b.recorded(cost)) for run_a, run_b in runs])
     left = _left(recorded, runs)
     pairs = _in_windows(recorded, runs, left)
     whole = a.compiled | b.compiled
     difference = TimeChange.over(*((a.runs[key].seconds, b.runs[key].seconds) for key in rounds))
     modules = _modules(pairs, whole)
-    also = {one.module: one for one in _modules(recorded, whole)}
+    also = {change.module: change for change in _modules(recorded, whole)}
     unexplained = pairs.change(_is_unexplained)
     named = [
-        one for one in modules if all(
-            _is_worth_naming(change, difference.a) and change.change * one.change > 0
-            for change in (one, also[one.module])
+        module for module in modules if all(
+            _is_worth_naming(change, difference.a) and change.change * module.change > 0
+            for change in (module, also[module.module])
         )
     ]  # fmt: skip
     return ProfileWaterfall(
@@ -95,8 +99,8 @@ def profile_waterfall(
         modules=tuple(modules),
         unexplained=unexplained,
         explained=1 - abs(unexplained.change / difference.change) if difference.change else None,
-        gained=tuple(one.module for one in named if one.change < 0),
-        lost=tuple(one.module for one in named if one.change > 0),
+        gained=tuple(module.module for module in named if module.change < 0),
+        lost=tuple(module.module for module in named if module.change > 0),
         inflation=Inflation(a=_inflation(a, rounds), b=_inflation(b, rounds)),
         left_inflation=left,
         event_seconds=cost,
@@ -107,15 +111,19 @@ def profile_waterfall(
 def _in_windows(
     recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]], left: Inflation
 ) -> _Pairs:
-    """Return the parts of each round, scaled to the seconds of the measured windows."""
-    found = []
-    for (a, b), (one, other) in zip(recorded.rounds, runs, strict=True):
-        sides: tuple[Seconds, Seconds] = scaled(a, one.seconds), scaled(b, other.seconds)
+    """Return the parts of each round, scaled to the seconds of the measured windows.
+
+    `left` are the stacks' remaining ratios of recorded to measured time. If these are unlike,
+    changes that the scaling alone causes become unexplained.
+    """
+    rounds = []
+    for (a, b), (run_a, run_b) in zip(recorded.rounds, runs, strict=True):
+        sides: tuple[Seconds, Seconds] = scaled(a, run_a.seconds), scaled(b, run_b.seconds)
         if left.is_unlike:
-            times = sum(a.values()) / one.seconds, sum(b.values()) / other.seconds
+            times = sum(a.values()) / run_a.seconds, sum(b.values()) / run_b.seconds
             sides = without_inflation(sides, times)
-        found.append(sides)
-    return _Pairs(found)
+        rounds.append(sides)
+    return _Pairs(rounds)
 
 
 def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> Inflation:
@@ -168,11 +176,14 @@ def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
 
 
 def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
-    """Return the changes of modules that take any time, the largest first."""
+    """Return the changes of modules that take any time, the largest first.
+
+    `whole` are the paths of modules that a stack compiles as a whole.
+    """
     explained = [part for part in pairs.parts if not _is_unexplained(part)]
     names = {module_group(part.module, whole) for part in explained}
-    found = (_module(pairs, name, whole) for name in names)
-    return sorted(found, key=lambda one: (-abs(one.change), one.module))
+    changes = (_module(pairs, name, whole) for name in names)
+    return sorted(changes, key=lambda change: (-abs(change.change), change.module))
 
 
 def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
@@ -198,7 +209,8 @@ def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
 def module_group(path: str, whole: Iterable[str]) -> str:
     """Return the module under which a path is shown: a part of a layer, or a compiled module.
 
-    Inner modules cannot be compared if either stack compiled the outer one as a whole.
+    `whole` are the paths of modules that either stack compiled as a whole, whose inner modules
+    cannot be compared.
     """
     for compiled in sorted(whole, key=len):
         if compiled == ROOT and path not in (DATA, OUTSIDE):

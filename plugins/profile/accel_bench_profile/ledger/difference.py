@@ -98,15 +98,15 @@ def difference(before: Ledger, after: Ledger) -> LedgerDifference:
         for figure, kind, dtype in [key]
         if old[key] != new[key] and key[1] != FREE
     ]
-    rose = tuple(one for one in changes if one.change > 0)
-    moved = hidden(before, after) - {(one.kind, one.dtype) for one in rose}
-    figures = frozenset(one.figure for one in rose if not one.kind)
-    kinds = frozenset((one.kind, one.dtype) for one in rose if one.kind) | moved
+    rose = tuple(change for change in changes if change.change > 0)
+    moved = hidden(before, after) - {(change.kind, change.dtype) for change in rose}
+    figures = frozenset(change.figure for change in rose if not change.kind)
+    kinds = frozenset((change.kind, change.dtype) for change in rose if change.kind) | moved
     return LedgerDifference(
         before=before.model_copy(update={"entries": ()}),
         after=after.model_copy(update={"entries": ()}),
         rose=rose,
-        fell=tuple(one for one in changes if one.change < 0),
+        fell=tuple(change for change in changes if change.change < 0),
         places=tuple(places(before, after, figures, kinds)),
         shifts=tuple(shifts(before, after, moved)),
         notes=tuple(_notes(before, after)),
@@ -118,13 +118,13 @@ def totals(ledger: Ledger) -> Counter[TotalKey]:
 
     Views are excluded from sums over all kinds, since they move no data.
     """
-    found: Counter[TotalKey] = Counter()
+    sums: Counter[TotalKey] = Counter()
     for entry in ledger.entries:
         for figure, number in entry.figures.items():
-            found[figure, "", ""] += 0 if entry.kind == FREE else number
+            sums[figure, "", ""] += 0 if entry.kind == FREE else number
         if "operations" in entry.figures:
-            found["operations", entry.kind, entry.dtype] += entry.figures["operations"]
-    return found
+            sums["operations", entry.kind, entry.dtype] += entry.figures["operations"]
+    return sums
 
 
 def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
@@ -134,8 +134,10 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
     """
     # A plugin that only one of the stacks has is what they differ in.
     common = before.versions.keys() & after.versions.keys()
-    old, new = ({k: v for k, v in one.versions.items() if k in common} for one in (before, after))
-    own = [{OWN: one.pop(OWN)} if OWN in one else {} for one in (old, new)]
+    old, new = (
+        {k: v for k, v in ledger.versions.items() if k in common} for ledger in (before, after)
+    )
+    own = [{OWN: known.pop(OWN)} if OWN in known else {} for known in (old, new)]
     if versions := _differing(old, new):
         yield f"versions differ, which may be all: {'; '.join(versions)}"
     yield from settings_notes(_differing(before.work, after.work))
@@ -148,7 +150,7 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
         yield f"views, which move nothing and close no gate: {was:,} before, {now:,} after"
     yield from dict.fromkeys((*before.left_out, *after.left_out))
     # Last: it differs after every commit of ours, and seldom changes what a step does.
-    yield from (f"counted by another version: {one}" for one in _differing(*own))
+    yield from (f"counted by another version: {text}" for text in _differing(*own))
 
 
 def settings_notes(settings: Sequence[str]) -> Iterator[str]:

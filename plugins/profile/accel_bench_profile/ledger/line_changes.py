@@ -117,7 +117,10 @@ def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
 
 
 def shifts(before: Ledger, after: Ledger, hidden: frozenset[tuple[str, str]]) -> Iterator[Shift]:
-    """Yield a shift for each hidden kind: operations rose in some modules and fell in others."""
+    """Yield a shift for each hidden kind: operations rose in some modules and fell in others.
+
+    `hidden` are kind and dtype of these operations.
+    """
     for kind, dtype in sorted(hidden):
         only = frozenset({(kind, dtype)})
         rose, fell = (
@@ -140,7 +143,8 @@ def places(
 ) -> Iterator[PlaceChange]:
     """Yield the source lines at which a figure rose that also rose in total and in the module.
 
-    Lines with more work than before come first: larger tensors, or another dtype, affect all
+    `figures` are the figures that rose in total, and `kinds` are kind and dtype of operations that
+    rose. Lines with more work than before come first: larger tensors, or another dtype, affect all
     following lines. Otherwise lines are in the order of execution.
     """
     changes, by_operation, by_module = (_changes(before, after, key) for key in KEYS)
@@ -150,7 +154,7 @@ def places(
         operation = by_operation[_in_module(entry)]
         if change is None or entry.kind == FREE:
             continue
-        more = {one for one in FIGURES if change[one] > 0 and operation[one] > 0}
+        more = {figure for figure in FIGURES if change[figure] > 0 and operation[figure] > 0}
         if more & figures or ("operations" in more and (entry.kind, entry.dtype) in kinds):
             net = by_module[entry.site.phase, entry.site.module]
             lines.setdefault(_line(entry), []).append((entry, change, net))
@@ -188,21 +192,21 @@ def _line(entry: LedgerEntry) -> LineKey:
 
 def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
     """Return the line numbers at which each source line occurs."""
-    found: dict[LineKey, set[int]] = {}
+    by_line: dict[LineKey, set[int]] = {}
     for entry in ledger.entries:
-        found.setdefault(_line(entry), set()).add(entry.site.line)
-    return {line: tuple(sorted(numbers)) for line, numbers in found.items()}
+        by_line.setdefault(_line(entry), set()).add(entry.site.line)
+    return {line: tuple(sorted(numbers)) for line, numbers in by_line.items()}
 
 
 def _changes(
     before: Ledger, after: Ledger, key: Callable[[LedgerEntry], tuple[str, ...]]
 ) -> dict[tuple[str, ...], Counter[Figure]]:
-    found: dict[tuple[str, ...], Counter[Figure]] = {}
+    changes: dict[tuple[str, ...], Counter[Figure]] = {}
     for entry in after.entries:
-        found.setdefault(key(entry), Counter()).update(entry.figures)
+        changes.setdefault(key(entry), Counter()).update(entry.figures)
     for entry in before.entries:
-        found.setdefault(key(entry), Counter()).subtract(entry.figures)
-    return found
+        changes.setdefault(key(entry), Counter()).subtract(entry.figures)
+    return changes
 
 
 def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceChange:
@@ -211,7 +215,9 @@ def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceCh
     figures: Counter[Figure] = Counter()
     operations: Counter[tuple[str, Figure]] = Counter()
     for entry, change, net in risen:
-        figures.update({one: change[one] for one in FIGURES if net[one] > 0 and change[one] > 0})
+        figures.update(
+            {figure: change[figure] for figure in FIGURES if net[figure] > 0 and change[figure] > 0}
+        )
         figure = next(iter(entry.figures))  # how often; of what is only saved, its bytes
         operations[f"{entry.operation} {entry.dtype}".strip(), figure] += change[figure]
     return PlaceChange(

@@ -176,7 +176,10 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
 
 
 def read_ledger(path: Path) -> Ledger:
-    """Return the ledger in a file. Raises ScenarioError with the file and the problem."""
+    """Return the ledger in a file.
+
+    Raises ScenarioError if the file cannot be read, or has no ledger of this version.
+    """
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, ", more than a ledger has")
     try:
         return Ledger.model_validate_json(text)

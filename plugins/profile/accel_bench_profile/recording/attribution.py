@@ -87,12 +87,12 @@ class _Totals:
         for place, number in events.items():
             self._events[self._key(place)] += number
         counted: set[int] = {-1}
-        for one in segments:
-            if one.end > one.start:
-                key = self._key(one.place)
-                self._seconds[key] += (one.end - one.start) / 1e9
-                self._calls[key] += one.call not in counted
-                counted.add(one.call)
+        for segment in segments:
+            if segment.end > segment.start:
+                key = self._key(segment.place)
+                self._seconds[key] += (segment.end - segment.start) / 1e9
+                self._calls[key] += segment.call not in counted
+                counted.add(segment.call)
 
     def times(self) -> tuple[ModuleTime, ...]:
         """Return the times of a mean step by part, the longest first."""
@@ -120,7 +120,7 @@ def _whole(cycle: Cycle) -> Interval:
 def _segments(cycle: Cycle, host: HostPlaces) -> Iterable[Segment]:
     if cycle.device:
         return _device_segments(cycle, host)
-    under_way = [(one.start, one.end) for one in host.collectives]
+    under_way = [(span.start, span.end) for span in host.collectives]
     return _covered(_host_segments(cycle, host), under_way)
 
 
@@ -145,11 +145,11 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
     A gap belongs to the module of the kernel after it, which was launched late.
     """
     at, end = _whole(cycle)
-    kernels = [(one, kernel_place(one, host)) for one in cycle.device]
+    kernels = [(kernel, kernel_place(kernel, host)) for kernel in cycle.device]
     collectives = [(e.start, e.end) for e, place in kernels if place.kind == "communication"]
     gaps: list[Segment] = []
-    for number, (one, place) in enumerate(sorted(kernels, key=lambda pair: pair[0].start)):
-        first, last = max(one.start, at), min(one.end, end)
+    for number, (kernel, place) in enumerate(sorted(kernels, key=lambda pair: pair[0].start)):
+        first, last = max(kernel.start, at), min(kernel.end, end)
         if last > first and place.kind != "communication":
             gaps.append(Segment(at, first, place._replace(kind="idle")))
             yield Segment(first, last, place, number)
@@ -165,16 +165,16 @@ def _covered(
     """Yield segments; attribute idle time within the intervals to `by`, or to communication."""
     spans = union(intervals)
     starts = [start for start, _ in spans]
-    for one in segments:
-        if one.place.kind != "idle" or not spans:
-            yield one
+    for segment in segments:
+        if segment.place.kind != "idle" or not spans:
+            yield segment
             continue
-        at, waiting = one.start, by or one.place._replace(kind="communication")
-        first = max(0, bisect_right(starts, one.start) - 1)
-        for start, end in spans[first : bisect_right(starts, one.end)]:
-            low, high = max(at, start), min(one.end, end)
+        at, waiting = segment.start, by or segment.place._replace(kind="communication")
+        first = max(0, bisect_right(starts, segment.start) - 1)
+        for start, end in spans[first : bisect_right(starts, segment.end)]:
+            low, high = max(at, start), min(segment.end, end)
             if high > low:
-                yield Segment(at, low, one.place, one.call)
+                yield Segment(at, low, segment.place, segment.call)
                 yield Segment(low, high, waiting)
                 at = high
-        yield Segment(at, one.end, one.place, one.call)
+        yield Segment(at, segment.end, segment.place, segment.call)

@@ -101,10 +101,10 @@ class MemoryRecorder(WindowRecorder):
             if self._run.device.type == "cuda":
                 torch.cuda.memory._record_memory_history(enabled=None)
         device = torch.device(str(self._run.device))
-        found = peak_of(changes_on(profiler._memory_profile(), device))
-        if found is not None and self._run.device.type == "cuda":
-            found = found.model_copy(update={"snapshot": SNAPSHOT_FILE})
-        self._recorded = found
+        peak = peak_of(changes_on(profiler._memory_profile(), device))
+        if peak is not None and self._run.device.type == "cuda":
+            peak = peak.model_copy(update={"snapshot": SNAPSHOT_FILE})
+        self._recorded = peak
 
     def result(self) -> Mapping[str, Any]:
         """Return `RankProfile` fields: the memory peak, and the bytes saved by a forward pass."""
@@ -113,7 +113,10 @@ class MemoryRecorder(WindowRecorder):
 
 
 def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
-    """Yield changes of memory by category on a device, in order, from torch's memory profile."""
+    """Yield changes of memory by category on a device, in order.
+
+    `found` is the memory profile of torch's profiler.
+    """
     categories = found._categories
     for at, action, (key, version), size in found.timeline:
         if key.device != device:

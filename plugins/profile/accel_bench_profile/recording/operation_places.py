@@ -39,9 +39,9 @@ OF_PHASE = {
 class HostPlaces:
     """Places (module, kind, direction) of a cycle's host operations, by lane, in order of start.
 
-    `collectives` are spans that end on another thread. `events` counts recorded events by place. On
-    a CPU only the steps' thread counts; with a device all threads count, since all lengthen its
-    idle time.
+    `roles` are kinds of modules' own operations by path. `collectives` are spans that end on
+    another thread. `events` counts recorded events by place. On a CPU only the steps' thread
+    counts; with a device all threads count, since all lengthen its idle time.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
@@ -69,8 +69,8 @@ class HostPlaces:
 
     def launching(self, kernel: Span) -> StepPart:
         """Return the place of the operation that launched a kernel."""
-        found = self._by_id.get(kernel.operation) if kernel.operation else None
-        return found or StepPart()
+        place = self._by_id.get(kernel.operation) if kernel.operation else None
+        return place or StepPart()
 
     def _add(self, span: Span) -> None:
         stack = self._stacks[span.lane]
@@ -113,11 +113,11 @@ class HostPlaces:
 
     def _node(self, span: Span) -> StepPart:
         """Return the place of a backward node's forward operation, or of the last known node."""
-        found = self._operations.get((span.forward_lane, span.sequence))
-        if span.sequence < 0 or found is None:
+        place = self._operations.get((span.forward_lane, span.sequence))
+        if span.sequence < 0 or place is None:
             return self._last_node._replace(kind="memory-bound")
-        kind = stronger(found.kind, "memory-bound")
-        self._last_node = StepPart(found.module, kind, "backward")
+        kind = stronger(place.kind, "memory-bound")
+        self._last_node = StepPart(place.module, kind, "backward")
         return self._last_node
 
     def _range(self, name: str, outer: StepPart) -> StepPart:
@@ -149,13 +149,13 @@ def _kind(name: str, outer: StepPart) -> StepKind:
 
 def computing(spans: Sequence[Span]) -> set[int]:
     """Return the indices of a thread's operations that compute and contain no such operation."""
-    found: set[int] = set()
+    indices: set[int] = set()
     around: list[int] = []
     for number, span in enumerate(spans):
         while around and spans[around[-1]].end <= span.start:
             around.pop()
         if span.kind == "operation" and not NO_WORK.match(span.name):
-            found.difference_update(around)
-            found.add(number)
+            indices.difference_update(around)
+            indices.add(number)
         around.append(number)
-    return found
+    return indices

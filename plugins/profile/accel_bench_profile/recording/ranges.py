@@ -134,7 +134,10 @@ class Preemption:
 
 
 def plain_path(name: str, adapted: bool = False) -> str:
-    """Return a module's path without names of wrappers, so that it is equal in all stacks."""
+    """Return a module's path without names of wrappers, so that it is equal in all stacks.
+
+    `adapted` is true for a model wrapped by PEFT.
+    """
     path = WRAPPERS.sub("", name).lstrip(".")
     if adapted:
         path = ADAPTED.sub("", path)
@@ -148,7 +151,10 @@ def role_of(module: nn.Module) -> str:
 
 
 def unlike_siblings(model: nn.Module, adapted: bool = False) -> frozenset[str]:
-    """Return the paths of numbered modules whose siblings differ in class."""
+    """Return the paths of numbered modules whose siblings differ in class.
+
+    `adapted` is true for a model wrapped by PEFT.
+    """
     classes: dict[str, set[type]] = defaultdict(set)
     numbered: dict[str, str] = {}
     for name, module in model.named_modules():

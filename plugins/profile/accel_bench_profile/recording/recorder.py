@@ -82,7 +82,11 @@ class Recorder(WindowRecorder):
                 repeat=asked.repeat,
             )
             self._profiler = profile(
-                activities=[one for one in (ProfilerActivity.CPU, on_device) if one is not None],
+                activities=[
+                    activity
+                    for activity in (ProfilerActivity.CPU, on_device)
+                    if activity is not None
+                ],
                 schedule=steps,
                 on_trace_ready=self._keep,
                 record_shapes=asked.shapes,
@@ -117,7 +121,7 @@ class Recorder(WindowRecorder):
             self._preemption.close()
         if self._profiler is not None:
             self._profiler.stop()
-        seen = self._run.device_type.on_host or any(one.device for one in self._cycles)
+        seen = self._run.device_type.on_host or any(cycle.device for cycle in self._cycles)
         if self._cycles and not seen:
             self._warnings.append(
                 f"torch's profiler has recorded no kernel of the {self._run.device.type} device: "
@@ -137,9 +141,9 @@ class Recorder(WindowRecorder):
         """
         asked = self._request
         quiet = asked.wait + asked.warmup
-        taken = self._ended - asked.skip
-        within = taken % (quiet + asked.active)
-        return (taken >= 0 and within == quiet) or (taken > 0 and within == 0)
+        done = self._ended - asked.skip
+        within = done % (quiet + asked.active)
+        return (done >= 0 and within == quiet) or (done > 0 and within == 0)
 
     def result(self) -> Mapping[str, Any]:
         """Return the fields of a `RankProfile` from all recorded cycles."""
@@ -191,12 +195,15 @@ def device_activity(device: DeviceType) -> ProfilerActivity | None:
     if kind == "cuda":  # Where its library is missing, torch records by events.
         return ProfilerActivity.CUDA
     own = kind == torch._C._get_privateuse1_backend_name()
-    found = getattr(ProfilerActivity, "PrivateUse1" if own else kind.upper(), None)
-    return None if device.on_host or found not in supported_activities() else found
+    activity = getattr(ProfilerActivity, "PrivateUse1" if own else kind.upper(), None)
+    return None if device.on_host or activity not in supported_activities() else activity
 
 
 def write_trace(profiler: Any, path: Path) -> None:
-    """Write a compressed trace, whole or not at all. Raises OSError or RuntimeError."""
+    """Write a compressed trace, whole or not at all.
+
+    Raises OSError or RuntimeError if it cannot be written, such as on a full disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
     # Where a process is killed, hundreds of megabytes stay: in the system's folder, not in results.

@@ -34,7 +34,10 @@ logger = logging.getLogger("accel_bench")
 
 
 class WindowRecorder(ABC):
-    """Base class of a part, whose exceptions become warnings of the profile."""
+    """Base class of a recorder of one thing in a number of steps after the measured window.
+
+    Its exceptions become warnings of the profile.
+    """
 
     name: str
     """Subject of the recording, for warnings."""
@@ -111,7 +114,7 @@ class ProfileWindow(StepStage):
         self._fields: dict[str, Any] = {}
 
     def start(self) -> bool:
-        """Start recording the first part."""
+        """Start recording the first part; return whether a step is needed."""
         self._next()
         return self._left > 0
 
@@ -140,9 +143,9 @@ class ProfileWindow(StepStage):
         with self._warns(part):
             self._synchronize()
             part.stop()
-            found = dict(part.result())
-            self.warnings += found.pop("warnings", ())
-            self._fields |= found
+            fields = dict(part.result())
+            self.warnings += fields.pop("warnings", ())
+            self._fields |= fields
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the rank's profile."""
@@ -195,7 +198,10 @@ class Profiler(ProfileWindow):
         self.finish()
 
     def finish(self) -> tuple[()]:
-        """Write the profile. Errors are logged only, since the run is measured already."""
+        """Write the profile, and return an empty tuple.
+
+        Errors are logged only, since the run is measured already.
+        """
         try:
             profile = RankProfile(**self._known, **self.fields())
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +217,10 @@ def rank_folder(run: Run) -> Path:
 
 
 def parts_of(request: RecordingOptions, run: Run, folder: Path) -> list[WindowRecorder]:
-    """Return the recording parts, the least disturbing first."""
+    """Return the recording parts that the options request, the least disturbing first.
+
+    The parts write their files to `folder`, and traces beside it.
+    """
     if request.nsight:
         from accel_bench_profile.recording.ranges import NsightMarks
 

@@ -21,7 +21,10 @@ WATCHES: list[Watch] = []
 
 
 def start(torch: Any, folder: str) -> None:
-    """Observe the optimizers, losses and batches of this process and its forked children."""
+    """Observe the optimizers, losses and batches of this process and its forked children.
+
+    `torch` is the imported module. The observer writes its files to `folder`.
+    """
     watch = Watch(torch, folder)
     WATCHES.append(watch)
     optimizers = sys.modules["torch.optim.optimizer"]

@@ -20,8 +20,8 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     The result is None for a batch without token ids.
     """
     if isinstance(batch, (tuple, list)):
-        found = [one for one in batch if hasattr(one, "keys")]
-        batch = found[0] if len(found) == 1 else batch[0] if batch and not found else None
+        mappings = [part for part in batch if hasattr(part, "keys")]
+        batch = mappings[0] if len(mappings) == 1 else batch[0] if batch and not mappings else None
     if batch is None or not hasattr(batch, "keys"):
         rows = is_tokens(batch, torch) and batch.dim() == 2
         return (batch.numel(),) * 3 + (batch.shape[0],) if rows else None
@@ -45,7 +45,10 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
 
 
 def is_tokens(value: Any, torch: Any) -> bool:
-    """Return whether a value is a host tensor of token ids; integers of 8 bits are image pixels."""
+    """Return whether a value is a host tensor of token ids, with at least two dimensions.
+
+    Integers of 8 bits are image pixels.
+    """
     known = isinstance(value, torch.Tensor) and value.is_cpu and value.dim() >= 2
     return known and value.dtype in (torch.int64, torch.int32)
 

@@ -7,8 +7,12 @@ from typing import Any
 
 
 def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
-    """Return the optimizers' classes, and the number of weights by value of each hyperparameter."""
-    facts: dict[str, Any] = {"optimizer": "+".join(type(one).__name__ for one in optimizers)}
+    """Return classes, hyperparameters and dtypes of the states of optimizers, as JSON.
+
+    Each hyperparameter has a number of weight tensors by value. Each dtype has a number of
+    elements.
+    """
+    facts: dict[str, Any] = {"optimizer": "+".join(type(optim).__name__ for optim in optimizers)}
     rates: dict[str, int] = {}
     decays: dict[str, int] = {}
     others: dict[str, dict[str, int]] = {}
@@ -40,13 +44,13 @@ def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
 def is_number(value: Any) -> bool:
     """Return whether a value is a float, or a tuple or list of floats."""
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return all(isinstance(one, float) and not isinstance(one, bool) for one in values)
+    return all(isinstance(number, float) and not isinstance(number, bool) for number in values)
 
 
 def number_text(value: Any) -> str:
     """Return a number, or a comma-separated list of numbers, as text with six digits."""
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return ", ".join(f"{float(one):.6g}" for one in values)
+    return ", ".join(f"{float(number):.6g}" for number in values)
 
 
 def device_facts(torch: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from .watch import Watch
 
 
 def untraced(function: Any) -> Any:
-    """Wrap a function, so that torch's compiler does not trace it."""
+    """Return a wrapper of a function that torch's compiler does not trace."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

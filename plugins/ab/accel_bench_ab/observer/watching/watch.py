@@ -100,7 +100,10 @@ class Watch:
             self._lose(f"the observer failed: {error!r}")
 
     def _end_step(self, optimizer: Any, now: int) -> None:
-        """Record the end of a step, or extend the last step if no backward pass came between."""
+        """Record the end of a step, or extend the last step if no backward pass came between.
+
+        `now` is the time in nanoseconds of the monotonic clock.
+        """
         entered, self.entered = self.entered, False
         if self.probe is not None and (weight := self.probe()) is not None:
             self.version = weight._version
@@ -115,27 +118,28 @@ class Watch:
         if not self.count:
             self.first_group = self.group
             self._open_or_lose()
-        if all(one() is not optimizer for one in self.optimizers):
+        if all(known() is not optimizer for known in self.optimizers):
             self.optimizers.append(weakref.ref(optimizer))
         self._note(now)
 
     def _another(self, optimizer: Any, first: int, entered: bool, now: int) -> None:
         """Count a further optimizer, or its next group of parameters, as part of the last step.
 
-        A step that ends without having been `entered` comes from a wrapper of the last optimizer.
+        `first` is the id of the first group. A step that ends at `now` (in nanoseconds) without
+        having been `entered` comes from a wrapper of the last optimizer.
         """
         if entered and first in self.parts:
             self._lose("an optimizer took two steps without a backward pass between them")
             return
         self.parts.add(first)
         self.group.add(id(optimizer))
-        if all(one() is not optimizer for one in self.optimizers):
+        if all(known() is not optimizer for known in self.optimizers):
             self.optimizers.append(weakref.ref(optimizer))
         if self.steps is not None and self.count <= MOST_STEPS:
             self.steps.whole[(self.count - 1) * FIELDS] = now
 
     def _note(self, now: int) -> None:
-        """Write the row of a finished step."""
+        """Write the row of a step that ended at `now`, and reset the counts for the next step."""
         steps, number = self.steps, self.count
         self.count = number + 1
         if steps is not None and number < MOST_STEPS:
@@ -169,7 +173,10 @@ class Watch:
             self._guarded("update", self.write)
 
     def backward(self, tensors: Any) -> None:
-        """Count a backward pass, with its loss and its batch."""
+        """Count a backward pass, and record its loss and the tokens of its batch.
+
+        `tensors` are the arguments of the pass; a single scalar among them is the loss.
+        """
         self.passes += 1
         self.all_passes += 1
         if self.sketch_is_due:  # Now all optimizers of the step before have taken it.
@@ -225,13 +232,15 @@ class Watch:
 
     def _drop_untrained(self) -> None:
         """Drop queued batches of loaders that ended without a backward pass: evaluations."""
-        self.waiting[:] = [one for one in self.waiting if one[0].trained or not one[0].ended]
+        self.waiting[:] = [
+            batch for batch in self.waiting if batch[0].trained or not batch[0].ended
+        ]
 
     def _keep_loss(self, number: int) -> None:
-        """Copy the sum of a step's losses from the device, without synchronizing."""
+        """Copy the sum of the losses of step `number` from the device, without synchronizing."""
         total = self.pending_losses[0]
-        for one in self.pending_losses[1:]:
-            total = total + one
+        for loss in self.pending_losses[1:]:
+            total = total + loss
         self.pending_losses.clear()
         if self.pinned is None:
             room = self.torch.full((MOST_STEPS,), math.nan, dtype=self.torch.float32)
@@ -246,7 +255,7 @@ class Watch:
         self._guarded("update", self.write)
 
     def _guarded(self, what: str, work: Any, *args: Any) -> None:
-        """Call a function; store its exception as the reason why `what` is unseen."""
+        """Call `work`; store its exception as the reason why `what` is unseen, such as `loss`."""
         try:
             work(*args)
         except Exception as error:
@@ -277,7 +286,7 @@ class Watch:
         if self.place is None and distributed.is_available() and distributed.is_initialized():
             self.place = distributed.get_rank(), distributed.get_world_size()
         variables = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
-        rank, world = (int(one) if one and one.isdigit() else None for one in variables)
+        rank, world = (int(value) if value and value.isdigit() else None for value in variables)
         return self.place or (rank or 0, world or 1)
 
     def close(self) -> None:
@@ -298,7 +307,7 @@ class Watch:
             self.steps.real[number * FIELDS + 5] = float(self.pinned[number])  # type: ignore[union-attr]
 
     def write(self) -> None:
-        """Write the process's facts, replacing the previous ones."""
+        """Write all observations of this process, except its steps, to its JSON file."""
         path = f"{self._name}.json"
         with open(f"{path}.part", "w", encoding="utf8") as file:
             json.dump(self.facts(), file)
@@ -313,10 +322,10 @@ class Watch:
     def _read_optimizers(self) -> None:
         """Record the optimizers' settings. The observer calls it at the same steps of every run."""
         alive = [known() for known in self.optimizers]
-        self.of_optimizers = optimizer_facts([one for one in alive if one is not None])
+        self.of_optimizers = optimizer_facts([item for item in alive if item is not None])
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts about the process as JSON, except its steps."""
+        """Return all observations of this process, except its steps, as JSON."""
         tokens = self.tokens_unseen
         if not tokens and self.reading is None:
             tokens = "no DataLoader of torch was read"
@@ -351,7 +360,7 @@ class Watch:
         The observer thus keeps no weight alive longer than the optimizer does.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if any(id(one) not in self.names for one in parameters):
+        if any(id(weight) not in self.names for weight in parameters):
             self._look_at_modules()
         if reason := self._why_no_update(parameters):
             self.update_unseen = reason
@@ -360,13 +369,13 @@ class Watch:
         if self.probe is None:
             self.probe = weakref.ref(parameters[0])
         trained: dict[str, Any] = {}
-        for one in parameters:
-            name = self.names[id(one)]
+        for weight in parameters:
+            name = self.names[id(weight)]
             known = name in self.before or name in trained
-            trained[f"{name} {len(self.before) + len(trained)}" if known else name] = one
+            trained[f"{name} {len(self.before) + len(trained)}" if known else name] = weight
         self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
         self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
-        dtypes = {name: one.dtype for name, one in trained.items()}
+        dtypes = {name: weight.dtype for name, weight in trained.items()}
         pid = self.pid
         last = weakref.finalize(
             optimizer, self._guarded, "update", self._last_sketch, pid, trained, dtypes
@@ -377,7 +386,9 @@ class Watch:
         """Find the names of all optimizers' weights; detect modules that hide losses or changes."""
         modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
         self.names = {**names_in(modules, optimizers), **self.names}
-        self.sharded = any(type(one).__name__ == "FullyShardedDataParallel" for one in modules)
+        self.sharded = any(
+            type(module).__name__ == "FullyShardedDataParallel" for module in modules
+        )
         if any(map(scales_losses, modules)):
             self.loss_unseen = "DeepSpeed multiplies it by a factor of its own, for float16"
 
@@ -387,42 +398,44 @@ class Watch:
             return self.update_unseen
         if self._rank_and_world()[0]:
             return "another rank keeps it"
-        if self.sharded or any(hasattr(one, "full_tensor") for one in parameters):
+        if self.sharded or any(hasattr(weight, "full_tensor") for weight in parameters):
             return "the weights lie on several ranks"
-        if any(id(one) not in self.names for one in parameters):
+        if any(id(weight) not in self.names for weight in parameters):
             return "the optimizer's weights are those of no module, as with DeepSpeed's ZeRO"
         return ""
 
     def _early_sketch(self) -> None:
         """Sketch the changes of all weights, unless a weight was deleted."""
         alive = {name: known() for name, known in self.trained.items()}
-        if alive and all(one is not None for one in alive.values()):
+        if alive and all(weight is not None for weight in alive.values()):
             self._sketch(alive)
 
     def _last_sketch(self, pid: int, trained: dict[str, Any], dtypes: dict[str, Any]) -> None:
         """Sketch the changes of an optimizer's weights when the optimizer is deleted.
 
-        Weights that changed after the last step, as by loading the best checkpoint, get no sketch.
+        `pid` is the process that made the optimizer. `trained` and `dtypes` are weights and dtypes
+        by name. Weights that changed after the last step, as by loading the best checkpoint, get no
+        sketch.
         """
         if pid != os.getpid() or self.steps_unseen:
             return
         weight = self.probe()
         same = weight is None or weight._version == self.version
-        if same and all(one.dtype == dtypes[name] for name, one in trained.items()):
+        if same and all(tensor.dtype == dtypes[name] for name, tensor in trained.items()):
             self._sketch(trained)
         else:
             self.update_unseen = "weights were changed after the last step"
         self.write()
 
     def _sketch(self, trained: dict[str, Any]) -> None:
-        """Store a sketch of the weights' change since before the first step."""
+        """Store a sketch of the change of each weight in `trained` since before the first step."""
         if self.update_unseen:
             return
         updates = self.updates.setdefault(self.count, {})
-        for name, one in trained.items():
-            change = sketch(name, one, self.torch) - self.before[name]
+        for name, weight in trained.items():
+            change = sketch(name, weight, self.torch) - self.before[name]
             updates[name] = {
-                "elements": one.numel(),
-                "dtype": str(one.dtype).replace("torch.", ""),
+                "elements": weight.numel(),
+                "dtype": str(weight.dtype).replace("torch.", ""),
                 "change": change.tolist(),
             }

@@ -12,25 +12,26 @@ def live(*kinds: type) -> list[list[Any]]:
     """Return a list of the live objects of each class."""
     import gc
 
-    found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
-    return [[one for one in found if issubclass(type(one), kind)] for kind in kinds]
+    objects = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
+    return [[item for item in objects if issubclass(type(item), kind)] for kind in kinds]
 
 
 def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
-    """Return the names of the optimizers' weights by their ids.
+    """Return the names of the optimizers' weights by the ids of the weights.
 
-    A name is a path in the module with the most of all weights, of several in the smallest. One
-    optimizer for each weight thus gives the same names as one optimizer for all weights.
+    A name is a path in the module with the most of these weights; of several such modules, in the
+    smallest. One optimizer for each weight thus gives the same names as one optimizer for all
+    weights.
     """
-    groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
+    groups = [group for optim in optimizers for group in getattr(optim, "param_groups", ())]
     wanted = {id(weight) for group in groups for weight in group["params"]}
     tables = []
     for module in modules:
-        found = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
-        tables.append((-len(found), sum(1 for _ in module.modules()), found))
+        by_id = {id(p): n for n, p in module.named_parameters() if id(p) in wanted}
+        tables.append((-len(by_id), sum(1 for _ in module.modules()), by_id))
     names: dict[int, str] = {}
-    for _, _, found in sorted(tables, key=lambda table: table[:2]):
-        for weight, name in found.items():
+    for _, _, by_id in sorted(tables, key=lambda table: table[:2]):
+        for weight, name in by_id.items():
             names.setdefault(weight, name)
     return names
 

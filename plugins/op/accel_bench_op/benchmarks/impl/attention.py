@@ -25,7 +25,7 @@ def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.
 
 
 def flex(length: int, device: str) -> Callable[..., Any]:
-    """Return a flex attention function with a causal block mask of equally long sequences.
+    """Return a flex attention function with a causal block mask of sequences of `length` tokens.
 
     The function is compiled on a GPU: uncompiled, it materializes all scores.
     """
@@ -54,7 +54,7 @@ def varlen(longest: int) -> Callable[..., Any]:
     ) -> Any:
         groups = query.shape[1] // key.shape[1]
         if groups > 1 and not takes_groups:
-            key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
+            key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
         more = {"enable_gqa": groups > 1} if takes_groups else {}
         limits = starts, starts, longest, longest
         return varlen_attn(query, key, value, *limits, window_size=(-1, 0), **more)
@@ -70,11 +70,11 @@ def one_by_one(lengths: Sequence[int]) -> Callable[..., Any]:
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor
     ) -> torch.Tensor:
         rows = zip(
-            *(one.transpose(0, 1).split(sizes, 1) for one in (query, key, value)), strict=True
+            *(tensor.transpose(0, 1).split(sizes, 1) for tensor in (query, key, value)), strict=True
         )
         # Four dimensions, with which the kernels that are fused begin.
-        found = [sdpa(q[None], k[None], v[None])[0] for q, k, v in rows]
-        return torch.cat(found, 1).transpose(0, 1)
+        outputs = [sdpa(q[None], k[None], v[None])[0] for q, k, v in rows]
+        return torch.cat(outputs, 1).transpose(0, 1)
 
     return each_sequence
 

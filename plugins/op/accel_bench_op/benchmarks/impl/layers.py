@@ -93,13 +93,20 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def rotary(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys (batch, heads, tokens, head), rotated by angles (1, tokens, head)."""
+    """Return queries `q` and keys `k` of shape (batch, heads, tokens, head), rotated by angles.
+
+    `cos` and `sin` are the cosines and sines of the angles, of shape (1, tokens, head).
+    """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return q * cos + _turned(q) * sin, k * cos + _turned(k) * sin
 
 
 def angles(length: int, head: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines (1, tokens, head) of rotary embedding in torch's default dtype."""
+    """Return cosines and sines (1, tokens, head) of rotary embedding in torch's default dtype.
+
+    `head` is the width of a head. `base` is the base of the powers that are the angles'
+    frequencies.
+    """
     steps = torch.arange(0, head, 2, dtype=torch.float64) / head
     turns = torch.outer(torch.arange(length, dtype=torch.float64), base**-steps)
     both = torch.cat((turns, turns), -1).unsqueeze(0)
@@ -129,7 +136,7 @@ class AdamWStep(nn.Module):
 
 def stepping_in_float64(module: Any) -> Any:
     """Return a copy of an AdamWStep with float64 matrices and moments, and a float32 step count."""
-    found = copy.deepcopy(module).double()
-    for state in found.optimizer.state.values():
-        state.update({key: one.double() for key, one in state.items() if key != "step"})
-    return found
+    doubled = copy.deepcopy(module).double()
+    for state in doubled.optimizer.state.values():
+        state.update({key: value.double() for key, value in state.items() if key != "step"})
+    return doubled

@@ -37,38 +37,44 @@ class ProjectionModule(nn.Module):
 
 
 def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule:
-    """Return a frozen projection of a kind, such as `nf4`, with a nonzero LoRA adapter."""
-    found: Any = ProjectionModule(BASES[base](inputs, outputs).requires_grad_(False))
-    found.is_loaded_in_4bit, found.is_loaded_in_8bit = base == "nf4", base == "int8"
+    """Return a frozen projection with a nonzero LoRA adapter of a rank.
+
+    `base` is the kind of the projection in `BASES`. `inputs` and `outputs` are numbers of features.
+    """
+    module: Any = ProjectionModule(BASES[base](inputs, outputs).requires_grad_(False))
+    module.is_loaded_in_4bit, module.is_loaded_in_8bit = base == "nf4", base == "int8"
     # A packed layer has no parameter that would say where it is.
-    found.hf_device_map = {"": torch.get_default_device()}
+    module.hf_device_map = {"": torch.get_default_device()}
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["proj"])
-    inject_adapter_in_model(config, found, adapter_name=ADAPTER)
-    for matrix in (found.proj.lora_A[ADAPTER].weight, found.proj.lora_B[ADAPTER].weight):
+    inject_adapter_in_model(config, module, adapter_name=ADAPTER)
+    for matrix in (module.proj.lora_A[ADAPTER].weight, module.proj.lora_B[ADAPTER].weight):
         nn.init.normal_(matrix.requires_grad_(True), std=rank**-0.5)
-    return found.train()
+    return module.train()
 
 
 def in_float64(module: Any, base: str) -> ProjectionModule:
-    """Return a float64 copy of an adapted projection, with a dense base of equal values."""
+    """Return a float64 copy of an adapted projection, with a dense base of equal values.
+
+    `base` is the kind of the projection's base in `BASES`.
+    """
     layer = module.proj
     matrix = DEQUANTIZE[base](layer.get_base_layer()).double()
     outputs, inputs = matrix.shape
     dense = nn.Linear(inputs, outputs, bias=False, device=matrix.device, dtype=torch.float64)
     dense.weight = nn.Parameter(matrix, requires_grad=False)
-    found: Any = ProjectionModule(dense)
+    doubled: Any = ProjectionModule(dense)
     rank = layer.r[ADAPTER]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["proj"])
-    inject_adapter_in_model(config, found, adapter_name=ADAPTER)
-    for ours, theirs in ((found.proj.lora_A, layer.lora_A), (found.proj.lora_B, layer.lora_B)):
+    inject_adapter_in_model(config, doubled, adapter_name=ADAPTER)
+    for ours, theirs in ((doubled.proj.lora_A, layer.lora_A), (doubled.proj.lora_B, layer.lora_B)):
         ours[ADAPTER].weight = nn.Parameter(theirs[ADAPTER].weight.detach().double())
-    return found.train()
+    return doubled.train()
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    found = nn.Linear(inputs, outputs, bias=False)
-    nn.init.normal_(found.weight, std=SPREAD)
-    return found
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(layer.weight, std=SPREAD)
+    return layer
 
 
 def _nf4(inputs: int, outputs: int) -> nn.Module:

@@ -23,15 +23,14 @@ SPREAD = 0.02
 
 
 def batch_seed(seed: int) -> int:
-    """Return the seed of a tensor in a batch, which depends on `torch.manual_seed`."""
+    """Return the seed of tensor number `seed` in a batch, which depends on `torch.manual_seed`."""
     return (seed + OF_BATCHES * torch.initial_seed()) % 2**62
 
 
 def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: int) -> Any:
-    """Return the result of a function that is called with a seed, a device and a dtype.
+    """Return `make(*args)`, called with a seed, and with a device and a dtype as torch's defaults.
 
-    Device and dtype are torch's defaults during the call. The global random state and the defaults
-    are restored.
+    The global random state and the defaults are restored after the call.
     """
     place, before = torch.device(device), torch.get_default_dtype()
     with of_torch_type(place.type).keep_random_state(device_index(place)), place:
@@ -45,9 +44,10 @@ def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: in
 
 @torch.no_grad()
 def filled(kind: Callable[..., nn.Module], *args: Any) -> nn.Module:
-    """Return a module with random weights: matrices and biases around 0, norms' weights around 1.
+    """Return the module `kind(*args)` with random weights.
 
-    Neighboring values differ, which reveals kernels that mix them up.
+    Matrices and biases are around 0, weights of norms around 1. Neighboring values differ, which
+    reveals kernels that mix them up.
     """
     module = kind(*args)
     for name, parameter in module.named_parameters():

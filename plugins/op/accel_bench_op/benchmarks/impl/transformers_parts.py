@@ -44,16 +44,16 @@ class BlockModule(nn.Module):
     def forward(self, hidden: torch.Tensor, *turns: torch.Tensor) -> torch.Tensor:
         """Return the output for hidden states of shape (batch, tokens, hidden)."""
         rotary = {"position_embeddings": turns, "attention_mask": None} if turns else {}
-        found: Any = self.part(hidden, **rotary)
-        return found[0] if isinstance(found, tuple) else found
+        output: Any = self.part(hidden, **rotary)
+        return output[0] if isinstance(output, tuple) else output
 
 
 def model(shape: Shape, device: str, dtype: str) -> Any:
     """Return a causal language model of a shape with random weights, in training mode."""
     kind = getattr(transformers, shape.architecture)
     config = kind.config_class(**shape.config)
-    found, _ = random_model(config, getattr(torch, dtype), device, SEED)
-    return found.train()
+    network, _ = random_model(config, getattr(torch, dtype), device, SEED)
+    return network.train()
 
 
 def block(shape: Shape, device: str, dtype: str) -> nn.Module:
@@ -73,9 +73,9 @@ def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
 
 def experts(shape: Shape, device: str, dtype: str) -> nn.Module:
     """Return the experts of a decoder block, which multiply by `grouped_mm`."""
-    (found,) = experts_of(block(shape, device, dtype))
-    multiply_by("grouped_mm", found)
-    return found
+    (module,) = experts_of(block(shape, device, dtype))
+    multiply_by("grouped_mm", module)
+    return module
 
 
 def experts_of(module: nn.Module) -> list[Any]:
@@ -85,25 +85,25 @@ def experts_of(module: nn.Module) -> list[Any]:
 
 def multiply_by(implementation: str, module: nn.Module) -> None:
     """Set the implementation of a module's experts: `grouped_mm`, or the loop `eager`."""
-    for found in experts_of(module):
-        found.config._experts_implementation = implementation
+    for part in experts_of(module):
+        part.config._experts_implementation = implementation
 
 
 def in_float64(module: nn.Module) -> nn.Module:
     """Return a float64 copy of a module, whose experts use a loop: `grouped_mm` lacks float64."""
-    found = copy.deepcopy(module).double()
-    multiply_by("eager", found)
-    return found
+    doubled = copy.deepcopy(module).double()
+    multiply_by("eager", doubled)
+    return doubled
 
 
 def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
-    """Return a float64 copy of a module, whose routers choose the same experts as the module's.
+    """Return a float64 copy of a module that uses the experts chosen by the module's own routers.
 
     The result is None for a module without routers.
     """
     if not routers_of(module):
         return None
-    found, chosen = in_float64(module), list[torch.Tensor]()
+    doubled, chosen = in_float64(module), list[torch.Tensor]()
 
     def choose(_: Any, args: Any, kwargs: Any) -> None:
         dtype = next(module.parameters()).dtype
@@ -118,10 +118,10 @@ def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
             weights = weights / weights.sum(-1, keepdim=True)
         return logits, weights.to(scores.dtype), experts
 
-    found.register_forward_pre_hook(choose, with_kwargs=True)
-    for router in routers_of(found):
+    doubled.register_forward_pre_hook(choose, with_kwargs=True)
+    for router in routers_of(doubled):
         router.register_forward_hook(replaced)
-    return found
+    return doubled
 
 
 def routers_of(module: nn.Module) -> list[nn.Module]:
@@ -131,10 +131,10 @@ def routers_of(module: nn.Module) -> list[nn.Module]:
 
 def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the experts that each router chooses in a call: (tokens, experts per token)."""
-    found: list[torch.Tensor] = []
+    chosen: list[torch.Tensor] = []
 
     def note(_: Any, args: Any, out: Any) -> None:
-        found.append(out[2])
+        chosen.append(out[2])
 
     hooks = [router.register_forward_hook(note) for router in routers_of(module)]
     try:
@@ -143,7 +143,7 @@ def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tens
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return chosen
 
 
 def _as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
