@@ -98,7 +98,7 @@ class OperationCell(Comparison):
     """Dtype of the tensors, unless the size sets one."""
 
     device: str
-    """`cpu` or `cuda`."""
+    """Device type of the scenario, such as `cpu` or `cuda`."""
 
     executor: str
     """Name of the executor."""

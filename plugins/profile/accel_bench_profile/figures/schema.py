@@ -174,7 +174,7 @@ class StepScalars(Frozen):
     """Number of tokens without padding."""
 
     memory_bytes: int | None = None
-    """Peak of allocated bytes within the step on CUDA; else the resident memory after it."""
+    """Peak of the allocator within the step; on a CPU, the resident memory after the step."""
 
 
 class RankProfile(Frozen):
