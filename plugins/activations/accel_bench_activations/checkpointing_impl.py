@@ -1,4 +1,4 @@
-"""Activation checkpointing of single blocks, with counts of kept and recomputed outputs."""
+"""Activation checkpointing of a model's blocks, with counts of kept and recomputed outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class CountingCheckpoint(CheckpointFunction):
-    """A `CheckpointFunction` that calls torch's checkpoint, and counts calls in the warm-up."""
+    """A `CheckpointFunction` that calls torch's checkpoint and counts calls during the warm-up.
+
+    `policy` names the checkpointing policy. `keep` names the operations whose outputs are kept; if
+    empty, all outputs are recomputed.
+    """
 
     def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
         self.policy = policy
@@ -37,7 +41,10 @@ class CountingCheckpoint(CheckpointFunction):
             )
 
     def __call__(self, function: Any, *args: Any) -> Any:
-        """Call a block's forward under torch's checkpoint; count it unless it is compiled."""
+        """Call a block's forward, `function`, under torch's checkpoint.
+
+        Counts the call unless it is compiled.
+        """
         if torch.compiler.is_compiling():
             return checkpoint(function, *args, **self._arguments)
         self.passes += 1
@@ -50,7 +57,11 @@ class CountingCheckpoint(CheckpointFunction):
         return functools.partial(checkpoint, **self._arguments)
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
-        """Return whether blocks recompute all `matmuls` and attention; None if unknown."""
+        """Return two flags: all matmuls are recomputed, and all of attention is.
+
+        `matmuls` is the number of matmuls of one block's forward pass. A flag is False if none is
+        recomputed, and None if the counts do not tell.
+        """
         if self.operations is None:
             return True, True
         return self.operations.recomputes(matmuls, self.passes)
@@ -64,7 +75,10 @@ class Checkpointing:
     """Activation checkpointing of one model's blocks, until `undo` restores the model."""
 
     def __init__(self, model: nn.Module, options: CheckpointingOptions) -> None:
-        """Raises ScenarioError for a model whose blocks cannot be checkpointed one by one."""
+        """Choose blocks by `options`, and enable their checkpointing.
+
+        Raises ScenarioError if the model has no block that transformers can checkpoint by itself.
+        """
         self._model: Any = model
         self._options = options
         self._blocks = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
@@ -97,7 +111,7 @@ class Checkpointing:
                 block._gradient_checkpointing_func = plain
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the checkpointed blocks and of the counts of the warm-up.
+        """Return JSON evidence: the policy, numbers of blocks, and calls in the warm-up.
 
         Counts are null for compiled blocks.
         """

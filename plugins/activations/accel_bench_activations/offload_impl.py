@@ -37,7 +37,11 @@ class OffloadHooks:
     """A pair of saved-tensor hooks, which offload each tensor at most once in a forward pass."""
 
     def __init__(self, staying: Callable[[], set[int]], minimum_bytes: int, device: str) -> None:
-        """`staying()` returns the storage addresses of the weights, which are never offloaded."""
+        """Prepare hooks for tensors on `device` of at least `minimum_bytes`.
+
+        `staying()` returns the storage addresses of the weights and buffers, which are never
+        offloaded.
+        """
         self.tensors = 0
         self.bytes = 0
         self.counting = True
@@ -49,7 +53,7 @@ class OffloadHooks:
         self._packed: dict[tuple[Any, ...], OnHost] = {}
 
     def hooks(self) -> saved_tensors_hooks:
-        """Return the context in which a forward pass offloads its saved tensors."""
+        """Return the context manager in which a forward pass offloads its saved tensors."""
         if self._staying is None:
             # Not before the first pass: wrapping and materializing give weights other storages.
             self._staying = self._read_staying()
@@ -57,7 +61,7 @@ class OffloadHooks:
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def forget(self) -> None:
-        """End a forward and backward pass: drop the hooks' references to its tensors."""
+        """Drop the references to the offloaded tensors at the end of a forward pass."""
         self._packed = {}
 
     def _pack(self, tensor: torch.Tensor) -> OnHost | torch.Tensor:
@@ -67,15 +71,15 @@ class OffloadHooks:
         storage = tensor.untyped_storage()
         place = (storage._cdata, tensor.storage_offset(), tensor._version)
         key = (*place, tensor.shape, tensor.stride(), tensor.dtype)
-        found = self._packed.get(key)
-        if found is None or found.storage.expired():
-            found = OnHost(self._copies.pack_hook(tensor), StorageWeakRef(storage))
-            self._packed[key] = found
+        host = self._packed.get(key)
+        if host is None or host.storage.expired():
+            host = OnHost(self._copies.pack_hook(tensor), StorageWeakRef(storage))
+            self._packed[key] = host
             if self.counting:
                 self.tensors += 1
                 self.bytes += tensor.nbytes
-        found.uses += 1
-        return found
+        host.uses += 1
+        return host
 
     def _unpack(self, packed: OnHost | torch.Tensor) -> torch.Tensor:
         if isinstance(packed, torch.Tensor):
@@ -102,7 +106,11 @@ class Offloading:
     """Offloading of the activations of one model's decoder, until `undo` restores the decoder."""
 
     def __init__(self, model: nn.Module, minimum_bytes: int, device: str) -> None:
-        """Wrap the decoder's forward. Raises PluginError for a model without decoder blocks."""
+        """Wrap the decoder's forward to offload activations of at least `minimum_bytes`.
+
+        `device` is the type of device to offload from. Raises PluginError if the model has no
+        decoder blocks.
+        """
         path, blocks = decoder_blocks(model)
         if not blocks:
             raise PluginError(f"activation-offload: {type(model).__name__} has no list of blocks")
@@ -119,7 +127,7 @@ class Offloading:
         return self._packing.tensors
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the tensors and bytes that one forward pass offloads."""
+        """Return JSON evidence: the decoder's class, and tensors and bytes offloaded per pass."""
         passes = max(self._passes, 1)
         return {
             "decoder": type(self._decoder).__name__,

@@ -1,4 +1,4 @@
-"""Policy of selective checkpointing: a choice and a count of operations whose outputs are kept."""
+"""Policy of selective checkpointing: which outputs of operations are kept, and how many were."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ class SelectivePolicy:
     """The policy function that torch calls for each operation of a checkpointed block."""
 
     def __init__(self, keep: tuple[str, ...]) -> None:
-        """Find the operations named in `keep`. Raises PluginError for an unknown name."""
+        """Find the operations to keep. Raises PluginError for a name in `keep` unknown to torch.
+
+        `keep` holds groups of `GROUPS` and names of torch operations.
+        """
         # What this torch, or what is installed, does not have is left out.
         groups = {name: set(filter(None, map(_find, GROUPS[name]))) for name in GROUPS}
         self._attention = groups["attention"]
         self._matmuls = groups["matmuls"] | set(flop_registry) - self._attention
-        self._kept = {one for n in keep for one in (groups[n] if n in groups else {_operation(n)})}
+        self._kept = {
+            operation for n in keep for operation in (groups[n] if n in groups else {_operation(n)})
+        }
         self.counting = True
         self.kept: Counter[Any] = Counter()
         self.again: Counter[Any] = Counter()
@@ -45,14 +50,16 @@ class SelectivePolicy:
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     def recomputes(self, matmuls: int, passes: int) -> tuple[bool | None, bool | None]:
-        """Return whether all `matmuls`, and attention, are recomputed; None if unknown.
+        """Return two flags: all matmuls are recomputed, and all of attention is.
 
+        `matmuls` is the number of matmuls of one block's forward pass, and `passes` the number of
+        counted passes. A flag is False if none is recomputed, and None if the counts do not tell.
         Custom kernels hide matmuls from torch, so all of the model's matmuls must be accounted for.
         Attention without an operation of its own consists of two more matmuls.
         """
         if not passes:
             return None, None
-        kept, again = (_among(found, self._attention) for found in (self.kept, self.again))
+        kept, again = (_among(counts, self._attention) for counts in (self.kept, self.again))
         of_its_own = bool(kept or again)
         needed = (matmuls + (0 if of_its_own else 2)) * passes
         matrices = _verdict(
@@ -61,21 +68,25 @@ class SelectivePolicy:
         return matrices, _verdict(kept, again, passes) if of_its_own else matrices
 
     def evidence(self, passes: int) -> dict[str, Any]:
-        """Return JSON evidence: kept and recomputed calls, and kept bytes, in a forward pass.
+        """Return JSON evidence of one forward pass: kept and recomputed calls, and kept bytes.
 
-        Without counted passes, as in compiled blocks, it has only names of operations.
+        `passes` is the number of counted passes. If it is 0, as for compiled blocks, the evidence
+        has only the names of kept operations.
         """
         if not passes:
             return {"kept": sorted(map(str, self.kept)), "recomputed": None, "kept_bytes": None}
         return {
-            "kept": {str(one): count / passes for one, count in self.kept.items()},
+            "kept": {str(operation): count / passes for operation, count in self.kept.items()},
             "recomputed": sum(self.again.values()) / passes,
             "kept_bytes": self.kept_bytes // passes if self.shows_outputs else None,
         }
 
 
 def _verdict(kept: int, again: int, needed: int) -> bool | None:
-    """Return True if all `needed` calls are recomputed, False if none is, None otherwise."""
+    """Return True if all `needed` calls are recomputed, False if all are kept, None otherwise.
+
+    `kept` and `again` are the counted calls whose outputs are kept and recomputed.
+    """
     if again == 0 and kept >= needed:
         return False
     return True if kept == 0 and again >= needed else None
@@ -86,14 +97,16 @@ def _among(counts: Counter[Any], operations: set[Any]) -> int:
 
 
 def _operation(name: str) -> Any:
-    if (found := _find(name)) is None:
-        near = did_you_mean(name, [*GROUPS, *(one for group in GROUPS.values() for one in group)])
+    if (operation := _find(name)) is None:
+        near = did_you_mean(
+            name, [*GROUPS, *(known for group in GROUPS.values() for known in group)]
+        )
         raise PluginError(f"activation-checkpointing: keep: torch has no operation {name!r}{near}")
-    return found
+    return operation
 
 
 def _find(name: str) -> Any:
-    """Return the operation `torch.ops.NAMESPACE.OPERATION`, or None if it does not exist."""
+    """Return the operation of torch called `NAMESPACE.OPERATION`, or None if it does not exist."""
     namespace, _, operation = name.partition(".")
     try:
         return getattr(getattr(torch.ops, namespace), operation) if operation else None
@@ -102,7 +115,10 @@ def _find(name: str) -> Any:
 
 
 def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call draws random numbers, by its dropout argument or torch's tag."""
+    """Return whether a call of a torch operation with these arguments draws random numbers.
+
+    The operation's argument `dropout_p` decides, or torch's tag if it has no such argument.
+    """
     schema = getattr(operation, "_schema", None)
     places = {a.name: number for number, a in enumerate(schema.arguments)} if schema else {}
     if "dropout_p" in places:

@@ -128,7 +128,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
 
 def enable(backends: Sequence[str]) -> Callable[[], None]:
-    """Enable backends in order of priority; return a function that restores torch's own."""
+    """Enable only these backends of sdpa, in order of priority; return a function to undo this."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kernels = {
@@ -143,7 +143,10 @@ def enable(backends: Sequence[str]) -> Callable[[], None]:
 
 
 def _kernels_of_one_call(run: Run) -> list[str] | None:
-    """Return the kernels of a probe call with the model's heads; None without known heads."""
+    """Return the kernels of a probe call with the model's heads; None if the heads are unknown.
+
+    The list has more than one name if a call runs several kernels.
+    """
     import torch
 
     from accel_bench.modeling.attention_kernels import attention_kernels

@@ -29,7 +29,7 @@ OLDEST_FOR_INT8 = (7, 5)
 
 
 class BitsAndBytesOptions(Options):
-    """Storage of the base weights and optimizer of the adapters, by bitsandbytes' own names."""
+    """Options of `bitsandbytes`, as bitsandbytes names them: storage of base weights, optimizer."""
 
     quant_type: Literal["nf4", "fp4", "int8", "none"] = "nf4"
     """Format of stored base weights; `none` keeps them unquantized."""
@@ -113,21 +113,22 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
             vars(self)["other_optimizer"] = True
 
     def allowed_update_difference(self) -> float | None:
-        """Return the relative difference of trained weights that quantization may cause.
+        """Return the allowed relative difference of the update; None for equal work's.
 
-        In a small llama under LoRA it was 0.16 (nf4) and 0.20 (fp4) on pretrained weights, 0.48 and
-        0.56 on random ones. With int8 it was 0.02 to 0.09 in small models of ten tasks, the most in
-        a T5, and 0.12 in `image-text`, whose `update_sensitivity` allows more. AdamW's 8-bit state
-        alone moved weights by at most 0.0126 in 16 workloads, in an image classifier.
+        In a small llama under LoRA quantization caused 0.16 (nf4) and 0.20 (fp4) on pretrained
+        weights, 0.48 and 0.56 on random ones. With int8 it was 0.02 to 0.09 in small models of ten
+        tasks, the most in a T5, and 0.12 in `image-text`, whose `update_sensitivity` allows more.
+        AdamW's 8-bit state alone moved weights by at most 0.0126 in 16 workloads, in an image
+        classifier.
         """
         optimizer = 0.05 if "adamw_8bit" in (self.options.optimizer or "") else None
         return {"nf4": 0.7, "fp4": 0.7, "int8": 0.2}.get(self.options.quant_type, optimizer)
 
     def allowed_output_difference(self) -> float | None:
-        """Return the fraction of generated tokens that quantization may change.
+        """Return the fraction of generated tokens that may change; None without quantization.
 
-        In a small llama with random weights, whose tokens are nearly equally likely, it changed
-        0.29 (nf4) and 0.06 (int8) of the tokens.
+        In a small llama with random weights, whose tokens are nearly equally likely, quantization
+        changed 0.29 (nf4) and 0.06 (int8) of the tokens.
         """
         return {"nf4": 0.4, "fp4": 0.4, "int8": 0.12}.get(self.options.quant_type)
 
@@ -137,7 +138,10 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes per quantized weight; optimizer state may be paged to the host."""
+        """Return the bytes of a quantized weight under the key `weights`; empty if not quantized.
+
+        Optimizer state is left out, since it may be paged to the host.
+        """
         packed = {"nf4": 0.5, "fp4": 0.5, "int8": 1.0}
         return {"weights": packed[kind]} if (kind := self.options.quant_type) in packed else {}
 
@@ -205,22 +209,23 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a bitsandbytes optimizer that match the scenario's AdamW.
+    """Return the keyword arguments of the bitsandbytes optimizer `name` that match the scenario's.
 
-    Raises ScenarioError for another optimizer in the scenario, or an option without a counterpart.
+    `use` and `options` are the plugin name and options of the scenario's optimizer. Raises
+    ScenarioError if `use` is not `adamw`, or if an option has no counterpart.
     """
     if use != "adamw":
         raise ScenarioError(
             f"bitsandbytes: optimizer {name} takes its settings from `optimizer: adamw`, and the "
             f"scenario's optimizer is {use}; set one of them"
         )
-    taken = {"weight_decay"} if "lion" in name else {"weight_decay", "betas", "eps"}
+    names = {"weight_decay"} if "lion" in name else {"weight_decay", "betas", "eps"}
     for option, value in options.items():
-        if option not in taken and value not in (None, False):
+        if option not in names and value not in (None, False):
             raise ScenarioError(
                 f"bitsandbytes: optimizer {name} has no {option}, which the scenario's "
-                f"optimizer.{option} sets; it takes {', '.join(sorted(taken))}"
+                f"optimizer.{option} sets; it takes {', '.join(sorted(names))}"
             )
     # Where the slot says nothing, torch's defaults of AdamW hold for weight decay, as in every
     # other stack; Lion's betas are its own.
-    return {"weight_decay": 0.01, **{k: v for k, v in options.items() if k in taken}}
+    return {"weight_decay": 0.01, **{k: v for k, v in options.items() if k in names}}

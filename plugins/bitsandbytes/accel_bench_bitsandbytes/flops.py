@@ -25,6 +25,10 @@ def register_flops() -> None:
 
 
 def product_flops(left: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
-    """Return the FLOPs of a product, 2 x rows x columns x length; dequantizing counts as 0."""
+    """Return the FLOPs of a matrix product, counting dequantization as 0.
+
+    They are 2 x rows x columns x inner length, with `left` as first operand and `out_val` as
+    result.
+    """
     out = out_val[0] if isinstance(out_val, tuple) else out_val  # with the columns of outliers
     return 2 * int(out.numel()) * int(left.shape[-1])

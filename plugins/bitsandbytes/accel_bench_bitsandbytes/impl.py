@@ -45,8 +45,8 @@ class BitsAndBytesBase:
     def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:
         """Load, quantize and freeze the model.
 
-        Raises ScenarioError for a model whose blocks contain no module that can be quantized, and
-        the errors of `load_base_model`.
+        Raises ScenarioError if no linear layer of the model's blocks can be quantized, and the
+        errors of `load_base_model`.
         """
         register_flops()
         self.quantize_seconds = 0.0
@@ -73,28 +73,34 @@ class BitsAndBytesBase:
         """JSON evidence of the quantized modules and their format."""
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the quantized form of a block's module; None if it is left unquantized."""
+        """Return the quantized form of a block's module; None if it stays unquantized.
+
+        `name` is the module's dotted name in the model.
+        """
         own = module.parameters(recurse=False)
         elements = sum(parameter.numel() for parameter in own if parameter.dim() > 1)
         self._elements["all"] += elements
         if name.rpartition(".")[2] in self._kept:
             return None
         started = self._now()
-        found: nn.Module | None = None
+        made: nn.Module | None = None
         if type(module) is nn.Linear or isinstance(module, Conv1D):
-            found = self._linear[name] = self._quantized(module)
+            made = self._linear[name] = self._quantized(module)
         elif self._options.quant_type != "int8" and holds_experts(module):
             self._refuse_for_experts(name)
             quantize_experts(module, self._options)
-            self._experts[name] = found = module
-        if found is not None:
+            self._experts[name] = made = module
+        if made is not None:
             self._elements["quantized"] += elements
             self._elements["experts"] += elements if name in self._experts else 0
             self.quantize_seconds += self._now() - started
-        return found
+        return made
 
     def _refuse_for_experts(self, name: str) -> None:
-        """Raise PluginError for an option that quantized experts do not support."""
+        """Raise PluginError if an option is set that quantized experts do not support.
+
+        `name` is the dotted name of the experts' module, for the message.
+        """
         for option in ("quant_storage", "compute_dtype"):
             if option in self._options.model_fields_set:
                 raise PluginError(
@@ -121,10 +127,6 @@ class BitsAndBytesBase:
         return time.perf_counter()
 
     def _announce(self) -> None:
-        """Set the attributes that transformers sets on models that it quantizes.
-
-        PEFT chooses its layers by these attributes; `save_pretrained` and the HF Trainer read them.
-        """
         left = [
             name
             for name, module in self.model.named_modules()
@@ -140,7 +142,7 @@ class BitsAndBytesBase:
         """Return JSON evidence of the quantized modules, before an adapter is added."""
         options, counts = self._options, self._elements
         four_bits = options.quant_type != "int8"
-        found = describe_quantized(
+        evidence = describe_quantized(
             self.model,
             {**self._linear, **self._experts},
             bits=4 if four_bits else 8,
@@ -148,7 +150,7 @@ class BitsAndBytesBase:
             elements=counts["quantized"],
         )
         return {
-            **found,
+            **evidence,
             "quant_type": options.quant_type,
             "double_quant": options.double_quant if four_bits else None,
             "quant_storage": options.quant_storage if four_bits else None,
@@ -170,7 +172,7 @@ class BitsAndBytesBase:
 
 
 def kept_in_float32(use: ModelUse) -> frozenset[str]:
-    """Return the names of the modules that transformers keeps in float32 in a model.
+    """Return the names of the modules that transformers keeps in float32 in the model of `use`.
 
     T5 casts the inputs of its layers `wo` to the dtype of their weight. Packed weights are
     integers, so this cast would silently destroy the values and their gradients.
@@ -182,7 +184,10 @@ def kept_in_float32(use: ModelUse) -> frozenset[str]:
 def linear_4bit(
     weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
 ) -> Any:
-    """Return a layer that stores a weight of shape (out, in) in 4-bit blocks of 64 values."""
+    """Return a layer that stores `weight`, of shape (out, in), in 4-bit blocks of 64 values.
+
+    It multiplies in `compute_dtype`.
+    """
     rows, columns = weight.shape
     storage = getattr(torch, options.quant_storage)
     made: Any = bitsandbytes.nn.Linear4bit(
@@ -210,7 +215,7 @@ def linear_4bit(
 
 
 def _check_restored(packed: Any) -> None:
-    """Raise PluginError for a matrix that the CPU kernel dequantizes incorrectly.
+    """Raise PluginError if the CPU kernel dequantizes the packed weight incorrectly.
 
     On processors with AVX-512, bitsandbytes 0.50 reads the wrong scales if a row ends within a
     block; the same numbers in one long row are dequantized correctly.
@@ -231,7 +236,7 @@ def _check_restored(packed: Any) -> None:
 def linear_8bit(
     weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
 ) -> Any:
-    """Return a layer that stores a weight of shape (out, in) as int8, with a scale for each row.
+    """Return a layer that stores `weight`, of shape (out, in), as int8, with a scale for each row.
 
     It multiplies in the dtype of its input: `compute_dtype` has no effect.
     """
@@ -261,7 +266,10 @@ def holds_experts(module: nn.Module) -> bool:
 
 
 def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
-    """Quantize the experts' matrices in place; the forward pass dequantizes them in full."""
+    """Quantize the expert matrices of a module to 4 bits in place.
+
+    The module's forward pass dequantizes them in full.
+    """
     names = [name for name, weight in module.named_parameters(recurse=False) if weight.dim() == 3]
     for name in names:
         replace_parameter_4bit(
@@ -302,7 +310,10 @@ def threshold_of(options: BitsAndBytesOptions) -> float:
 
 
 def prepare(model: Any, how: str) -> dict[str, Any]:
-    """Freeze a quantized model; return JSON evidence of the weights whose dtype this changed."""
+    """Freeze a quantized model; return JSON evidence of the weights whose dtype this changed.
+
+    `how` is the option `prepare`: `fast` or `peft`.
+    """
     before = {name: parameter.dtype for name, parameter in model.named_parameters()}
     if how == "peft":
         # Checkpointing is switched on by core, once, in the same way for every stack.
@@ -325,7 +336,8 @@ def build_optimizer(
 ) -> Any:
     """Return the named bitsandbytes optimizer over the parameters that require a gradient.
 
-    `arguments` are its further arguments. Raises InvalidRunError if no parameter requires one.
+    `name` is a key of `OPTIMIZERS`, and `arguments` are its further keyword arguments. Raises
+    InvalidRunError if no parameter requires a gradient.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
@@ -335,7 +347,7 @@ def build_optimizer(
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return JSON evidence of the optimizer: its class, its paging, and its state by dtype."""
+    """Return JSON evidence of an optimizer: class, paging, and its state's elements and bytes."""
     states = optimizer.state.values()
     # The code books are shared by all states.
     kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}

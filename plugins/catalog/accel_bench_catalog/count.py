@@ -15,7 +15,7 @@ COUNT_SECONDS = 300
 
 
 class ModelCount(Frozen):
-    """Counted FLOPs of training all weights of a catalog model."""
+    """FLOPs of training all weights of a catalog model, as counted on its modules."""
 
     workload: Workload | None = None
     """Matmul and attention FLOPs of the model; null if unknown."""
@@ -28,9 +28,10 @@ class ModelCount(Frozen):
 
 
 def count_model(card: ModelCard) -> ModelCount:
-    """Count the FLOPs of a model card in a separate process, which imports torch.
+    """Return the training FLOPs of a card's model, counted in a separate process.
 
-    This takes seconds. Raises AccelBenchError if the process fails.
+    This takes seconds, since the process imports torch. Raises AccelBenchError if the process
+    fails.
     """
     try:
         done = subprocess.run(

@@ -24,10 +24,11 @@ from accel_bench_catalog.count import ModelCount
 
 
 def count_model(card: ModelCard) -> ModelCount:
-    """Build a card's model on the meta device, and count the FLOPs of training all weights.
+    """Return the FLOPs of training all weights of a card's model, built on the meta device.
 
     The workload is null, with the reason in `problem`, for a model type unknown to transformers, a
-    module unknown to the FLOP counter, or a number of parameters other than the card's.
+    model that is no decoder, a module unknown to the FLOP counter, or a number of parameters other
+    than the card's.
     """
     if card.model_type not in CONFIG_MAPPING:
         return ModelCount(problem=f"transformers has no model type {card.model_type!r}")
@@ -61,7 +62,10 @@ def _run_of(model: Any, log: io.StringIO) -> Run:
 
 
 def main() -> None:
-    """Count the model card on standard input; print an error as one line on standard error."""
+    """Read a model card as JSON from standard input, and print its `ModelCount` as JSON.
+
+    An error ends the process with one line on standard error.
+    """
     try:
         print(count_model(ModelCard.model_validate_json(sys.stdin.read())).model_dump_json())
     except Exception as error:

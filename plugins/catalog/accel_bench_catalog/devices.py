@@ -40,11 +40,11 @@ def show_device(
     from accel_bench.catalog.hardware import devices_called
     from accel_bench_catalog.view import PEAKS, figure_of_device
 
-    found = devices_called(device_name)
-    if len(found) > 1:
-        _print_devices(found, output)
+    devices = devices_called(device_name)
+    if len(devices) > 1:
+        _print_devices(devices, output)
         return
-    name, hardware = found.popitem()
+    name, hardware = devices.popitem()
     document = {"name": name, **hardware.model_dump(mode="json")}
     peaks = {f"peak_flops.{key}": document["peak_flops"][key] for key in PEAKS}
     facts = {key: value for key, value in document.items() if key != "peak_flops"}

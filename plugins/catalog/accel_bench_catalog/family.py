@@ -20,10 +20,11 @@ OF_ALL_DATA = DataUse.owned_keys() - {"use"}
 
 
 def sweep_family(draft: Draft, family: str) -> list[Setting]:
-    """Return the sweep over a family's catalog models, which replaces the file's model.
+    """Return the sweep over a family's catalog models, as settings of the scenario in `draft`.
 
-    If the file names a task, only models of that task are swept; else each model has its own task,
-    with data for it.
+    Removes from `draft` the model's id, and the data if they do not suit the models. If the file
+    names a task, only models of this task are swept; else each model has its own task, with data
+    for it.
     """
     cards = cards_of_family(family)
     model, place = draft.data.get("model"), f"--family {family}"
@@ -49,8 +50,10 @@ def sweep_family(draft: Draft, family: str) -> list[Setting]:
 
 
 def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:
-    """Return for each model the data section of its task, with the file's common data settings, or
-    None if the file's own data suit the task."""
+    """Return for each card the data section for its task, or None if the file's data suit the task.
+
+    `of_file` is the file's section `data`; its common settings are copied into the sections.
+    """
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])
     kind = None
@@ -66,7 +69,7 @@ def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, A
 
 
 def _teaches(data: type[Plugin[Any]], task: str) -> bool:
-    """Return whether a data plugin suits a task that does not train on tokens.
+    """Return whether a data plugin suits `task`, a task that does not train on tokens.
 
     A plugin without declared tasks suits such a task only if it simulates its own batches.
     """
@@ -76,8 +79,11 @@ def _teaches(data: type[Plugin[Any]], task: str) -> bool:
 
 
 def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data section `own` of a card's task, updated by the common settings in `written`
-    and adapted to the model's image size and text length."""
+    """Return the data section of a model: that of its task, with settings of the file.
+
+    `own` is the data section of the task, and `written` the file's, of which common settings are
+    taken. Image size and sequence length are adapted to the model.
+    """
     kept = {key: written[key] for key in sorted(OF_ALL_DATA & written.keys())}
     if kept.get("sequence_length") == "auto":
         del kept["sequence_length"]  # It is worked out from the data that are replaced.
@@ -90,13 +96,21 @@ def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]
 
 
 def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
-    """Return a value of a model part's configuration, or of the model's without that part."""
+    """Return the value at `key` of a part of the model's configuration; None if there is none.
+
+    `tower` names the part, such as `vision_config`; without this part, the whole configuration is
+    read.
+    """
     config = card.config.get(tower, card.config)
     return config.get(key) if isinstance(config, dict) else None
 
 
 def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
-    """Yield a note for each kind of replaced data: its plugin, and the file's settings left out."""
+    """Yield a sentence for each data plugin that replaces the file's, with the settings left out.
+
+    `of_file` is the file's section `data`, `replaced` are the sections used in its place, and
+    `place` names the command-line option.
+    """
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])
     lost = sorted(written.keys() - OF_ALL_DATA - {"use"})

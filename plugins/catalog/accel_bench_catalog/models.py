@@ -46,7 +46,12 @@ def show_model(
 
 
 def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
-    """Return the counted figures of a model; null, with a note, for an unknown architecture."""
+    """Return a model's parameters in matmuls, and the FLOPs per token of training all weights.
+
+    `length` is the sequence length in tokens; without it, FLOPs are null. All are null, with a note
+    on standard error, if the model cannot be counted. Raises ScenarioError for a length beyond the
+    learned positions.
+    """
     from accel_bench.errors import ScenarioError
     from accel_bench.flops.formulas import model_flops
     from accel_bench_catalog.count import count_model
@@ -70,7 +75,10 @@ def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
 
 
 def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield figures with flattened keys such as `config.hidden_size`, the configuration last."""
+    """Yield pairs of key and value with flattened keys such as `config.hidden_size`.
+
+    Values that are None are left out, and the configuration comes last.
+    """
     for key, value in sorted(figures.items(), key=lambda item: item[0] == "config"):
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", figure) for inner, figure in value.items())

@@ -1,4 +1,4 @@
-"""Descriptions and checks of plugins, which import the plugins."""
+"""Descriptions and checks of plugins, for which each plugin is imported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ PROCESS_SECONDS = 60.0
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Import a plugin, and return a JSON description. Raises PluginError if it is broken."""
+    """Import a plugin; return a JSON description of its package, hooks, declarations and options.
+
+    Raises PluginError if the plugin is broken.
+    """
     plugin = find(name)
     kind = load_class(name)
     return {
@@ -43,13 +46,19 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _facts_of(entry: DoorEntry, name: str) -> list[dict[str, Any]]:
-    """Return an entry point's rows of facts on a plugin. Raises PluginError if it fails."""
+    """Return the rows that an entry point of the group `FACTS` returns for the plugin `name`.
+
+    Raises PluginError, which names the entry point's package, if it fails.
+    """
     with entry.blamed():
         return list(entry.load()(name))
 
 
 def check(name: str) -> dict[str, Any]:
-    """Return a plugin's name, whether it is usable here, and reasons; a broken one is unusable."""
+    """Return a plugin's `name`, whether it is `usable` here, and `reasons`, a list of its problems.
+
+    A plugin whose import fails is unusable.
+    """
     try:
         described = describe(name)
         problems = [*described["unmet"], *_contract_problems(load_class(name))]
@@ -59,18 +68,22 @@ def check(name: str) -> dict[str, Any]:
 
 
 def check_all() -> list[dict[str, Any]]:
-    """Return a check for each installed plugin, in order of names.
+    """Return the result of `check` for each installed plugin, with its package and version.
 
-    A foreign plugin is imported in a separate process, so that its imports and errors are not
-    attributed to another plugin.
+    The plugins are ordered by name. A foreign plugin is imported in a separate process, so that its
+    imports and errors are not attributed to another plugin.
     """
     return [
         {
-            **(check(one.use) if one.distribution == OWN_DISTRIBUTION else _check_apart(one.use)),
-            "distribution": one.distribution,
-            "version": one.version,
+            **(
+                check(plugin.use)
+                if plugin.distribution == OWN_DISTRIBUTION
+                else _check_apart(plugin.use)
+            ),
+            "distribution": plugin.distribution,
+            "version": plugin.version,
         }
-        for one in installed()
+        for plugin in installed()
     ]
 
 
@@ -80,8 +93,8 @@ def _check_apart(name: str) -> dict[str, Any]:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
         )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        checked: dict[str, Any] = json.loads(done.stdout)
+        return checked
     except subprocess.TimeoutExpired:
         problem = f"its import has not ended after {PROCESS_SECONDS:g} s"
     except ValueError:

@@ -25,7 +25,10 @@ NOT_INSTALLED = "Not installed, with what `pip install` brings it from:"
 
 
 def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return the report of `plugins`: installed plugins, and others that accel-bench ships."""
+    """Return the report of `plugins`: tables of the installed plugins and of the others.
+
+    `rows` has a mapping for each plugin that accel-bench knows, as `overview` returns them.
+    """
     here = [row for row in rows if row["installed"]]
     absent = [row for row in rows if not row["installed"]]
     sections = [
@@ -37,7 +40,10 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 
 def plugin_report(described: Mapping[str, Any]) -> Report:
-    """Return the report of `plugins show`: a plugin's facts, its options, and further tables."""
+    """Return the report of `plugins show`: a plugin's facts, its options, and further tables.
+
+    `described` is the plugin's description by `plugin_facts.describe`.
+    """
     listings = [key for key, value in described.items() if _is_table(value) or key == "options"]
     facts = [(key, _fact(key, value)) for key, value in described.items() if key not in listings]
     sections = [Section(tables=[listed(("key", "value"), facts)])]

@@ -61,16 +61,16 @@ def check(
         print_skipped(scenario, name, output)
         return
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        found = check_all() if name is None else [check_plugin(name)]
+        checks = check_all() if name is None else [check_plugin(name)]
     if name is None:
         from accel_bench_catalog.plugin_view import CHECKED
 
-        print_rows(CHECKED, found, output)
+        print_rows(CHECKED, checks, output)
         return
-    (one,) = found
+    (result,) = checks
     if output == "json":
-        print_json(one)
+        print_json(result)
     else:
-        typer.echo(plain(f"{name}: {'ok' if one['usable'] else '; '.join(one['reasons'])}"))
-    if not one["usable"]:
+        typer.echo(plain(f"{name}: {'ok' if result['usable'] else '; '.join(result['reasons'])}"))
+    if not result["usable"]:
         raise typer.Exit(2)

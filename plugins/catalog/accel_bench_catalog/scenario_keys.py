@@ -44,7 +44,10 @@ def editor_schema() -> dict[str, Any]:
 
 
 def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a ladder's item: a plugin name, a plugin with options, or a mapping."""
+    """Return the JSON schema of a ladder's item: plugin name, plugin with options, or mapping.
+
+    `use` is the JSON schema of a use of a plugin.
+    """
     one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
     parts = {
         "name": {"type": "string"},
@@ -75,7 +78,11 @@ def scenario_keys() -> list[ScenarioKey]:
 
 
 def _keys(above: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[ScenarioKey]:
-    """Yield the keys of an object and of nested objects, without keys of plain sections."""
+    """Yield the keys of a schema node and of the objects nested in it, depth first.
+
+    `above` is the dotted prefix of the node's keys, and `defs` has the schema's definitions by
+    name. Keys of sections that have only nested keys are left out.
+    """
     for name, inner in node["properties"].items():
         place, below = _object_in(f"{above}{name}", inner, defs)
         if below is None or "$ref" not in inner:
@@ -89,29 +96,36 @@ def _keys(above: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[Sc
 def _object_in(
     key: str, node: dict[str, Any], defs: dict[str, Any]
 ) -> tuple[str, dict[str, Any] | None]:
-    """Return the key and the schema of an object nested in a value; None without an object."""
+    """Return the dotted key and the schema of the first object nested in a schema node.
+
+    `key` is the node's key, and `defs` has the schema's definitions by name. Without such an object
+    it returns `key` and None.
+    """
     if "$ref" in node:
         return _object_in(key, defs[node["$ref"].rpartition("/")[2]], defs)
     if "properties" in node:
         return key, node
     if "items" in node:
-        place, found = _object_in(f"{key}[]", node["items"], defs)
+        place, nested = _object_in(f"{key}[]", node["items"], defs)
         # Uses of plugins have no key but `use`, which a bare name stands for.
-        return place, found if found and found["properties"].keys() != {"use"} else None
+        return place, nested if nested and nested["properties"].keys() != {"use"} else None
     named = node.get("patternProperties", {}).values()
     inside = [
-        *(_object_in(key, one, defs) for one in node.get("anyOf", ())),
-        *(_object_in(f"{key}.NAME", one, defs) for one in named),
+        *(_object_in(key, option, defs) for option in node.get("anyOf", ())),
+        *(_object_in(f"{key}.NAME", value, defs) for value in named),
     ]
-    return next((one for one in inside if one[1] is not None), (key, None))
+    return next((pair for pair in inside if pair[1] is not None), (key, None))
 
 
 def _values(node: dict[str, Any], defs: dict[str, Any]) -> str:
-    """Return a schema's allowed values or types: `cpu, cuda`, or `whole number, null`."""
+    """Return a schema node's allowed values or types: `cpu, cuda`, or `whole number, null`.
+
+    `defs` has the schema's definitions by name.
+    """
     if "$ref" in node:
         return _values(defs[node["$ref"].rpartition("/")[2]], defs)
     if "anyOf" in node:
-        return ", ".join(dict.fromkeys(_values(one, defs) for one in node["anyOf"]))
+        return ", ".join(dict.fromkeys(_values(option, defs) for option in node["anyOf"]))
     if words := node.get("enum", [node["const"]] if "const" in node else []):
         return ", ".join(map(str, words))
     if node.get("type") == "array":

@@ -35,17 +35,17 @@ def list_stacks(output: OutputFormat = "table") -> None:
         for row in absent:
             *needs, _ = row["needs"]
             extras.setdefault((row["extra"], *needs), []).append(row["name"])
-        found = [
+        rows = [
             (install_package(extra), ", ".join(names), needs)
             for (extra, *needs), names in extras.items()
         ]
-        table = listed(("package", "stacks", "needs"), found)
+        table = listed(("package", "stacks", "needs"), rows)
         sections.append(Section(title=NOT_INSTALLED, tables=[table]))
     print_report(Report(sections, [*here, *absent]), output)
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
-    """Return the table row of a named stack, read from its file."""
+    """Return the JSON row of a named stack, read from its file at `path`."""
     from accel_bench.analysis.wording import settings
     from accel_bench.plugins.registry import installed
     from accel_bench.plugins.shipped import extras
@@ -67,28 +67,28 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _needs(plugins: Iterable[str], import_others: bool = False) -> list[str]:
-    """Return the adapter, dtypes, devices and extras that plugins need.
+    """Return a phrase for each thing that plugins need: an adapter, a dtype, a device, an extra.
 
     A plugin that accel-bench does not ship is imported if `import_others`, and else skipped.
     """
     from accel_bench.plugins.manager import load_class
     from accel_bench.plugins.shipped import ShippedPlugin, shipped
 
-    found: list[str] = []
+    needs: list[str] = []
     for plugin in plugins:
         if known := shipped().get(plugin):
-            found += [*known.needs, *([f"extra {known.extra}"] if known.extra else [])]
+            needs += [*known.needs, *([f"extra {known.extra}"] if known.extra else [])]
         elif import_others:
             kind = load_class(plugin)
             dtypes, devices = (tuple(sorted(names or ())) for names in (kind.dtypes, kind.devices))
-            found += ShippedPlugin(
+            needs += ShippedPlugin(
                 does=plugin, adapter=kind.needs_adapter, dtypes=dtypes, devices=devices
             ).needs
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(needs))
 
 
 def _rows_of_extras() -> Iterator[dict[str, Any]]:
-    """Yield a table row for each named stack of an extra, installed or not."""
+    """Yield a JSON row for each named stack of an extra of accel-bench, as if not installed."""
     from accel_bench.plugins.shipped import extras
 
     for plugin, facts in extras().items():

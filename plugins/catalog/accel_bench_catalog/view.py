@@ -14,7 +14,10 @@ PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 
 
 def figure_of_device(key: str, value: Any) -> str:
-    """Return a device's figure as text: `312 TFLOP/s`, `80.0 GiB`, `2,039 GB/s`."""
+    """Return the value of a device's property as text: `312 TFLOP/s`, `80.0 GiB`, `2,039 GB/s`.
+
+    `key` names the property, such as `memory_bytes` or `peak_flops.bf16`.
+    """
     forms: dict[str, Callable[[Any], str]] = {
         "memory_bytes": size,
         "memory_bandwidth_bytes_per_second": lambda value: f"{_billions(value)} GB/s",

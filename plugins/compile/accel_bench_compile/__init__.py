@@ -54,7 +54,7 @@ WITH_CUDAGRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class TorchCompileOptions(Options):
-    """Options of `torch-compile`; those of `torch.compile` keep their names and meanings."""
+    """Options of `torch-compile`; names of `torch.compile`'s arguments keep their meanings."""
 
     backend: str = Field("inductor", min_length=1)
     """Compiler of the captured graphs; `eager` and `aot_eager` capture them only, `thunder` is
@@ -105,7 +105,10 @@ class TorchCompileOptions(Options):
 
     @model_validator(mode="after")
     def _each_with_its_backend(self) -> TorchCompileOptions:
-        """Raise ValueError for options of another backend, which torch rejects late or never."""
+        """Raise ValueError for an option that the chosen backend does not support.
+
+        Torch would reject such an option late or never.
+        """
         near = get_close_matches(self.backend, USUAL_BACKENDS, n=1, cutoff=0.8)
         if near and self.backend not in USUAL_BACKENDS:
             raise ValueError(f"unknown backend {self.backend!r}; did you mean {near[0]!r}?")
@@ -160,7 +163,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request untimed steps before round 1, which fill inductor's disk cache."""
+        """Request untimed steps before round 1, which fill inductor's disk cache, if it is kept."""
         if self.options.uses_inductor and self.options.cache == "warm":
             run.rehearsal = True
 
@@ -197,9 +200,10 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Yield the number of recorded CUDA graphs, with a problem if the window did not use them.
+        """Yield the metric `cuda_graphs`, the number of recorded graphs, if graphs are requested.
 
-        Then the run is `degraded`: torch skips requested CUDA graphs without an error.
+        If the window did not use them, the metric has the reason, and the run is `degraded`: torch
+        skips requested CUDA graphs without an error.
         """
         if self._capture is None:
             return
@@ -216,17 +220,20 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     def _evidence(self, compilation: CompiledModules) -> dict[str, Any]:
         """Return JSON evidence of a compilation: modules, seconds, disk cache, and CUDA graphs."""
-        found = compilation.evidence()
-        lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
+        counts = compilation.evidence()
+        lookups = [counts[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
         return {
-            **found,
+            **counts,
             **({"cache": None} if self._cache is None else self._cache.evidence(*lookups)),
             "cudagraphs": None if self._capture is None else self._capture.evidence(),
         }
 
 
 def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
-    """Yield missing compilers: C++ for code on a CPU, C for launchers of GPU kernels."""
+    """Yield a reason for each thing that inductor lacks: a C or C++ compiler, or Python's headers.
+
+    The C++ compiler is needed for code on a CPU, the C compiler for launchers of GPU kernels.
+    """
     if machine.c_compiler is None:
         yield "inductor needs a C compiler and none was found; install gcc or set CC"
     elif device == "cpu" and not _cpp_compiler():

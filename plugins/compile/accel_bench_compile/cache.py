@@ -23,9 +23,9 @@ class CompileCache:
     def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
         """Choose the cache folder, and set it for inductor and triton in `variables`.
 
-        A warm cache is the user's own if set, else one in the run's cache folder for the compiler's
-        version and the other plugins. A cold cache is new for each rank, since another rank's
-        compilation would warm it.
+        `asked` is the option `cache`. A warm cache is the user's own if set, else one in the run's
+        cache folder for the compiler's version and the other plugins. A cold cache is new for each
+        rank, since another rank's compilation would warm it.
         """
         self.asked = asked
         self.set_by = "plugin"
@@ -43,9 +43,10 @@ class CompileCache:
         _forget_in_memory()
 
     def evidence(self, hits: int | None, misses: int | None, bypasses: int) -> dict[str, Any]:
-        """Return JSON evidence of the cache's folder and state, from counts of cache lookups.
+        """Return JSON evidence of the cache: requested and effective state, and who set the folder.
 
-        A cache that was empty stays `cold` if graphs compiled in this run are found in it again.
+        The arguments are counts of lookups in this run; None if unknown. A cache that was empty
+        stays `cold` if graphs compiled in this run are found in it again.
         """
         return {
             "cache_asked": self.asked,
@@ -61,7 +62,7 @@ class CompileCache:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _found(self, hits: int | None, misses: int | None, bypasses: int) -> str | None:
-        """Return the cache's state, `warm`, `cold` or `partly`; None without counted lookups."""
+        """Return `warm`, `cold` or `partly`, by counts of lookups; None if none was counted."""
         if hits is None or misses is None or not hits + misses + bypasses:
             return None
         if self.was_empty or not hits:
@@ -78,7 +79,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _contents(run: Run) -> dict[str, Any]:
-    """Return settings that change compiled code and that torch's own cache keys omit.
+    """Return versions and plugins that change compiled code and that torch's own cache keys omit.
 
     The key of autograd's cache in torch 2.11 omits the choice of attention backends (pytorch issues
     185449, 186458), so that a stack would get another stack's code.
@@ -91,7 +92,7 @@ def _contents(run: Run) -> dict[str, Any]:
 def _forget_in_memory() -> None:
     """Clear inductor's in-memory caches and cached paths.
 
-    In a process that has not imported inductor, this does and imports nothing.
+    If the process has not imported inductor, it does nothing.
     """
     loaded = sys.modules.get("torch._inductor.utils")
     forget = getattr(loaded, "clear_caches", None)

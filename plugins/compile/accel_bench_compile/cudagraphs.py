@@ -22,7 +22,7 @@ class StepMarker:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Hook all optimizers, and the calls of a model that is compiled whole or in blocks."""
+        """Hook the steps of all optimizers, and the calls of `model`, compiled or not."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.steps = 0
@@ -48,7 +48,7 @@ class StepMarker:
         self._stepped = True
 
     def _before_forward(self, *_: Any) -> None:
-        """Mark a step before its first forward, not before a recomputed block's."""
+        """Mark the step for torch before its first forward, but not before a recomputed block's."""
         if self._stepped:
             from torch.compiler import cudagraph_mark_step_begin
 
@@ -69,7 +69,7 @@ class StepMarker:
 
 @dataclass(frozen=True)
 class Recordings:
-    """Numbers of the CUDA graphs that torch holds for one device."""
+    """Numbers of CUDA graphs that torch holds for one device: in total, and replayed in a step."""
 
     graphs: int
     """Number of recorded graphs: one for each call of a compiled function within a step."""
@@ -79,7 +79,10 @@ class Recordings:
 
 
 def read_recordings(device_index: int) -> Recordings | None:
-    """Return the numbers in torch's graph tree, or None if this torch has no such tree."""
+    """Return the numbers in torch's graph tree; None if this torch has no such tree.
+
+    `device_index` is the index of the CUDA device.
+    """
     try:
         from torch._inductor.cudagraph_trees import ExecutionState, get_manager
 
@@ -98,7 +101,7 @@ def read_recordings(device_index: int) -> Recordings | None:
 
 
 class Capture:
-    """CUDA graphs recorded and replayed in the measured window on one device."""
+    """Counts of the CUDA graphs recorded and replayed on one device at a window's start and end."""
 
     def __init__(self, device_index: int) -> None:
         self._device_index = device_index
@@ -147,14 +150,17 @@ class Capture:
 
 
 def _skip_reasons() -> list[str]:
-    """Return the reasons that torch logged for functions without CUDA graphs."""
+    """Return the first distinct reasons that torch logged for functions without CUDA graphs.
+
+    There are at most `REASONS`, of one line each; the list is empty if this torch logs none.
+    """
     try:
         from torch._dynamo.utils import get_compilation_metrics
 
-        found = [entry.cudagraph_skip_reason for entry in get_compilation_metrics()]
+        logged = [entry.cudagraph_skip_reason for entry in get_compilation_metrics()]
     except (ImportError, AttributeError):
         return []
-    reasons = dict.fromkeys(reason.strip().splitlines()[0] for reason in found if reason)
+    reasons = dict.fromkeys(reason.strip().splitlines()[0] for reason in logged if reason)
     return list(reasons)[:REASONS]
 
 

@@ -22,7 +22,7 @@ class Variables:
         os.environ[name] = value
 
     def offer(self, name: str, value: str) -> None:
-        """Set a variable only if it is not set yet."""
+        """Set a variable only if the environment does not have it yet."""
         if name not in os.environ:
             self.set(name, value)
 

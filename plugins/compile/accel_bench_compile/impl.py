@@ -55,7 +55,10 @@ class CompiledModules:
             self._marker = StepMarker(model)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the compilation; counts unknown to this torch are null."""
+        """Return JSON evidence: compiled modules, graphs, graph breaks, recompilations and seconds.
+
+        Counts unknown to this torch are null.
+        """
         counts = read_compilation()
         thunder = self.options.backend == "thunder"
         return {
@@ -82,14 +85,20 @@ class CompiledModules:
         torch.compiler.reset()
 
     def _since_then(self, now: float | None) -> float | None:
-        """Return the seconds of compiling since `__init__`, of `now` in total; None if unknown."""
+        """Return the seconds spent compiling since `__init__`; None if unknown.
+
+        `now` is the process's total of seconds spent compiling.
+        """
         if now is None or self._seconds_before is None:
             return None
         return now - self._seconds_before
 
 
 def compile_settings(options: TorchCompileOptions) -> dict[str, Any]:
-    """Return the arguments of `torch.compile`. Raises PluginError for unknown settings."""
+    """Return the arguments of `torch.compile` for these options.
+
+    Raises PluginError for a backend, executor or inductor setting that is unknown here.
+    """
     settings: dict[str, Any] = {"dynamic": options.dynamic, "fullgraph": options.fullgraph}
     if options.backend == "thunder":
         return {**settings, "backend": make_thunder(options.executors), **_recompile_limit(options)}
@@ -110,7 +119,7 @@ def check_backend(name: str) -> None:
 
 
 def check_inductor_options(options: dict[str, Any]) -> None:
-    """Raise PluginError for an unknown setting of inductor."""
+    """Raise PluginError if `options` names a setting that inductor does not have."""
     known = torch._inductor.list_options()
     for name in options:
         if name not in known:
@@ -132,7 +141,10 @@ def cache_counts() -> dict[str, int]:
 
 
 def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
-    """Compile one module in place; torch checks the types of option values only here."""
+    """Compile one module in place with the arguments `settings` of `torch.compile`.
+
+    Raises PluginError if an inductor option has a value of the wrong type.
+    """
     try:
         module.compile(**settings)
     except RuntimeError as error:
@@ -140,7 +152,10 @@ def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
 
 
 def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
-    """Return the set limit as a `torch.compile` argument. Raises PluginError if unsupported."""
+    """Return the limit as an argument of `torch.compile`; empty if the options set none.
+
+    Raises PluginError if this torch does not take a limit.
+    """
     if options.recompile_limit is None:
         return {}
     if not _takes_limit():
@@ -151,7 +166,7 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
 
 
 def _accumulated_limit(limit: int) -> contextlib.AbstractContextManager[None]:
-    """Return a context that raises torch's limit per code object (256) to `limit` compilations."""
+    """Return a context that raises torch's limit of compilations of a code object to `limit`."""
     config = torch._dynamo.config
     most = max(limit, config.accumulated_recompile_limit)
     patched: contextlib.AbstractContextManager[None] = config.patch(
@@ -165,10 +180,13 @@ def _takes_limit() -> bool:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the model's repeated blocks. Raises PluginError if a list mixes classes."""
+    """Return the model's repeated blocks in one list.
+
+    Raises PluginError if the model has none, or if a list of blocks mixes classes.
+    """
     lists = block_lists(model).values()
-    blocks = [block for one in lists for block in one]
-    if not blocks or any(len({type(block) for block in one}) != 1 for one in lists):
+    blocks = [block for stack in lists for block in stack]
+    if not blocks or any(len({type(block) for block in stack}) != 1 for stack in lists):
         raise PluginError(
             f"torch-compile: {type(model).__name__} has no list of blocks of one class; "
             "use `scope: model` to compile it whole"

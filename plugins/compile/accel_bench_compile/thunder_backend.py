@@ -1,4 +1,4 @@
-"""Lightning Thunder as a backend of torch.compile, and checks that it can be used."""
+"""Lightning Thunder as a backend of torch.compile, and checks whether it can be used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ EXECUTORS = {
 
 
 def missing_thunder(versions: Mapping[str, str]) -> str:
-    """Return the reason why Thunder cannot be used with these package versions; empty if it can."""
+    """Return the reason why Thunder cannot be used; an empty text if it can.
+
+    `versions` maps names of installed packages to their versions.
+    """
     thunder, torch = versions.get(DISTRIBUTION), versions.get("torch")
     if thunder is None:
         return f"backend thunder needs the package {DISTRIBUTION}: pip install {DISTRIBUTION}"
@@ -44,9 +47,10 @@ def missing_thunder(versions: Mapping[str, str]) -> str:
 
 
 def make_thunder(executors: Sequence[str] = ()) -> Any:
-    """Return Thunder's backend for `torch.compile`, with executors in order of preference.
+    """Return Thunder's backend for `torch.compile`.
 
-    Raises PluginError if Thunder is not installed, cannot be imported with this torch, or lacks an
+    `executors` are names of Thunder's executors by preference; if empty, Thunder's defaults. Raises
+    PluginError if Thunder is not installed, cannot be imported with this torch, or lacks an
     executor.
     """
     try:
@@ -64,22 +68,29 @@ def make_thunder(executors: Sequence[str] = ()) -> Any:
 
 
 def find_executors(names: Sequence[str]) -> list[Any]:
-    """Return the Thunder executors of these names. Raises PluginError for an unknown name."""
-    found = {one.name: one for one in import_module("thunder").get_all_executors()}
+    """Return the Thunder executors of these names, in the same order.
+
+    Raises PluginError if Thunder has no executor of a name.
+    """
+    known = {executor.name: executor for executor in import_module("thunder").get_all_executors()}
     chosen = []
     for name in names:
-        there = next((one for one in (name, *EXECUTORS.get(name, ())) if one in found), None)
+        there = next((label for label in (name, *EXECUTORS.get(name, ())) if label in known), None)
         if there is None:
             raise PluginError(
                 f"torch-compile: Thunder has no executor {name!r} here, or its package is not "
-                f"installed{did_you_mean(name, found)}"
+                f"installed{did_you_mean(name, known)}"
             )
-        chosen.append(found[there])
+        chosen.append(known[there])
     return chosen
 
 
 def thunder_parts(backend: Any) -> dict[str, Any]:
-    """Return JSON evidence: the number of graph parts by compiler, Thunder or else inductor."""
+    """Return JSON evidence: numbers of graph parts that Thunder and inductor compiled.
+
+    `backend` is the backend of `make_thunder`. The evidence has the reasons why Thunder left parts
+    to inductor.
+    """
     graphs = backend.subgraph_infos
     parts = [part for graph in graphs for part in graph.submodule_to_compiled_functions.values()]
     reasons = [str(reason.info) for graph in graphs for reason in graph.split_reasons or ()]

@@ -62,18 +62,21 @@ def profile(options: ProfileOptions) -> None:
     if not options.output.absolute().parent.is_dir():
         raise ScenarioError(f"{options.output.parent} is no folder; make it first")
     lengths, read = _lengths(options)
-    found = histogram_of(lengths)
-    write_atomically(options.output, [text_of(found)])
-    mean = f"{count(found.samples, 'sample')}, mean {found.tokens / found.samples:,.1f} tokens"
+    summary = histogram_of(lengths)
+    write_atomically(options.output, [text_of(summary)])
+    mean = (
+        f"{count(summary.samples, 'sample')}, mean {summary.tokens / summary.samples:,.1f} tokens"
+    )
     use = f"data: {{use: length-profile, path: {options.output}}}"
     print_aside(printable(f"read as {read}"))
     typer.echo(printable(f"written: {options.output}: {mean}; {use}"))
 
 
 def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
-    """Return the sample lengths in tokens, and a text on how a separate process read the data.
+    """Return the sample lengths in tokens, and how the data were read, as `PLUGIN, OPTION: VALUE`.
 
-    Raises ScenarioError if the data cannot be read, and WorkerError if the process fails.
+    A separate process reads the data. Raises ScenarioError if the data cannot be read, and
+    WorkerError if the process fails.
     """
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.machine.info import read_machine
@@ -95,20 +98,20 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
     overrides = parse_overrides(options.set_ or [], {})
     request = PlanRequest(overrides=overrides, build_environments=False, force=True)
     planned = plan_stack(draft, machine, request, "baseline")
-    (answer, *_) = ask_ranks("lengths", planned, machine, one_process=True)
+    (reply, *_) = ask_ranks("lengths", planned, machine, one_process=True)
     used = planned.experiment.scenario.data
     fields = {key: used.options[key] for key in guessed if key in used.options}
     said = ", ".join(f"{key}: {value}" for key, value in fields.items())
-    return json.loads(answer), f"{used.use}{', ' * bool(said)}{said}"
+    return json.loads(reply), f"{used.use}{', ' * bool(said)}{said}"
 
 
 def _guessed(file: Path) -> dict[str, Any]:
-    """Return the plugin that reads a file and the options for its fields, by the first row."""
+    """Return options of `data` for a file, by its first row: the plugin, and names of fields."""
     from accel_bench_data_profile.fields import first_fields
 
-    found = first_fields(file)
+    present = first_fields(file)
     messages, answer, prompt, context = (
-        next((name for name in names if name in found), "")
+        next((name for name in names if name in present), "")
         for names in (MESSAGES, ANSWERS, PROMPTS, CONTEXTS)
     )
     if messages:

@@ -18,7 +18,8 @@ SUFFIXES = (".jsonl", ".parquet", ".arrow")
 def first_fields(path: Path) -> Collection[str]:
     """Return the names of the first row's fields, in a file or in a folder's first file.
 
-    Returns no names if no row has fields. Raises ScenarioError for an unreadable table.
+    Returns an empty collection if the file has no fields. Raises ScenarioError if a Parquet or
+    Arrow file cannot be read.
     """
     file = _first_file(path) if path.is_dir() else path
     if file is None or file.suffix not in SUFFIXES or not file.is_file():
@@ -27,11 +28,14 @@ def first_fields(path: Path) -> Collection[str]:
 
 
 def _first_file(folder: Path) -> Path | None:
-    """Return the first file with rows below a folder, of the split `train` if there are splits."""
+    """Return the first file with rows below a folder, by path; None if there is none.
+
+    If the folder has splits, only the split `train` counts.
+    """
     root = folder / "train" if (folder / "dataset_dict.json").is_file() else folder
-    files = (one for suffix in SUFFIXES for one in root.rglob(f"*{suffix}"))
+    files = (path for suffix in SUFFIXES for path in root.rglob(f"*{suffix}"))
     shown = (
-        one for one in files if not any(part[0] == "." for part in one.relative_to(root).parts)
+        path for path in files if not any(part[0] == "." for part in path.relative_to(root).parts)
     )
     return min(shown, default=None)
 

@@ -46,7 +46,10 @@ class LengthBin(Options):
 
 
 class LengthHistogram(Options):
-    """Histogram of a data set's sample lengths: a mean is exact, a length within an eighth."""
+    """Histogram of a data set's sample lengths in tokens.
+
+    The mean of each bin is exact, and a length is known to within an eighth.
+    """
 
     bins: tuple[LengthBin, ...] = Field(min_length=1)
     """Nonempty bins, from the shortest lengths to the longest."""
@@ -54,16 +57,16 @@ class LengthHistogram(Options):
     @property
     def samples(self) -> int:
         """Total number of samples."""
-        return sum(one.samples for one in self.bins)
+        return sum(bucket.samples for bucket in self.bins)
 
     @property
     def tokens(self) -> int:
         """Sum of all samples' lengths in tokens."""
-        return sum(one.tokens for one in self.bins)
+        return sum(bucket.tokens for bucket in self.bins)
 
 
 def shortest_of_bin(length: int) -> int:
-    """Return the shortest length in the bin that contains a length."""
+    """Return the shortest length of the bin that contains `length`, both in tokens."""
     if length < EXACT:
         return length
     step = 1 << (length.bit_length() - 1)
@@ -72,14 +75,17 @@ def shortest_of_bin(length: int) -> int:
 
 
 def longest_of_bin(shortest: int) -> int:
-    """Return the longest length in the bin whose shortest length is given."""
+    """Return the longest length in tokens of the bin whose shortest length is given."""
     return (
         shortest if shortest < EXACT else shortest + (1 << shortest.bit_length() - 1) // PARTS - 1
     )
 
 
 def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
-    """Return the histogram of lengths in tokens. Raises ScenarioError if there are no lengths."""
+    """Return the histogram of sample lengths in tokens, without lengths below 1.
+
+    Raises ScenarioError if no length is left.
+    """
     samples, tokens = Counter[int](), Counter[int]()
     for length, count in Counter(lengths).items():
         if length < 1:
@@ -98,8 +104,8 @@ def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
 
 
 def text_of(histogram: LengthHistogram) -> str:
-    """Return the text of the file, which holds only numbers."""
-    rows = [[one.shortest, one.samples, one.tokens] for one in histogram.bins]
+    """Return a histogram as JSON text, the content of a profile's file."""
+    rows = [[bucket.shortest, bucket.samples, bucket.tokens] for bucket in histogram.bins]
     document = {
         "schema_version": SCHEMA,
         "unit": "tokens",
@@ -111,7 +117,7 @@ def text_of(histogram: LengthHistogram) -> str:
 
 
 def read_histogram(path: Path) -> LengthHistogram:
-    """Return the histogram in a file. Raises ScenarioError if the file is unreadable or invalid."""
+    """Return the histogram in a profile's file. Raises ScenarioError for an unusable file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_BYTES + 1)
@@ -124,8 +130,8 @@ def read_histogram(path: Path) -> LengthHistogram:
             dict(zip(("shortest", "samples", "tokens"), row, strict=True))
             for row in document["bins"]
         ]
-        found = LengthHistogram.model_validate_json(json.dumps({"bins": bins}))
-        _check(found, document)
+        profile = LengthHistogram.model_validate_json(json.dumps({"bins": bins}))
+        _check(profile, document)
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, RecursionError, ValidationError) as error:
@@ -133,16 +139,19 @@ def read_histogram(path: Path) -> LengthHistogram:
         raise ScenarioError(
             f"{path} is no profile of `accel-bench data profile`: {problem}"
         ) from None
-    return found
+    return profile
 
 
 def _check(found: LengthHistogram, document: dict[str, Any]) -> None:
-    """Raise ValueError if bins, samples and token counts contradict one another."""
-    starts = [one.shortest for one in found.bins]
-    if starts != sorted({shortest_of_bin(one) for one in starts}):
+    """Raise ValueError if bins, samples and token counts contradict one another.
+
+    `document` is the file's JSON content, with the totals.
+    """
+    starts = [bucket.shortest for bucket in found.bins]
+    if starts != sorted({shortest_of_bin(start) for start in starts}):
         raise ValueError("its bins are others")
-    for one in found.bins:
-        if not one.shortest <= one.tokens / one.samples <= longest_of_bin(one.shortest):
+    for bucket in found.bins:
+        if not bucket.shortest <= bucket.tokens / bucket.samples <= longest_of_bin(bucket.shortest):
             raise ValueError("a bin has other tokens than its samples can have")
     if (document["samples"], document["tokens"]) != (found.samples, found.tokens):
         raise ValueError("its totals are others than those of its bins")

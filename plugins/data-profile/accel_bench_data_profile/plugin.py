@@ -51,12 +51,12 @@ class LengthProfile(TokenData[LengthProfileOptions]):
         """Return the lengths in tokens of all samples in an epoch."""
         from accel_bench_data_profile import plugin_impl
 
-        found: list[int] = plugin_impl.lengths_of(self.options, run.scenario.data.seed).tolist()
-        return found
+        lengths: list[int] = plugin_impl.lengths_of(self.options, run.scenario.data.seed).tolist()
+        return lengths
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Return samples with the profile's lengths, cut to `data.sequence_length`."""
+        """Return made-up samples with the profile's lengths, cut to `data.sequence_length`."""
         from accel_bench_data_profile import plugin_impl
 
         data = run.scenario.data

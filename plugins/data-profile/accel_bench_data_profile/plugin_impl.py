@@ -21,20 +21,20 @@ LENGTHS_STREAM = 1
 
 
 def lengths_of(options: LengthProfileOptions, seed: int) -> Integers:
-    """Return the sample lengths of an epoch in tokens, in an order that depends on the seed."""
+    """Return the sample lengths of an epoch in tokens, from the profile, shuffled by `seed`."""
     return draw(read_histogram(Path(options.path)), options.samples, seed)
 
 
 def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
-    """Return sample lengths in tokens: all in the profile, or `samples` of them evenly chosen.
+    """Return shuffled sample lengths in tokens: all in the profile, or `samples` evenly chosen.
 
     Sample k of n is at the quantile (k + 0.5) / n of the profile, so that each choice has the
     profile's distribution. Within a bin lengths differ by at most 1 and have the bin's mean.
     """
     number = min(samples, histogram.samples)
-    counts = np.array([one.samples for one in histogram.bins], dtype=np.int64)
+    counts = np.array([bucket.samples for bucket in histogram.bins], dtype=np.int64)
     whole, more = np.divmod(
-        np.array([one.tokens for one in histogram.bins], dtype=np.int64), counts
+        np.array([bucket.tokens for bucket in histogram.bins], dtype=np.int64), counts
     )
     places = ((np.arange(number) + 0.5) * (histogram.samples / number)).astype(np.int64)
     ends = np.cumsum(counts)
@@ -45,7 +45,10 @@ def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
 
 
 def make_up(options: LengthProfileOptions, sequence_length: int, seed: int) -> TokenDataset:
-    """Return a dataset that depends only on the profile, the options, the length and the seed."""
+    """Return samples of made-up tokens, cut to `sequence_length`, with the profile's lengths.
+
+    They depend only on the profile, the options, `sequence_length` and the seed.
+    """
     lengths = np.minimum(lengths_of(options, seed), sequence_length)
     shape = (len(lengths), sequence_length)
     drawn = markov_tokens(np.random.default_rng(seed), options.vocab_size, SUCCESSORS, shape)
@@ -62,7 +65,7 @@ def make_up(options: LengthProfileOptions, sequence_length: int, seed: int) -> T
 
 
 def evidence(made: TokenDataset) -> dict[str, Any]:
-    """Return JSON evidence of the dataset: its size and its sample lengths."""
+    """Return JSON evidence of the dataset: its numbers of samples and tokens, and its lengths."""
     return {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),

@@ -55,7 +55,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
     strategy = "DeepSpeedEngine"
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks that only this plugin may implement in a run: parallelism and engine."""
+        """Return the hooks that only this plugin may implement, for parallelism and engine."""
         return frozenset({"parallelize_model", "build_engine"})
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
@@ -63,7 +63,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
         return f"DeepSpeedEngine ZeRO-{self.stage}"
 
     def fraction_per_device(self, scenario: Scenario) -> Mapping[str, float]:
-        """Return each part of the model with the fraction that one device holds."""
+        """Return the fraction of weights, gradients and optimizer state that one device holds."""
         on_host = scenario.resources.device == "cuda"
         divided = {"optimizer state": 1, "gradients": 2, "weights": 3}
         parts = {
@@ -77,7 +77,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
         return parts
 
     def fingerprint(self, experiment: Experiment) -> Any:
-        """Return the content of the configuration file."""
+        """Return the content of the configuration file; None if the options name no file."""
         return read_config(self.options.config) if self.options.config else None
 
     @property
@@ -87,8 +87,10 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield reasons why DeepSpeed cannot train this scenario. Raises ScenarioError for a
-        contradictory file."""
+        """Yield reasons why DeepSpeed cannot train this scenario.
+
+        Raises ScenarioError if the configuration file contradicts the scenario or the options.
+        """
         scenario = experiment.scenario
         contradictions(self.options.config, scenario, self.options.model_dump())
         if scenario.train.precision == "fp16-autocast":

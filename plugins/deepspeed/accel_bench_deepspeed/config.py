@@ -40,23 +40,30 @@ UNUSED: Mapping[str, str] = {
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Return the content of a configuration file. Raises ScenarioError if it cannot be read."""
+    """Return the mapping in a JSON configuration file; `~` in `path` is expanded.
+
+    Raises ScenarioError if the file cannot be read or holds no mapping.
+    """
     file = Path(os.path.expanduser(path))
     try:
-        found = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except OSError as error:
         raise ScenarioError(f"deepspeed: config: {path}: {error.strerror}") from error
     except ValueError as error:
         raise ScenarioError(f"deepspeed: config: {path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ScenarioError(f"deepspeed: config: {path} holds no mapping")
-    return found
+    return content
 
 
 def settings(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration file, updated by the plugin's options of ZeRO."""
-    found = read_config(path) if path else {}
-    zero = found.get("zero_optimization", {})
+    """Return DeepSpeed's settings: a configuration file, if any, updated by the plugin's options.
+
+    `path` is the file's path; `options` are the plugin's options by name. The stage of ZeRO is
+    always set.
+    """
+    content = read_config(path) if path else {}
+    zero = content.get("zero_optimization", {})
     zero = {**zero} if isinstance(zero, dict) else {}
     if options["stage"] is not None:
         zero["stage"] = options["stage"]
@@ -66,7 +73,7 @@ def settings(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         if options[option]:
             given = zero.get(key)
             zero[key] = {**(given if isinstance(given, dict) else {}), "device": "cpu"}
-    return {**found, "zero_optimization": zero}
+    return {**content, "zero_optimization": zero}
 
 
 def stage_of(settings: Mapping[str, Any]) -> int:
@@ -75,12 +82,15 @@ def stage_of(settings: Mapping[str, Any]) -> int:
 
 
 def offloaded(settings: Mapping[str, Any], what: str) -> bool:
-    """Return whether DeepSpeed's settings keep a part, `optimizer` or `param`, on the host."""
+    """Return whether DeepSpeed's settings keep a part on the host.
+
+    `what` is the part: `optimizer` or `param`.
+    """
     return _device(settings["zero_optimization"], what) not in (None, "none")
 
 
 def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: the settings, with the scenario's values in preference."""
+    """Return DeepSpeed's full configuration: `settings`, overridden by the scenario's values."""
     low = scenario.train.keeps_master_weights
     autocast = scenario.train.autocast_dtype
     return {
@@ -110,11 +120,14 @@ def owned(scenario: Scenario) -> dict[str, Any]:
 
 
 def contradictions(path: str | None, scenario: Scenario, options: Mapping[str, Any]) -> None:
-    """Raise ScenarioError with all keys of a file that contradict the scenario."""
+    """Raise ScenarioError if the configuration file contradicts the scenario or the options.
+
+    The error names each such key. `path` is the file's path, or None for no file.
+    """
     if path is None:
         return
-    if found := list(_contradictions(read_config(path), scenario, options)):
-        raise ScenarioError(f"deepspeed: config: {path}: {'; '.join(found)}")
+    if problems := list(_contradictions(read_config(path), scenario, options)):
+        raise ScenarioError(f"deepspeed: config: {path}: {'; '.join(problems)}")
 
 
 def _contradictions(
@@ -132,7 +145,10 @@ def _contradictions(
 
 
 def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Yield each precision in a configuration file that contradicts the scenario."""
+    """Yield a sentence for each precision in a configuration file that contradicts the scenario.
+
+    `given` is the file's content.
+    """
     precision = scenario.train.precision
     for key, means in (("bf16", "bf16-master-weights"), ("torch_autocast", "bf16-autocast")):
         section = given.get(key)
@@ -145,7 +161,10 @@ def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
 
 
 def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
-    """Yield the optimizer, or its rates, in a configuration file that contradict the scenario."""
+    """Yield a sentence for an optimizer, and for each argument, that contradicts the scenario.
+
+    `given` is the section `optimizer` of a configuration file, if it has one.
+    """
     if not isinstance(given, dict):
         return
     kind, use = given.get("type", AUTO), scenario.optimizer.use
@@ -161,7 +180,11 @@ def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
 
 
 def _zero(given: Any, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield settings of ZeRO in a file that contradict the options or are unsupported."""
+    """Yield a sentence for each setting of ZeRO that contradicts the options or is unsupported.
+
+    `given` is the section `zero_optimization` of a configuration file, and `options` are the
+    plugin's options.
+    """
     if not isinstance(given, dict):
         return
     stage = given.get("stage", AUTO)

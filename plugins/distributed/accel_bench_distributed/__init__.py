@@ -96,17 +96,17 @@ class Mesh(Plugin[MeshOptions]):
     makes_working_copies = True
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the class of the parallel model: `FSDPModule`, or `DTensor` without FSDP2."""
+        """Return the parallel model's class name: `FSDPModule`, or `DTensor` without FSDP2."""
         sharded = self.sizes(scenario.world_size).shards_blocks(scenario.train.keeps_master_weights)
         return "FSDPModule" if sharded else "DTensor"
 
     def data_parallel(self, scenario: Scenario) -> int:
-        """Return the number of groups of ranks that have their own batches."""
+        """Return the number of groups of ranks in which each group has its own batches."""
         sizes = self._fill(scenario.world_size)
         return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
 
     def fraction_per_device(self, scenario: Scenario) -> float | None:
-        """Return the fraction of the model on one device, or None if the mesh does not fit."""
+        """Return the fraction of the model on one device; None if the mesh does not fit."""
         sizes = self._fill(scenario.world_size)
         if isinstance(sizes, str):
             return None
@@ -143,7 +143,10 @@ class Mesh(Plugin[MeshOptions]):
         return sharding.model
 
     def sizes(self, devices: int) -> Sizes:
-        """Return the mesh sizes for a number of devices. Raises ScenarioError if impossible."""
+        """Return the mesh sizes for a number of devices.
+
+        Raises ScenarioError if the options' sizes do not fit this number.
+        """
         sizes = self._fill(devices)
         if isinstance(sizes, str):
             raise ScenarioError(f"mesh: {sizes}")

@@ -16,8 +16,8 @@ EXPERTS = ("num_local_experts", "num_experts")
 def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]:
     """Yield reasons why a scenario cannot run on a mesh of these sizes.
 
-    `asked` are the dimensions that the options set. The model must have something to divide by
-    them, even on one device.
+    `asked` are the names of the dimensions that the options set. The model must have something to
+    divide by them, even on one device.
     """
     train, dtype = scenario.train, scenario.model.dtype
     if train.keeps_master_weights and dtype != "float32":
@@ -42,7 +42,7 @@ def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]
 
 
 def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
-    """Yield optimizer options that would update sharded and unsharded tensors in one call."""
+    """Yield a reason for each optimizer option that updates sharded and whole tensors at once."""
     for option in ("foreach", "fused"):
         if scenario.optimizer.options.get(option):
             yield (
@@ -52,7 +52,11 @@ def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
 
 
 def _expert_problems(config: Mapping[str, Any], sizes: Sizes, asked: bool) -> Iterator[str]:
-    """Yield reasons why the mesh cannot divide the experts, as far as the model is known."""
+    """Yield reasons why the mesh cannot divide the model's experts.
+
+    `config` is the model's configuration; if empty, nothing is checked. `asked` is True if the
+    options set the dimension `expert`.
+    """
     experts = next((config[key] for key in EXPERTS if isinstance(config.get(key), int)), None)
     if experts is None:
         if config and asked:

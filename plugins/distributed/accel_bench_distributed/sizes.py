@@ -8,7 +8,7 @@ from math import prod
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of all dimensions of a mesh, outermost first."""
+    """Sizes of the dimensions of a device mesh, outermost first, as numbers of ranks."""
 
     replicate: int
     shard: int
@@ -35,17 +35,22 @@ class Sizes:
 
     @property
     def within_a_node(self) -> int:
-        """Number of ranks in a group that must be on one node: all dimensions except the
-        outermost."""
+        """Number of ranks in a group that must be on one node.
+
+        The group spans all dimensions except the outermost.
+        """
         return self.per_batch * (self.sharded if self.replicate > 1 else 1)
 
     def shards_blocks(self, copies: bool) -> bool:
-        """Return whether FSDP2 wraps blocks: to shard or replicate, or for 16-bit `copies`."""
+        """Return whether FSDP2 wraps the blocks: to shard, to replicate, or to cast weights.
+
+        `copies` is True if the forward pass needs 16-bit copies of the weights.
+        """
         return self.data_parallel > 1 or self.per_batch == 1 or copies
 
     @property
     def fraction(self) -> float:
-        """Fraction of the model on a device, if all of the model is divided."""
+        """Fraction of the model on one device, from 0 to 1, if all of the model is divided."""
         return 1 / (self.sharded * self.per_batch)
 
     def __str__(self) -> str:
@@ -56,7 +61,8 @@ class Sizes:
 def fill(sizes: dict[str, int | None], devices: int, dispatch: bool = False) -> Sizes | str:
     """Return the sizes of a mesh of all devices, or an error message if no mesh fits.
 
-    At most one size is None, which means that it is computed from the number of devices.
+    `sizes` has the size of each dimension by name, where at most one is None and is computed from
+    the number of devices. `dispatch` becomes the field of the same name.
     """
     known = {name: 1 if size is None else size for name, size in sizes.items()}
     batch = max(known["tensor"], known["expert"])

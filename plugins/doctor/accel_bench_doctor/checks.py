@@ -37,9 +37,11 @@ class Conflict(Frozen):
 
 
 def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflict, ...]:
-    """Return the conflicts of installed packages: known, by their requirements, by torch's build.
+    """Return the known and the detected conflicts of the installed packages.
 
-    `torch_cuda` is the CUDA version of the torch build; None for a build without CUDA.
+    They are conflicts of accel-bench's list, packages whose requirements are unmet, and a torch
+    build that cannot use the GPUs. `torch_cuda` is the CUDA version of the torch build; None for a
+    build without CUDA.
     """
     return (
         *_conflicts(read_libraries().incompatible),
@@ -49,12 +51,15 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
 
 
 def changes_of_every_stack() -> tuple[Conflict, ...]:
-    """Return a conflict for each faultless installed package that changes every stack."""
+    """Return a conflict for each installed package that by its presence changes every stack.
+
+    Such packages work, but stacks are measured with their effect.
+    """
     return tuple(_conflicts(read_libraries().changes_every_stack))
 
 
 def _conflicts(rules: Iterable[LibraryEffect]) -> Iterator[Conflict]:
-    """Yield a conflict for each rule that applies to the installed versions."""
+    """Yield a conflict for each rule whose packages are installed in the affected versions."""
     for rule in rules:
         lacks = not rule.missing or any(map(unmet_requirement, rule.missing))
         if lacks and not any(map(unmet_requirement, rule.when)):
@@ -64,7 +69,10 @@ def _conflicts(rules: Iterable[LibraryEffect]) -> Iterator[Conflict]:
 
 
 def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
-    """Yield a conflict for each named package with unmet requirements, like `pip check`."""
+    """Yield a conflict for each named package with unmet requirements, like `pip check`.
+
+    Packages that are not installed are skipped.
+    """
     for name in names:
         try:
             requires = metadata.requires(name) or ()
@@ -81,20 +89,23 @@ def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
 
 
 def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Conflict]:
-    """Yield a conflict for a torch build that cannot use this machine's GPUs."""
+    """Yield a conflict if the torch build cannot use this machine's GPUs.
+
+    `torch_cuda` is the build's CUDA version; None for a build without CUDA.
+    """
     if not machine.gpus:
         return
     torch = machine.versions.get("torch", "")
-    found = {"torch": torch, "driver": machine.driver or ""}
+    versions = {"torch": torch, "driver": machine.driver or ""}
     if torch.endswith("+cpu"):
         yield Conflict(
-            found=found,
+            found=versions,
             because=f"{machine.gpus[0].name} is here, and torch is built for CPUs only",
             do="install a torch that is built for CUDA: see https://pytorch.org/get-started",
         )
     elif torch_cuda and machine.cuda and _major(torch_cuda) > _major(machine.cuda):
         yield Conflict(
-            found=found,
+            found=versions,
             because=f"torch is built for CUDA {torch_cuda}, the driver knows up to {machine.cuda}",
             do=f"upgrade the driver, or install a torch that is built for CUDA {machine.cuda}",
         )
@@ -116,7 +127,7 @@ _BUILD = re.compile(r"""^(cuda|hip)\b[^=\n]*=\s*['"](.+)['"]""", re.MULTILINE)
 
 
 class TorchBuild(Frozen):
-    """Build of the installed torch as its files state it; facts that they omit are null."""
+    """Build of the installed torch, read from its files; a field is null if they omit it."""
 
     version: str
     """Version of torch; a suffix after `+` names the build."""
@@ -159,7 +170,7 @@ class PluginReport(Frozen):
 
 
 class DeviceReport(Frozen):
-    """State of one GPU."""
+    """One GPU and its present state."""
 
     gpu: GPU
 
@@ -203,10 +214,13 @@ class Examination(Frozen):
 
 
 def examine(machine: Machine, results: Path) -> Examination:
-    """Examine this machine without heavy imports; `results` is the results folder."""
+    """Return what is installed on this machine, its devices, free space and conflicts.
+
+    Nothing heavy is imported. `results` is the results folder, whose disk is examined.
+    """
     state = read_state(gpus=True)
     torch = torch_build()
-    states = {one.uuid: one for one in state.gpus}
+    states = {gpu.uuid: gpu for gpu in state.gpus}
     return Examination(
         machine=machine,
         torch=torch,
@@ -223,20 +237,20 @@ def examine(machine: Machine, results: Path) -> Examination:
 
 
 def torch_build() -> TorchBuild | None:
-    """Return the build of the installed torch, parsed from its `version.py`."""
+    """Return the build of the installed torch, parsed from its `version.py`; None without torch."""
     try:
-        found = metadata.distribution("torch")
-        text = Path(str(found.locate_file("torch/version.py"))).read_text(encoding="utf8")
+        torch = metadata.distribution("torch")
+        text = Path(str(torch.locate_file("torch/version.py"))).read_text(encoding="utf8")
     except metadata.PackageNotFoundError:
         return None
     except (OSError, ValueError):
         text = ""
     versions = dict(_BUILD.findall(text))
-    return TorchBuild(version=found.version, cuda=versions.get("cuda"), rocm=versions.get("hip"))
+    return TorchBuild(version=torch.version, cuda=versions.get("cuda"), rocm=versions.get("hip"))
 
 
 def find_compilers() -> dict[str, Compiler]:
-    """Return the compilers on PATH by language."""
+    """Return the compilers found on this machine by language: C, C++, CUDA."""
     paths = {
         language: find_program(os.environ.get(variable), *names)
         for language, (variable, *names) in COMPILERS.items()
@@ -268,7 +282,7 @@ def _version_of(program: str) -> str:
 
 
 def _plugins() -> tuple[PluginReport, ...]:
-    """Return all installed plugins by their metadata; only `plugins check` imports them."""
+    """Return the installed plugins, described by their metadata without importing them."""
     return tuple(
         PluginReport(
             name=row["name"],

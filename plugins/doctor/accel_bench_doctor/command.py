@@ -35,22 +35,22 @@ def doctor(
     redactor = Redactor.of_this_process()
     on_server = "://" in results  # files of its runs are in the usual folder
     folder = Path(options.DEFAULT_RESULTS if on_server else results)
-    found = redactor.redact_model(examine(machine, folder))
+    examined = redactor.redact_model(examine(machine, folder))
     if output == "table":
-        print_report(examination_report(found), output)
+        print_report(examination_report(examined), output)
     floor = redactor.redact_model(_measure(machine)) if noise else None
     if output == "json":
         measured = floor.model_dump(mode="json") if floor else None
-        print_json({**found.model_dump(mode="json"), "noise": measured})
+        print_json({**examined.model_dump(mode="json"), "noise": measured})
     elif floor:
         typer.echo("")
         print_report(noise_report(floor), output)
-    well = not found.incompatible and (floor is None or floor.ratio is not None)
+    well = not examined.incompatible and (floor is None or floor.ratio is not None)
     raise typer.Exit(0 if well else 1)
 
 
 def _measure(machine: Machine) -> NoiseFloor:
-    """Return the noise floor, or one with only the problem if measuring fails."""
+    """Measure the noise floor of the machine; return it, or only the problem if measuring fails."""
     import sys
     from contextlib import redirect_stdout
 

@@ -27,7 +27,7 @@ TOO_NOISY = 0.5
 
 
 class NoiseFloor(Frozen):
-    """Measured speed difference of identical code; figures are null if the measurement failed."""
+    """Measured speed difference of identical code; numbers are null if the measurement failed."""
 
     rounds: int = 0
     """Number of rounds that both stacks completed."""
@@ -52,7 +52,10 @@ class NoiseFloor(Frozen):
 
 
 def plan_noise_floor(machine: Machine) -> Plan:
-    """Return the plan of the measurement. Raises ScenarioError or PluginError if it cannot run."""
+    """Return the plan of the noise floor's measurement.
+
+    Raises ScenarioError or PluginError if the measurement cannot run on this machine.
+    """
     request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
     return make_plan(read_draft(preset_path("scenarios", SCENARIO)), machine, request)
 
@@ -80,15 +83,19 @@ def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> Noi
 def noise_of(
     first: ExperimentSummary, again: ExperimentSummary, load: tuple[str, ...]
 ) -> NoiseFloor:
-    """Return the noise floor from the summaries of two identical stacks."""
+    """Return the noise floor from the summaries of two identical stacks.
+
+    `first` is the baseline, `again` is compared with it, and `load` describes other activity on the
+    host.
+    """
     reasons = [f"{row.stack}: {reason}" for row in (first, again) for reason in row.reasons]
     spreads = [row.step_seconds.spread for row in (first, again) if row.step_seconds]
-    found = [spread for spread in spreads if spread is not None]
+    known = [spread for spread in spreads if spread is not None]
     return NoiseFloor(
         rounds=again.rounds,
         ratio=again.ratio,
         minimum_detectable_effect=again.minimum_detectable_effect,
-        spread=max(found, default=None),
+        spread=max(known, default=None),
         load=load,
         problems=tuple(dict.fromkeys(reasons)),
         words=_words(again),
@@ -96,7 +103,7 @@ def noise_of(
 
 
 def _words(again: ExperimentSummary) -> str:
-    """Return a text with the conclusion from a stack's comparison with itself."""
+    """Return the conclusion from a stack's comparison with itself, in a sentence or two."""
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.verdict_reason or again.status.value}"
     text = (
@@ -114,7 +121,10 @@ def _words(again: ExperimentSummary) -> str:
 
 
 def _visible(rounds: int, effect: float) -> str:
-    """Return a sentence on the smallest difference that this number of rounds can detect."""
+    """Return a sentence on the smallest detectable difference of speed.
+
+    `effect` is this difference as a fraction, after this number of rounds.
+    """
     if effect > TOO_NOISY:
         return (
             "It is too noisy here just now to compare anything: with so many rounds a stack would "

@@ -1,4 +1,4 @@
-"""`accel-bench results check`: corrupt rows, and rows whose figures contradict one another."""
+"""`accel-bench results check`: corrupt rows, and rows whose values contradict one another."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def check(
     """
     with open_results(folder or results) as store:
         report = audit_store(store)
-    rows = len({one.run_id for one in report.broken})
-    found = f"{rows} with broken invariants" if rows else "no invariant is broken"
+    rows = len({invariant.run_id for invariant in report.broken})
+    result = f"{rows} with broken invariants" if rows else "no invariant is broken"
     section = Section(
-        title=f"{count(report.rows, 'row')}, {report.audited} completed: {found}",
+        title=f"{count(report.rows, 'row')}, {report.audited} completed: {result}",
         tables=[Table(paths("", COLUMNS), report.broken)] if rows else [],
     )
     print_report(Report([section], report), output)
@@ -90,7 +90,7 @@ def audit_store(store: Store) -> AuditReport:
     rows = store.rows()
     stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)
     again = {result.run_id: audit(result) for result in stale}
-    broken = [one for row in rows for one in _broken(row, again.get(row.run_id))]
+    broken = [invariant for row in rows for invariant in _broken(row, again.get(row.run_id))]
     audited = sum(
         row.status in COMPLETED
         and not row.imported
@@ -101,11 +101,14 @@ def audit_store(store: Store) -> AuditReport:
 
 
 def _broken(row: ListedRun, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
-    """Yield the broken invariants of a row; a corrupt row has only its readable columns."""
+    """Yield the broken invariants of a row; for a corrupt row, its broken checksum.
+
+    `again` are the row's invariants if it was audited again, else None.
+    """
     if row.corrupt:
         again = [Broken(invariant=CHECKSUM, figures=row.problem)]
     elif again is None:
         again = [Broken(invariant=name, figures=figures) for name, figures in row.broken or ()]
     columns = ("run_id", "experiment_id", "session", "stack")
     of_row = {name: getattr(row, name) for name in columns}
-    yield from (BrokenInvariant(**dict(one), **of_row) for one in again)
+    yield from (BrokenInvariant(**dict(invariant), **of_row) for invariant in again)

@@ -13,7 +13,7 @@ from accel_bench_doctor.noise_floor import NoiseFloor
 
 
 def examination_report(examined: Examination) -> Report:
-    """Return the report of the machine: a table, and a section for each kind of conflict."""
+    """Return the report of the machine: a table of its parts, and sections of conflicts."""
     sections = [Section(tables=[listed(("what", "found"), _rows(examined))])]
     for title, conflicts in (
         ("Does not go together:", examined.incompatible),
@@ -42,7 +42,7 @@ def _lines(conflict: Conflict) -> Iterator[str]:
 
 
 def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the machine's table: a name and a text."""
+    """Yield the rows of the machine's table: a name, and what was found."""
     machine = examined.machine
     load = "" if machine.load_average is None else f", load {machine.load_average:.1f}"
     yield "system", f"{machine.system}, {count(machine.cores, 'core')} of {machine.processor}{load}"
@@ -68,7 +68,7 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
 
 
 def _waiting() -> str:
-    """Return a text on how OpenMP threads wait in runs, and how to change this."""
+    """Return a phrase on how OpenMP threads wait in runs, and how to change this."""
     chosen = [f"{name}={os.environ[name]}" for name in ABOUT_WAITING if name in os.environ]
     if chosen:
         return f"wait as the environment says: {', '.join(chosen)}"
@@ -96,7 +96,8 @@ def _device(device: DeviceReport) -> str:
     used = f"{_size(state.memory_used_bytes)} of {_size(gpu.memory_bytes)} used"
     parts += [used, *(f"slowed down by {limit}" for limit in state.clock_limits or ())]
     parts += [
-        f"process {one.pid} ({one.name or '?'}) computes on it" for one in state.other_processes
+        f"process {process.pid} ({process.name or '?'}) computes on it"
+        for process in state.other_processes
     ]
     return ", ".join([*parts, *state.problems])
 

@@ -39,7 +39,7 @@ def find_interpreter(
     uses: Iterable[str],
     notify: Callable[[str], object] | None,
 ) -> Interpreter | None:
-    """Return the interpreter of an environment, or None for an environment that is built later.
+    """Return the interpreter of the environment `name`; None if it is yet to be built.
 
     A built environment gets the distributions of the plugins in `uses`. `notify` is called with a
     line of text before a build, which takes minutes. Without `notify` nothing is built. Raises
@@ -55,7 +55,10 @@ def _python(
     own: Sequence[str],
     notify: Callable[[str], object] | None,
 ) -> str:
-    """Return the path of an environment's Python, empty for an environment that is built later."""
+    """Return the path of an environment's Python; an empty text if it is yet to be built.
+
+    `own` are the distributions to install as they are here. Without `notify` nothing is built.
+    """
     if settings.python:
         path = Path(os.path.expanduser(settings.python))
         if path.is_dir():
@@ -69,14 +72,17 @@ def _python(
 
 
 def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
-    """Return the cache folder of an environment with these packages and distributions."""
+    """Return the cache folder of an environment with these settings.
+
+    `own` are names of distributions that are installed as they are here.
+    """
     packages = [sorted(settings.requirements), settings.index]
     key = [*packages, sorted(map(installed_from, own)), sys.version]
     return cache_folder() / "environments" / digest(key, 24)
 
 
 def python_of(folder: Path) -> Path | None:
-    """Return the path of a built environment's Python; None for an incomplete or missing folder."""
+    """Return the path of the Python in an environment's folder; None if it is not fully built."""
     return folder / "bin" / "python" if (folder / "complete").exists() else None
 
 
@@ -85,14 +91,15 @@ def build_environment(
 ) -> Path:
     """Build an environment unless it exists, and return the path of its Python.
 
-    Its `index` is the name of a PyTorch build (`cpu`, `cu126`) or a URL, searched beside pip's own;
-    `own` are distributions of this environment, installed as they are here. Concurrent processes
-    wait for the builder. Raises ScenarioError with the last lines of pip's output.
+    Its `index` is the name of a PyTorch build (`cpu`, `cu126`) or a URL, searched beside pip's own.
+    `own` are distributions of this environment, installed as they are here. `on_start` is called
+    before a build. Concurrent processes wait for the builder. Raises ScenarioError with the last
+    lines of pip's output.
     """
     folder = environment_folder(settings, own)
     with locked(folder.with_suffix(".lock")):
-        if found := python_of(folder):
-            return found
+        if python := python_of(folder):
+            return python
         on_start()
         pip = _create(folder)
         options = ["--disable-pip-version-check", "--no-input"]
@@ -104,7 +111,7 @@ def build_environment(
 
 
 def _create(folder: Path) -> list[str]:
-    """Create an empty environment, and return the pip command that installs into it.
+    """Create an empty environment, and return the start of a pip command that installs into it.
 
     The pip of this program is preferred, since installing another one takes seconds.
     """
@@ -121,11 +128,11 @@ def installed_from(name: str) -> list[str]:
 
     Raises PackageNotFoundError if the distribution is not installed.
     """
-    found = metadata.distribution(name)
-    record = json.loads(found.read_text("direct_url.json") or "{}")
+    package = metadata.distribution(name)
+    record = json.loads(package.read_text("direct_url.json") or "{}")
     url = str(record.get("url", ""))
     if not url:
-        return [f"{name}=={found.version}"]
+        return [f"{name}=={package.version}"]
     if record.get("dir_info", {}).get("editable"):
         return ["-e", url]
     if source := record.get("vcs_info"):
@@ -138,7 +145,11 @@ def installed_from(name: str) -> list[str]:
 
 
 def _indexes(index: str) -> dict[str, str]:
-    """Return pip's variable for an additional index; an argument would expose its password."""
+    """Return the environment variable that adds a package index to pip; empty for no index.
+
+    `index` is the name of a PyTorch build or a URL. A command-line argument would expose its
+    password.
+    """
     if not index:
         return {}
     where = index if "://" in index else PYTORCH_INDEX + index

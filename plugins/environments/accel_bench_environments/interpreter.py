@@ -1,4 +1,4 @@
-"""Description of another environment's Python, obtained by running that Python."""
+"""Program that describes the Python that runs it as JSON, and the reader of its output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ SECONDS = 120.0
 
 
 def read_interpreter(python: str) -> Interpreter:
-    """Return the description of a Python. Raises ScenarioError if it cannot run this job."""
+    """Run the Python at a path, and return its description.
+
+    Raises ScenarioError if it cannot run this version's jobs.
+    """
     command = [python, "-m", "accel_bench_environments.interpreter"]
     try:
         # With -m the working folder is on the path: this one holds no modules of anyone's.
@@ -52,11 +55,14 @@ def read_interpreter(python: str) -> Interpreter:
 
 
 def _checked(python: str, text: str) -> Interpreter:
-    """Return a description parsed from JSON. Raises ScenarioError if its jobs have other fields."""
+    """Return the description parsed from the JSON `text`, which `python` printed.
+
+    Raises ScenarioError if its accel-bench reads jobs of other fields, or prints no description.
+    """
     try:
-        found = json.loads(text)
-        schema, version = found["schema_version"], found["accel_bench"]
-        if schema == SCHEMA_VERSION and found.get("contract") == contract():
+        document = json.loads(text)
+        schema, version = document["schema_version"], document["accel_bench"]
+        if schema == SCHEMA_VERSION and document.get("contract") == contract():
             return Interpreter.model_validate_json(text)
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise ScenarioError(f"{python}: its accel-bench gives no description: {error}") from error
@@ -76,17 +82,20 @@ def contract() -> str:
 
     This program and the other Python must have equal digests, since neither reads unknown fields.
     """
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     for model in (Job, RankResult):
-        _add_fields(model, found)
-    return digest(found)
+        _add_fields(model, fields)
+    return digest(fields)
 
 
 def _add_fields(annotation: Any, found: dict[str, list[str]]) -> None:
-    """Add to `found` the fields of all models in a type annotation, with their literal values."""
+    """Add to `found` the fields of all models in a type annotation, by the model's name.
+
+    A field's text has its name and its literal values.
+    """
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-        for one in get_args(annotation):
-            _add_fields(one, found)
+        for part in get_args(annotation):
+            _add_fields(part, found)
         return
     if annotation.__name__ in found:
         return
@@ -102,17 +111,21 @@ def _literals(annotation: Any) -> Iterator[str]:
     if get_origin(annotation) is Literal:
         yield from map(str, get_args(annotation))
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        yield from (str(one.value) for one in annotation)
+        yield from (str(member.value) for member in annotation)
     else:
-        for one in get_args(annotation):
-            yield from _literals(one)
+        for part in get_args(annotation):
+            yield from _literals(part)
 
 
 def describe_this() -> Interpreter:
     """Return the description of the interpreter that runs this code."""
     # An interrupted install leaves no metadata.
-    found = [one for one in metadata.distributions() if one.metadata and one.metadata["Name"]]
-    versions = {canonicalize_name(one.metadata["Name"]): one.version for one in found}
+    named = [
+        package
+        for package in metadata.distributions()
+        if package.metadata and package.metadata["Name"]
+    ]
+    versions = {canonicalize_name(package.metadata["Name"]): package.version for package in named}
     ours = {"accel-bench", *(plugin.distribution for plugin in installed())}
     versions |= {canonicalize_name(name): distribution_version(name) for name in ours}
     return Interpreter(
@@ -123,8 +136,10 @@ def describe_this() -> Interpreter:
         machine=read_machine(),
         distributions=dict(sorted(versions.items())),
         plugins=tuple(
-            EnvironmentPlugin(name=one.name, distribution=one.distribution, unmet=one.unmet())
-            for one in installed()
+            EnvironmentPlugin(
+                name=plugin.name, distribution=plugin.distribution, unmet=plugin.unmet()
+            )
+            for plugin in installed()
         ),
     )
 

@@ -30,7 +30,7 @@ class Freezing:
             parameter.requires_grad_(False)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of weights that are frozen here, and that are trained."""
+        """Return the numbers of weights that this object froze, and that are trained."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "frozen_parameters": sum(p.numel() for p in self.frozen),

@@ -136,12 +136,13 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     loss_tolerance: ClassVar[float | None] = 2e-2
 
     def allowed_update_difference(self) -> float | None:
-        """Return the relative difference of trained weights that quantization may cause.
+        """Return the allowed relative difference of trained weights; None with 8 bits.
 
-        In a small llama under LoRA it was 0.11 (4 bits) and 0.43 (2 bits) on pretrained weights,
-        0.51 and 1.23 on random ones. With 8 bits, and groups of 32, of 128 and of all inputs, it
-        was 0.05 to 0.08 in `sft-cpu` and 0.06 to 0.09 in `dpo-cpu` (5 seeds each). Core allows as
-        much to all computation in 16 bits, and this plugin's models compute in 16 bits.
+        In a small llama under LoRA quantization caused 0.11 (4 bits) and 0.43 (2 bits) on
+        pretrained weights, 0.51 and 1.23 on random ones. With 8 bits, and groups of 32, of 128 and
+        of all inputs, it was 0.05 to 0.08 in `sft-cpu` and 0.06 to 0.09 in `dpo-cpu` (5 seeds
+        each). Core allows as much to all computation in 16 bits, and this plugin's models compute
+        in 16 bits.
         """
         return {2: 1.5, 4: 0.7}.get(self.options.bits)
 
@@ -158,7 +159,10 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         return {"weights": self.options.bits / 8}
 
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
-        """Return the method that quantizes the weights, by the options and `model.weights`."""
+        """Return the method of quantization, by the options and by `run_weights`.
+
+        `run_weights` is the scenario's `model.weights`.
+        """
         if self.options.from_quantized:
             return "checkpoint"
         return self.options.quantize or ("pack" if run_weights == "random" else "calibrate")
@@ -194,7 +198,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request that the model is loaded once before the first round, if it needs calibration."""
+        """Request untimed steps before the first round if the model must be calibrated."""
         if self.way(run.scenario.model.weights) == "calibrate":
             run.rehearsal = True
 

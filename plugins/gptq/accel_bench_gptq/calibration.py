@@ -51,7 +51,10 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> tuple[Path, float]:
 
 
 def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
-    """Return the data's first samples in GPTQModel's format. Raises ScenarioError for too few."""
+    """Return the data's first `count` samples in GPTQModel's format.
+
+    Raises ScenarioError if the data has fewer samples.
+    """
     dataset = run.dataset
     usable = dataset.training_samples(run) if hasattr(dataset, "training_samples") else ()
     if len(usable) < count:
@@ -65,7 +68,10 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
 
 
 def _key(run: Run, settings: GPTQSettings, samples: int) -> dict[str, Any]:
-    """Return the cache key: everything that determines the checkpoint."""
+    """Return the cache key of a calibrated checkpoint: everything that determines its content.
+
+    `samples` is the number of samples.
+    """
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}
     return {
@@ -83,7 +89,7 @@ def _key(run: Run, settings: GPTQSettings, samples: int) -> dict[str, Any]:
 
 
 def _quantize(run: Run, settings: GPTQSettings, samples: list[Any], folder: Path) -> None:
-    """Quantize the base model, and save it in a folder.
+    """Quantize the base model with these samples, and save it in `folder`.
 
     GPTQModel only reads checkpoints, so the base weights are saved first.
     """

@@ -44,7 +44,11 @@ class GPTQSettings(BaseModel):
 
     @classmethod
     def of_checkpoint(cls, quantization: Mapping[str, Any]) -> GPTQSettings:
-        """Return the settings in a checkpoint's `config.json`, with the defaults of its format."""
+        """Return a checkpoint's settings, with the defaults of its format.
+
+        `quantization` is the quantization section of its `config.json`. Raises ValidationError if a
+        setting is missing or of the wrong type.
+        """
         said = {"desc_act": False, "sym": True, **quantization}
         return cls.model_validate({name: said.get(name) for name in cls.model_fields})
 
@@ -52,19 +56,22 @@ class GPTQSettings(BaseModel):
 def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
     """Return a local model's quantization settings, empty if unquantized; None for a hub id.
 
-    Raises ScenarioError for an unreadable `config.json`.
+    Raises ScenarioError if its `config.json` is unreadable.
     """
     directory = model_directory(scenario.model)
     if directory is None:
         return None
-    found = read_config(directory).get(QUANTIZATION)
-    return found if isinstance(found, dict) else {}
+    section = read_config(directory).get(QUANTIZATION)
+    return section if isinstance(section, dict) else {}
 
 
 def checkpoint_problem(
     model_id: str, quantization: Mapping[str, Any], options: AutoGPTQOptions
 ) -> str | None:
-    """Return the reason why the options do not fit a checkpoint, or None if they do."""
+    """Return the reason why the options do not fit a checkpoint, or None if they do.
+
+    `quantization` is the quantization section of the checkpoint's `config.json`.
+    """
     method = quantization.get("quant_method")
     if method is None:
         return (
@@ -74,24 +81,24 @@ def checkpoint_problem(
     if method != "gptq":
         return f"from_quantized: the checkpoint {model_id!r} is of the kind {method}, not of gptq"
     try:
-        found = GPTQSettings.of_checkpoint(quantization)
+        stored = GPTQSettings.of_checkpoint(quantization)
     except ValidationError as error:
         wrong = ", ".join(str(each["loc"][0]) for each in error.errors())
         return f"the checkpoint {model_id!r} does not say, or not rightly: {wrong}"
     for name in sorted(options.model_fields_set & set(GPTQSettings.model_fields)):
-        asked, there = getattr(options, name), getattr(found, name)
+        asked, there = getattr(options, name), getattr(stored, name)
         if asked != there:
             return (
                 f"{name}: the checkpoint {model_id!r} has {name} {there}, asked is {asked}; leave "
                 f"{name} out to take what it has"
             )
-    if found.bits not in TRAINABLE_BITS:
-        return f"bits: the checkpoint {model_id!r} has {found.bits} bits, which no kernel trains"
+    if stored.bits not in TRAINABLE_BITS:
+        return f"bits: the checkpoint {model_id!r} has {stored.bits} bits, which no kernel trains"
     return None
 
 
 def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
-    """Return the reason why the options contradict the model's local files, or None."""
+    """Return the reason why the options contradict the model's local files; None if they do not."""
     model, quantization = scenario.model, local_quantization(scenario)
     if not options.from_quantized:
         if not quantization:

@@ -19,11 +19,15 @@ BUFFERS = Packed._fields
 
 
 class DequantizedMatmul(torch.autograd.Function):
-    """Product of inputs and a packed matrix, which the backward pass unpacks again."""
+    """Product of inputs and a packed matrix; the backward pass unpacks the matrix again."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, bits: int, triton: bool, *packed: Any) -> Any:
-        """Return `inputs`, of shape (tokens, inputs), times the matrix: (tokens, outputs)."""
+        """Return `inputs`, of shape (tokens, inputs), times the unpacked matrix: (tokens, outputs).
+
+        `packed` are the tensors of `Packed` with `bits` per weight. With `triton` a Triton kernel
+        unpacks them, else torch.
+        """
         ctx.save_for_backward(*packed)
         ctx.bits, ctx.triton = bits, triton
         return inputs @ dequantize(packed, bits, triton, inputs.dtype)
@@ -39,20 +43,24 @@ class DequantizedMatmul(torch.autograd.Function):
 def dequantize(
     packed: Sequence[torch.Tensor], bits: int, triton: bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Return the unpacked matrix, (inputs, outputs), by GPTQModel's Triton kernel or by torch."""
-    found = Packed(*packed)
+    """Return the unpacked matrix, of shape (inputs, outputs).
+
+    `packed` are the tensors of `Packed`. With `triton` GPTQModel's Triton kernel unpacks them, else
+    torch.
+    """
+    tensors = Packed(*packed)
     if not triton:
-        return unpack(found, bits, dtype)
+        return unpack(tensors, bits, dtype)
     # The kernel's module needs a GPU to be imported.
     from gptqmodel.nn_modules.triton_utils.dequant import dequant
 
-    qweight, qzeros, scales, g_idx = found
+    qweight, qzeros, scales, g_idx = tensors
     matrix: torch.Tensor = dequant(dtype, qweight, scales, qzeros, g_idx, bits, 32, 2**bits - 1)
     return matrix
 
 
 class TrainableForward:
-    """Forward of packed layers that is trainable whatever modes GPTQModel set before.
+    """Mixin for packed layers whose forward is trainable whatever modes GPTQModel set before.
 
     GPTQModel's own kernels compile their unpacking lazily per layer, which wastes time in training.
     Its automatic kernels change permanently after an evaluation.
@@ -73,11 +81,11 @@ class TrainableForward:
         flat = inputs.reshape(-1, inputs.shape[-1])
         packed = [getattr(self, name) for name in BUFFERS]
         if self.unpacks_again:
-            answer = DequantizedMatmul.apply(flat, self.bits, self.triton, *packed)
+            output = DequantizedMatmul.apply(flat, self.bits, self.triton, *packed)
         else:
-            answer = flat @ dequantize(packed, self.bits, self.triton, inputs.dtype)
-        answer = answer if self.bias is None else answer + self.bias.to(answer.dtype)
-        return answer.reshape(*inputs.shape[:-1], self.out_features)
+            output = flat @ dequantize(packed, self.bits, self.triton, inputs.dtype)
+        output = output if self.bias is None else output + self.bias.to(output.dtype)
+        return output.reshape(*inputs.shape[:-1], self.out_features)
 
 
 class _LibraryLayer(TrainableForward):
@@ -130,8 +138,8 @@ class PackedExpert(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the expert's output for tokens of shape (tokens, hidden size)."""
         gate, up = self.gate_up_proj(tokens).chunk(2, dim=-1)
-        answer: torch.Tensor = self.down_proj(self.act_fn(gate) * up)
-        return answer
+        output: torch.Tensor = self.down_proj(self.act_fn(gate) * up)
+        return output
 
 
 class PackedExperts(nn.ModuleList):
@@ -145,20 +153,21 @@ class PackedExperts(nn.ModuleList):
         `hidden_states` has shape (tokens, hidden size), other arguments (tokens, experts per
         token).
         """
-        answer = torch.zeros_like(hidden_states)
+        output = torch.zeros_like(hidden_states)
         for number in top_k_index.unique().tolist():
             tokens, places = torch.where(top_k_index == number)
-            found = self[number](hidden_states[tokens]) * top_k_weights[tokens, places, None]
-            answer = answer.index_add(0, tokens, found.to(answer.dtype))
-        return answer
+            part = self[number](hidden_states[tokens]) * top_k_weights[tokens, places, None]
+            output = output.index_add(0, tokens, part.to(output.dtype))
+        return output
 
 
 def make_layer(
     packed: Packed, bias: torch.Tensor | None, triton: bool, settings: GPTQSettings
 ) -> Any:
-    """Return a layer of GPTQModel around packed tensors.
+    """Return a frozen layer of GPTQModel that holds the packed tensors.
 
-    Raises NotImplementedError for sizes or settings that its kernel does not support.
+    With `triton` a Triton kernel unpacks them, else torch. Raises NotImplementedError for sizes or
+    settings that the kernel does not support.
     """
     layer: Any = (GptqTritonLinear if triton else GptqTorchLinear)(
         **settings.model_dump(),

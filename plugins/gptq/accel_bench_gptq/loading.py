@@ -39,25 +39,25 @@ def import_library() -> None:
 def load(run: Run, options: AutoGPTQOptions, way: Way) -> tuple[Any, float | None, dict[str, Any]]:
     """Return the model with packed weights, the seconds of quantizing, and JSON evidence.
 
-    The model is on the run's device in train mode. The seconds are None for a checkpoint. Raises
-    ScenarioError if the model cannot be loaded or contradicts the options, PluginError if no layer
-    is quantized.
+    `way` is the method of quantization. The model is on the run's device in train mode. The seconds
+    are None for a checkpoint. Raises ScenarioError if the model cannot be loaded or contradicts the
+    options, PluginError if no layer is quantized.
     """
     import_library()
     from accel_bench_gptq.calibration import calibrate
     from accel_bench_gptq.trainable_checkpoint import load_checkpoint
 
-    found = ModelPacker(run, options)
+    packer = ModelPacker(run, options)
     seconds: float | None = None
     if way == "pack":
-        model = load_base_model(run, found.replace)
-        seconds = found.seconds
+        model = load_base_model(run, packer.replace)
+        seconds = packer.seconds
     elif way == "calibrate":
         folder, seconds = calibrate(run, options)
-        model = load_checkpoint(run, found, options, folder)
+        model = load_checkpoint(run, packer, options, folder)
     else:
-        model = load_checkpoint(run, found, options, None)
-    evidence = found.evidence(model)
+        model = load_checkpoint(run, packer, options, None)
+    evidence = packer.evidence(model)
     if not evidence["quantized_modules"]:
         raise PluginError(
             f"autogptq: {type(model).__name__} has no linear layer in its blocks that can be "
@@ -67,7 +67,7 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> tuple[Any, float | Non
 
 
 class ModelPacker:
-    """Packer of a model's layers, which records the packed and the unquantized layers."""
+    """Packer of a model's layers, which records packed layers and layers left unquantized."""
 
     def __init__(self, run: Run, options: AutoGPTQOptions) -> None:
         self.settings = GPTQSettings.of_options(options)
@@ -89,7 +89,10 @@ class ModelPacker:
         self._kept: dict[str, int] = {}
 
     def replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the packed form of a module; None if it stays unquantized."""
+        """Return the packed form of a module; None if it stays unquantized.
+
+        `name` is the module's dotted name in the model.
+        """
         started = time.perf_counter()
         made = self._pack(name, module)
         self._synchronize()
@@ -97,24 +100,30 @@ class ModelPacker:
         return made
 
     def add(self, name: str, layer: Any) -> Any:
-        """Record a packed layer, and set whether its backward unpacks again; return the layer."""
+        """Record a packed layer under its dotted name, and return the layer.
+
+        Also sets whether its backward pass unpacks the matrix again.
+        """
         layer.unpacks_again = self._again
         self._packed[name] = layer
         return layer
 
     def keep(self, name: str, module: nn.Module) -> None:
-        """Record the number of unquantized matrix elements in a decoder's module."""
+        """Record the number of matrix elements in a module that stays unquantized, if it has any.
+
+        `name` is the module's dotted name in the model.
+        """
         if sizes := [p.numel() for p in module.parameters(recurse=False) if p.dim() > 1]:
             self._kept[name] = sum(sizes)
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
         """Return JSON evidence of the quantized and unquantized layers, and of the kernel."""
-        found = describe_quantized(
+        evidence = describe_quantized(
             model, self._packed, self.settings.bits, "triton" if self.triton else "torch"
         )
-        quantized = int(str(found["quantized_elements"]))
+        quantized = int(str(evidence["quantized_elements"]))
         return {
-            **found,
+            **evidence,
             **self.settings.model_dump(mode="json"),
             "quantized_share": quantized / max(1, quantized + sum(self._kept.values())),
             "unquantized_modules": sorted(self._kept),
@@ -123,7 +132,10 @@ class ModelPacker:
         }
 
     def _pack(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the packed form of a linear layer or of experts; record other matrices."""
+        """Return the packed form of a linear layer or of experts; None for another module.
+
+        The matrices of other modules are recorded under the dotted `name`.
+        """
         from torch import nn
 
         from accel_bench_gptq import impl
@@ -139,7 +151,7 @@ class ModelPacker:
         return None
 
     def _pack_experts(self, name: str, module: Any) -> nn.Module:
-        """Pack experts stored as tensors of shape (experts, outputs, inputs)."""
+        """Return the packed form of experts whose tensors have shape (experts, outputs, inputs)."""
         from accel_bench_gptq import impl
 
         def matrix(number: int, part: str) -> Any:
@@ -166,7 +178,10 @@ def _fits(weight: Any) -> bool:
 
 
 def _has_fused_experts(module: Any) -> bool:
-    """Return whether a module has experts like Mixtral's: gated, without biases, outputs first."""
+    """Return whether a module has experts like Mixtral's, in sizes that can be packed.
+
+    Such experts are gated, have no biases, and are stored as (experts, outputs, inputs).
+    """
     own: Mapping[str, Any] = dict(module.named_parameters(recurse=False))
     return (
         set(own) == {"gate_up_proj", "down_proj"}

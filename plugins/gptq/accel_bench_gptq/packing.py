@@ -67,7 +67,10 @@ def pack(weight: torch.Tensor, settings: GPTQSettings) -> Packed:
 
 
 def unpack(packed: Packed, bits: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the dequantized matrix, transposed: shape (inputs, outputs), in `dtype`."""
+    """Return the dequantized matrix, transposed to shape (inputs, outputs), in `dtype`.
+
+    `bits` is the number of bits per weight.
+    """
     import torch
 
     most = 2**bits - 1
@@ -80,7 +83,11 @@ def unpack(packed: Packed, bits: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor:
-    """Return the group index of each input, shape (inputs,); the last group may be smaller."""
+    """Return the group index of each input, of shape (inputs,); the last group may be smaller.
+
+    `full` is the matrix of shape (outputs, inputs). With `desc_act` inputs are grouped by
+    decreasing norm.
+    """
     import torch
 
     inputs = full.shape[1]
@@ -93,7 +100,11 @@ def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor
 
 
 def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the smallest and largest weight of each group, or 0, of shape (groups, outputs)."""
+    """Return two tensors of shape (groups, outputs): smallest weights and largest weights.
+
+    Smallest weights are at most 0, and largest at least 0. `full` is the matrix of shape (outputs,
+    inputs), and `groups_of` the group index of each input.
+    """
     import torch
 
     groups = int(groups_of.max()) + 1
@@ -105,7 +116,7 @@ def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _words(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack codes of shape (rows, columns) along the rows: (rows * bits / 32, columns)."""
+    """Return codes of shape (rows, columns), packed along the rows: (rows * bits / 32, columns)."""
     import torch
 
     parts = codes.unflatten(0, (-1, WORD_BITS // bits))

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def load_checkpoint(
     run: Run, packing: ModelPacker, options: AutoGPTQOptions, folder: Path | None
 ) -> Any:
-    """Return the model of a checkpoint on the run's device, from `folder` or the scenario's model.
+    """Return the model of a checkpoint on the run's device, with trainable packed layers.
 
+    It is loaded from `folder`, or if None from the scenario's model. `packing` records the layers.
     Raises ScenarioError if it cannot be loaded, or if its quantization differs from the options.
     """
     import torch
@@ -67,16 +68,22 @@ def load_checkpoint(
 
 
 def _source(run: Run, folder: Path | None) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that name the source of a checkpoint."""
+    """Return the arguments of `from_pretrained` that name a checkpoint.
+
+    The checkpoint is in `folder`, or else it is the scenario's model.
+    """
     use = run.scenario.model
-    found = folder or model_directory(use)
-    if found is not None:
-        return {"pretrained_model_name_or_path": str(found), "local_files_only": True}
+    directory = folder or model_directory(use)
+    if directory is not None:
+        return {"pretrained_model_name_or_path": str(directory), "local_files_only": True}
     return {"pretrained_model_name_or_path": use.id, "revision": use.revision or "main"}
 
 
 def _adopt(model: Any, packing: ModelPacker) -> None:
-    """Replace the packed layers that GPTQModel loaded by trainable layers with the same tensors."""
+    """Replace packed layers of GPTQModel by trainable layers with the same tensors, in place.
+
+    `packing` records the new layers, and the linear layers that are not packed.
+    """
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
     output = model.get_output_embeddings()
@@ -89,7 +96,11 @@ def _adopt(model: Any, packing: ModelPacker) -> None:
 
 
 def _adopted(name: str, layer: Any, packing: ModelPacker) -> Any:
-    """Return a trainable layer with a layer's tensors. Raises ScenarioError if no kernel fits."""
+    """Return a trainable layer with the tensors of a packed layer of GPTQModel.
+
+    `name` is the layer's dotted name, for the message. Raises ScenarioError if no kernel trains its
+    number of bits.
+    """
     from accel_bench_gptq import impl
 
     # A checkpoint may say otherwise for single layers.

@@ -44,7 +44,7 @@ class HFTrainerEngine:
             self._trainer.train()
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of Trainer's state, with its steps since the start of training."""
+        """Return JSON evidence: Trainer's steps so far, its processes, wrapper and precision."""
         trainer = self._trainer
         return {
             "steps": trainer.state.global_step,
@@ -91,7 +91,7 @@ class LappedTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], int]:
-        """Return the micro-batches of a step, and the number of supervised tokens of its loss."""
+        """Return the inputs of a step's micro-batches, and the step's supervised tokens."""
         self.step_batches = list(islice(epoch_iterator, num_batches))
         self.step_loss = torch.zeros((), device=device)
         inputs = [dict(batch.inputs) for batch in self.step_batches]
@@ -100,7 +100,10 @@ class LappedTrainer(Trainer):
     def training_step(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Run forward and backward of a micro-batch; its inputs are copied without blocking."""
+        """Run forward and backward of a micro-batch, and return its loss, scaled for DDP.
+
+        Inputs are copied to the device without blocking.
+        """
         on_device = {k: v.to(self.args.device, non_blocking=True) for k, v in inputs.items()}
         self.stopwatch.mark("data")
         loss: torch.Tensor = super().training_step(model, on_device, num_items_in_batch)
@@ -114,7 +117,12 @@ class LappedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the task's loss; outputs are requested only in evaluation, which is off."""
+        """Return a micro-batch's loss times the number of ranks.
+
+        `num_items_in_batch` is the number of supervised tokens of the step. With `return_outputs`
+        the result is a pair of the loss and None, since outputs are used only in evaluation, which
+        is off.
+        """
         loss = self._loss(model, inputs, num_items_in_batch)
         self.step_loss += loss.detach()
         self.stopwatch.mark("forward")
@@ -122,7 +130,10 @@ class LappedTrainer(Trainer):
         return (scaled, None) if return_outputs else scaled
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Return the norm that clipping computed; without clipping, compute none for the log."""
+        """Return `grad_norm`, the norm that clipping computed, or None without clipping.
+
+        Trainer's own method would compute a norm for the log.
+        """
         return grad_norm
 
 
@@ -147,7 +158,7 @@ class Laps(TrainerCallback):
 
 
 def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments:
-    """Return Trainer's arguments for a scenario; unset features are off.
+    """Return Trainer's arguments for a scenario; features that the scenario lacks are off.
 
     Gradient checkpointing is omitted, since the model already has it. Raises ScenarioError for fp16
     on a CPU, where Trainer would silently compute in float32.

@@ -41,9 +41,10 @@ class HuggingFace(Plugin[Options]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
-        """Return reasons why the model cannot be trained here, as far as files and metadata show.
+        """Return reasons why this machine cannot run the model's attention.
 
-        Raises ScenarioError for a model that does not exist.
+        Raises ScenarioError if the model does not exist or cannot be used, as far as files and
+        metadata show.
         """
         scenario = experiment.scenario
         for problem in model_problems(scenario.model):

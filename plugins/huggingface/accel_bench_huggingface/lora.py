@@ -52,7 +52,7 @@ class Lora(Plugin[LoraOptions]):
 
     @hookimpl
     def add_adapter(self, run: Run) -> Any:
-        """Return the model with its adapters."""
+        """Return the run's model, with its base frozen and adapters added."""
         from accel_bench_huggingface import lora_impl
 
         model = lora_impl.add_adapter(run.model, self.options, run.scenario.train.seed)

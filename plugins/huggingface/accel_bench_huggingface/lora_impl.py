@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def import_what_adapting_imports() -> None:
-    """Adapt a model of one layer, since PEFT imports installed quantizers with its first adapter.
+    """Adapt a small model once, since PEFT imports installed quantizers with its first adapter.
 
     Later, those imports would count as memory and time of stacks that do not quantize.
     """
@@ -30,7 +30,7 @@ def import_what_adapting_imports() -> None:
 
 
 def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
-    """Wrap a model in PEFT with adapters that depend only on the seed and the modules' names.
+    """Return a model wrapped in PEFT, with adapters drawn from `seed` and the modules' names only.
 
     The global random state is restored. Raises ScenarioError if a target matches no module.
     """
@@ -68,7 +68,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
 
 
 def lora_evidence(model: Any) -> dict[str, Any]:
-    """Return JSON evidence of the adapted modules and of the adapters' weights."""
+    """Return JSON evidence: numbers of adapted modules and trained weights, and dtypes."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "adapted_modules": len(model.base_model.targeted_module_names),
@@ -78,7 +78,10 @@ def lora_evidence(model: Any) -> dict[str, Any]:
 
 
 def _is_decoder(model: Any) -> bool:
-    """Return whether a model is a decoder, which PEFT's wrapper of causal models requires."""
+    """Return whether a model is a decoder, which PEFT's wrapper of causal models requires.
+
+    Such a model generates, and has no encoder.
+    """
     config = getattr(model, "config", None)
     generates = getattr(model, "can_generate", lambda: True)()
     return generates and not getattr(config, "is_encoder_decoder", False)
@@ -103,7 +106,10 @@ def _is_linear(module: Any) -> bool:
 
 
 def _draw_matrices(adapted: Any, seed: int) -> None:
-    """Draw each adapter's matrices again, so that they are equal on every kind of base model."""
+    """Draw each adapter's matrices again from `seed`, so that they are equal on every base model.
+
+    `adapted` is PEFT's model. The order in which PEFT draws depends on the base's module classes.
+    """
     # The order in which PEFT draws depends on the classes of the base's modules.
     for name, module in adapted.named_modules():
         if isinstance(module, LoraLayer):
@@ -113,7 +119,10 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
-    """Raise ScenarioError for a target that matches no module; PEFT ignores it if others match."""
+    """Raise ScenarioError if a target matches no module; PEFT ignores it if others match.
+
+    `targets` are module names; other kinds of targets are not checked.
+    """
     if not isinstance(targets, tuple):
         return
     modules = [name for name, _ in model.named_modules()]

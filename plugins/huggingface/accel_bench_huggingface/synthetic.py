@@ -79,7 +79,10 @@ class Synthetic(TokenData[SyntheticOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return random sample lengths in tokens. Raises ScenarioError without `lengths`."""
+        """Return random sample lengths in tokens, one per sample of an epoch.
+
+        Raises ScenarioError if the option `lengths` is not set.
+        """
         from accel_bench_huggingface import synthetic_impl
 
         options = self.options
@@ -90,8 +93,8 @@ class Synthetic(TokenData[SyntheticOptions]):
             )
         seed = run.scenario.data.seed
         drawn = synthetic_impl.draw_lengths(options.lengths, options.samples, LONGEST, seed)
-        found: list[int] = drawn.tolist()
-        return found
+        lengths: list[int] = drawn.tolist()
+        return lengths
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:

@@ -17,7 +17,7 @@ LENGTHS_STREAM = 1
 
 
 def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> TokenDataset:
-    """Return a dataset determined by options, length and seed.
+    """Return samples of made-up tokens, determined by the options, `sequence_length` and `seed`.
 
     With random lengths each sample is the beginning of the full sample. Raises ScenarioError if the
     minimum length exceeds `sequence_length`.
@@ -46,8 +46,8 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
 
 
 def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
-    """Return JSON evidence of the dataset, with its lengths if they are random."""
-    found: dict[str, Any] = {
+    """Return JSON evidence of the dataset: samples, tokens, and lengths if they are random."""
+    facts: dict[str, Any] = {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),
         "vocab_size": made.vocab_size,
@@ -57,18 +57,18 @@ def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
         "constant_length": options.lengths is None,
     }
     if options.lengths is not None:
-        found["shortest"] = int(made.lengths.min())
-        found["mean_length"] = float(made.lengths.mean())
-        found["longest"] = int(made.lengths.max())
-        found["share_cut"] = float((made.lengths == made.sequence_length).mean())
-    return found
+        facts["shortest"] = int(made.lengths.min())
+        facts["mean_length"] = float(made.lengths.mean())
+        facts["longest"] = int(made.lengths.max())
+        facts["share_cut"] = float((made.lengths == made.sequence_length).mean())
+    return facts
 
 
 def draw_lengths(lengths: Lengths, samples: int, longest: int, seed: int) -> Integers:
-    """Return log-normal lengths between `lengths.minimum` and `longest`, shape (samples,).
+    """Return log-normal sample lengths in tokens between `lengths.minimum` and `longest`.
 
-    Longer lengths are cut to `longest`, as text is. Raises ScenarioError if the minimum exceeds
-    `longest`.
+    Longer lengths are cut to `longest`, as text is. The array has shape (samples,). Raises
+    ScenarioError if the minimum exceeds `longest`.
     """
     if lengths.minimum > longest:
         raise ScenarioError(

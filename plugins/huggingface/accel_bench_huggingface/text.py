@@ -56,7 +56,10 @@ class TextOptions(TokenizerOptions):
         return self
 
     def files(self) -> list[text_sources.TextFile]:
-        """Return the selected text files in order of names, empty if there are none."""
+        """Return the selected text files in order of names; an empty list if there are none.
+
+        They are the files of `path`, or of the standard library, up to `limit_bytes`.
+        """
         if self.path is None:
             return text_sources.stdlib_files(self.limit_bytes)
         return text_sources.path_files(home_path(self.path), self.limit_bytes)
@@ -68,14 +71,14 @@ class Text(TokenData[TextOptions]):
     Options = TextOptions
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of the text and of a pretrained tokenizer; None if unreadable."""
+        """Return a digest of the text and of a pretrained tokenizer; None if there is no text."""
         if list(self.check_scenario(experiment)):
             return None
         return content_fingerprint(self.options.of_model(experiment))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Yield a reason if there is no text. Raises ScenarioError for an unusable file."""
+        """Return a reason if there is no text. Raises ScenarioError for an unusable file."""
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(home_path(path))):
             raise ScenarioError(problem)
@@ -101,7 +104,7 @@ class Text(TokenData[TextOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Map the tokens into memory; tokenize the text first if the cache lacks it."""
+        """Return the text's samples, mapped into memory; the text is tokenized at first use."""
         from accel_bench_huggingface import text_impl
 
         options = self.options.of_model(run)

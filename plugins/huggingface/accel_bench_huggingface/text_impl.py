@@ -32,7 +32,7 @@ DOCUMENTS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class TokenizedFacts:
-    """Facts about the tokens in a cached folder, stored as `facts.json`."""
+    """Numbers of documents, characters and tokens in a cached folder, stored as `facts.json`."""
 
     documents: int
     characters: int
@@ -49,9 +49,9 @@ class TokenizedFacts:
 def tokenized(run: Run, options: TextOptions) -> Path:
     """Return the cache folder with tokenizer.json, tokens.npy, ends.npy and facts.json.
 
-    A missing folder is filled. The cache key omits later settings (sequence length, packing,
-    padding), so that a sweep over them tokenizes once. Raises ScenarioError for unusable text or
-    tokenizer.
+    If the cache lacks the folder, the text is tokenized into it. The cache key omits later settings
+    (sequence length, packing, padding), so that a sweep over them tokenizes once. Raises
+    ScenarioError for unusable text or tokenizer.
     """
     chosen = options.model_dump(mode="json", exclude=NOT_TOKENS)
     key: dict[str, Any] = {
@@ -64,7 +64,10 @@ def tokenized(run: Run, options: TextOptions) -> Path:
 
 
 def fill(folder: Path, options: TextOptions) -> None:
-    """Read and tokenize the documents, and write the result into an empty folder."""
+    """Read and tokenize the documents that the options select, and write the files of `tokenized`.
+
+    Raises ScenarioError if there is no text or no token.
+    """
     documents = _read(options)
     tokenizer = tokenizing.make_tokenizer(documents, options)
     end = tokenizing.end_of_text(tokenizer, options)
@@ -87,7 +90,7 @@ def fill(folder: Path, options: TextOptions) -> None:
 
 
 def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDataset:
-    """Map cached tokens into memory as samples of at most `sequence_length` tokens."""
+    """Return a cached folder's samples of at most `sequence_length` tokens, mapped into memory."""
     tokens = np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
     starts, lengths = windows(ends, sequence_length, options.packing)
@@ -110,7 +113,7 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
 
 
 def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[str, Any]:
-    """Return JSON evidence of the tokenized text and its samples."""
+    """Return JSON evidence: sizes of the text and the tokens, and the number of samples."""
     facts = _facts(folder)
     return {
         **asdict(facts),
@@ -127,14 +130,14 @@ def _facts(folder: Path) -> TokenizedFacts:
 
 
 def _read(options: TextOptions) -> list[str]:
-    found = read_documents(
+    texts = read_documents(
         options.files(),
         field=options.field,
         limit_bytes=options.limit_bytes,
         functions=options.documents == "functions",
         skip_undecodable=options.source == "stdlib",
     )
-    documents = list(islice(found, options.maximum_documents))
+    documents = list(islice(texts, options.maximum_documents))
     if not documents:
         raise ScenarioError(
             f"data: no text in the first {options.limit_bytes} bytes of "
@@ -145,7 +148,10 @@ def _read(options: TextOptions) -> list[str]:
 
 
 def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:
-    """Return all documents' tokens, each document ended by `end`, and their end indices."""
+    """Return the tokens of all documents in one array, and the end index of each document.
+
+    The token `end` follows each document.
+    """
     # The name of a special token inside a document is text like any other.
     tokenizer.encode_special_tokens = True
     pieces: list[Tokens] = []

@@ -35,7 +35,9 @@ def ask(
 ) -> Completion:
     """Request one completion and read its stream to the end, or until `stopped()` is true.
 
-    Raises InvalidRunError with the address for a refused, late, lost or invalid response.
+    `body` is the JSON request. `arrival` is the request's arrival time in seconds of the clock
+    `now()`; None if requests have none. Raises InvalidRunError with the address for a refused,
+    late, lost or invalid response.
     """
     served = Served(
         requests=1,
@@ -58,7 +60,10 @@ def ask(
 
 
 def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
-    """Return an error message that names the time limit which a response has exceeded."""
+    """Return the error message of a timeout, which names the limit that was exceeded.
+
+    `until` is the deadline of the whole response, in seconds of the clock `now()`.
+    """
     if now() >= until - LEAST_SECONDS:
         return (
             f"the server's answer takes too long: it has not ended after "
@@ -84,7 +89,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Within(io.RawIOBase):
-    """Raw bytes of a socket, with each read limited by the deadline."""
+    """Raw file of a socket's bytes, with each read limited by the deadline."""
 
     def __init__(self, sock: socket.socket, limits: StreamLimits) -> None:
         self._socket, self._limits = sock, limits
@@ -99,7 +104,10 @@ class _Within(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read the bytes that are available. Raises TimeoutError at the time limit."""
+        """Read available bytes into `buffer`; return their number, or 0 at the end.
+
+        Raises TimeoutError at the time limit.
+        """
         left = self._limits.until - now()
         if left <= 0:
             raise TimeoutError
@@ -117,7 +125,10 @@ def _read_answer(
     body: dict[str, Any],
     reading: tuple[Served, StreamLimits, Callable[[], bool]],
 ) -> Completion:
-    """Send a request, and return its completion. Raises InvalidRunError for other responses."""
+    """Send a request, and return its completion. Raises InvalidRunError for an invalid response.
+
+    `body` is the JSON request, and `reading` are the last arguments of `read_stream`.
+    """
     path = f"{connection.parts.path.rstrip('/')}/completions"
     content = json.dumps(body).encode()
     connection.request("POST", path, content, {"Content-Type": "application/json"})
@@ -143,7 +154,7 @@ def _refusal(response: http.client.HTTPResponse) -> str:
 
 
 def _beginning(response: http.client.HTTPResponse) -> str:
-    """Return the beginning of an error response's body, as far as it arrives in time."""
+    """Return the beginning of an error response's body, or a note if it arrives too late."""
     try:
         return response.read(KEPT_LETTERS).decode(errors="replace")
     except TimeoutError:

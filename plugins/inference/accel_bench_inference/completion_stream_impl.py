@@ -34,7 +34,7 @@ LARGEST_ID = 2**63 - 1
 
 @dataclass
 class Completion:
-    """Tokens and text of one completed request."""
+    """Tokens and text of one request, as far as its stream has been read."""
 
     served: Served
     text: str
@@ -83,7 +83,7 @@ class _StreamPart(BaseModel):
 
 
 class _Choice(_StreamPart):
-    """A piece of the generated text, as one entry of an event's `choices`."""
+    """Piece of the generated text: one entry of an event's `choices`."""
 
     text: str | None = None
     token_ids: Any = None
@@ -135,7 +135,8 @@ def read_stream(
 ) -> Completion:
     """Read a stream to its end, and return its completion with the arrival times of its parts.
 
-    Raises InvalidRunError for a stream that breaks off, reports an error, or exceeds its limits.
+    `served` gets these times. Raises InvalidRunError for a stream that breaks off, reports an
+    error, or exceeds its limits.
     """
     completion = Completion(served, "", "", None)
     most = LINES_BESIDE + MOST_LINES_OF_A_TOKEN * limits.tokens
@@ -156,7 +157,10 @@ def read_stream(
 
 
 def _event_of(content: bytes) -> _Event:
-    """Return an event parsed from JSON. Raises InvalidRunError that names an invalid field."""
+    """Return an event parsed from JSON.
+
+    Raises InvalidRunError, which names an invalid field, if this fails.
+    """
     try:
         return _Event.model_validate_json(content)
     except ValidationError as error:
@@ -170,7 +174,10 @@ def _event_of(content: bytes) -> _Event:
 def _take_event(
     completion: Completion, event: _Event, instant: float, limits: StreamLimits
 ) -> None:
-    """Add an event's content to the completion. Raises InvalidRunError for an error event."""
+    """Add the content of an event, received at `instant`, to the completion.
+
+    Raises InvalidRunError if the event reports an error, or if text or tokens exceed the limits.
+    """
     if event.error:
         said = shown(json.dumps(event.error))
         raise InvalidRunError([f"the server ended its stream with an error: {said}"])
@@ -190,7 +197,10 @@ def _take_event(
 
 
 def _take_choice(completion: Completion, choice: _Choice, instant: float) -> None:
-    """Add a part's text or tokens to the completion, and the reason if the text ends."""
+    """Add a part's text or tokens to the completion, and the reason given for the text's end.
+
+    `instant` is the part's arrival time in seconds of the clock `now()`.
+    """
     text, ids = choice.text or "", _ids_of(choice)
     if text or ids:
         known = _are_ids(ids)
@@ -203,21 +213,27 @@ def _take_choice(completion: Completion, choice: _Choice, instant: float) -> Non
 
 
 def _ids_of(choice: _Choice) -> Any:
-    """Return the token ids of a part, as vLLM sends them, or llama.cpp with `logprobs`."""
+    """Return the token ids of a part, as vLLM sends them, or llama.cpp with `logprobs`.
+
+    Returns None if the part has none. The ids are not checked yet.
+    """
     if choice.token_ids is not None:
         return choice.token_ids
     told = choice.logprobs
     content = told.get("content") if isinstance(told, dict) else None
     if not isinstance(content, list):
         return None
-    return [one.get("id") if isinstance(one, dict) else None for one in content]
+    return [entry.get("id") if isinstance(entry, dict) else None for entry in content]
 
 
 def _are_ids(ids: Any) -> bool:
-    """Return whether a value is a list of token ids. Raises InvalidRunError for invalid ids."""
-    if not ids or not isinstance(ids, list) or any(type(one) is not int for one in ids):
+    """Return whether a value is a nonempty list of integers.
+
+    Raises InvalidRunError for an integer that cannot be a token id.
+    """
+    if not ids or not isinstance(ids, list) or any(type(token) is not int for token in ids):
         return False
-    if wrong := [one for one in ids if not 0 <= one <= LARGEST_ID]:
+    if wrong := [token for token in ids if not 0 <= token <= LARGEST_ID]:
         raise InvalidRunError(
             [f"the server sent the token id {shown(str(wrong[0]))}: there is none"]
         )
@@ -252,7 +268,7 @@ def _checked(completion: Completion, limits: StreamLimits) -> Completion:
 
 
 def counted_tokens(answer: Completion, asked: int) -> int:
-    """Return the number of tokens of a completion, at most as many as requested."""
+    """Return the number of generated tokens of a completion, at most `asked`."""
     said = answer.said_tokens
     return min(answer.served.new_tokens if said is None else said, asked)
 

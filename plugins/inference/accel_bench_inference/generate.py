@@ -23,7 +23,7 @@ class Generate(Plugin[Options]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield inference settings that `generate` does not support."""
+        """Yield a reason for each inference setting that `generate` does not support."""
         scenario = experiment.scenario
         asked = scenario.inference
         if asked.assistant is not None and asked.batch_size > 1:

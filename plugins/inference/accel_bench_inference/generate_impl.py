@@ -67,7 +67,11 @@ class Generator:
         """Size of the key-value cache of the first requests."""
 
     def answer(self, prompts: Sequence[torch.Tensor], arrivals: Sequence[float]) -> _Answered:
-        """Generate the tokens of a batch of requests; return when all tokens are on the host."""
+        """Return a batch of requests with its generated tokens, when all are on the host.
+
+        `prompts` are the token ids of each request, and `arrivals` are the requests' arrival times
+        in seconds of the clock `now()`, if they have any.
+        """
         if self._asked.decoding == "sampling":
             self._draws += 1
             torch.manual_seed(self._asked.seed + self._draws)
@@ -81,7 +85,7 @@ class Generator:
         pad = self._config.pad_token_id
         ids, mask = left_padded(prompts, self._asked.prompt_tokens, int(pad), self._run.device)
         with self._run.autocast():
-            found = self._model.generate(
+            output = self._model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=self._config,
@@ -90,11 +94,14 @@ class Generator:
             )
         served.tokens = streamer.times
         if self.cache is None:
-            self.cache = cache_size(found.past_key_values, self._run, len(prompts))
+            self.cache = cache_size(output.past_key_values, self._run, len(prompts))
         return _Answered(served, prompts, streamer.tokens)
 
     def _more(self, requests: int) -> dict[str, Any]:
-        """Return further arguments of `generate` for a number of requests: cache or assistant."""
+        """Return arguments of `generate` for its cache or assistant, beside the common ones.
+
+        `requests` is the number of requests in the batch.
+        """
         if self._assistant is not None:
             return {"assistant_model": self._assistant}
         if self._asked.cache == "dynamic":
@@ -105,7 +112,7 @@ class Generator:
         return {"past_key_values": self._caches[requests]}
 
     def _static_cache(self, requests: int) -> StaticCache:
-        """Return a static cache that holds all tokens but the last, which is never an input."""
+        """Return a static cache for `requests` requests; a last token needs no place in it."""
         config = text_config(self._model.config)
         length = self._asked.prompt_tokens + self._asked.new_tokens - 1
         cache = StaticCache(config=config, max_cache_len=length)
@@ -117,7 +124,7 @@ class Generator:
         return cache
 
     def _configuration(self) -> GenerationConfig:
-        """Return the settings of `generate`, without defaults from the model's publisher."""
+        """Return the settings of `generate`, and set them on the model as its only ones."""
         pad = getattr(self._run.dataset, "pad_token_id", 0)
         samples = self._asked.decoding == "sampling"
         config = GenerationConfig(
@@ -200,14 +207,14 @@ class GenerateEngine:
             ended = now()
             stopwatch.lap([self._counted(answered.served)], 0.0)
             self._began += now() - ended  # Requests do not arrive while core looks after the run.
-        self._run.answers.extend(row for one in self._answered for row in one.rows)
-        self._run.prompts.extend(prompt for one in self._answered for prompt in one.prompts)
+        self._run.answers.extend(row for batch in self._answered for row in batch.rows)
+        self._run.prompts.extend(prompt for batch in self._answered for prompt in batch.prompts)
 
     def metrics(self, window: Window) -> Iterator[Metric]:
         """Yield latency and cache metrics of the requests in the measured window."""
         first = window.samples[0].step
         answered = self._answered[first : first + len(window.samples)]
-        self._window = [one.served for one in answered]
+        self._window = [batch.served for batch in answered]
         yield from latency_metrics(self._window, self._load(), window.seconds)
         size = self._generator.cache
         if size is not None:
@@ -221,17 +228,17 @@ class GenerateEngine:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the cache and the offered load."""
+        """Return JSON evidence of the key-value cache and the load of requests."""
         size = self._generator.cache
-        found: dict[str, Any] = {"kv_cache": None if size is None else size.document()}
+        facts: dict[str, Any] = {"kv_cache": None if size is None else size.document()}
         texts = [] if size is None else [size.text]
         if load := self._load():
             texts.insert(0, load.text)
-            found["load"] = dict(vars(load))
-        return {"summary": "; ".join(texts), **found}
+            facts["load"] = dict(vars(load))
+        return {"summary": "; ".join(texts), **facts}
 
     def _load(self) -> Load | None:
-        """Return the load by requests that arrive at a rate; None without rate or measurement."""
+        """Return the load of the measured requests; None without rate or measurement."""
         if self._asked.rate is None or not self._window:
             return None
         return load_of(self._window, self._asked.rate)
@@ -239,7 +246,8 @@ class GenerateEngine:
     def _await_requests(self, stopwatch: Stopwatch) -> list[float] | None:
         """Wait for the next request, and return the arrival times of all waiting requests.
 
-        Returns None if the scenario sets no rate, since requests then follow one another.
+        The times are seconds of the clock `now()`. Returns None if the scenario sets no rate, since
+        requests then follow one another.
         """
         if self._arrivals is None:
             return None
@@ -247,12 +255,12 @@ class GenerateEngine:
         if self._waited:
             time.sleep(self._waited)
             stopwatch.resume()
-        while not (taken := self._arrivals.take(now() - self._began, self._asked.batch_size)):
+        while not (times := self._arrivals.take(now() - self._began, self._asked.batch_size)):
             time.sleep(0)
-        return [self._began + one for one in taken]
+        return [self._began + arrival for arrival in times]
 
     def _counted(self, served: Served) -> Batch:
-        """Return the processed and generated tokens of one timed step, as a batch."""
+        """Return one timed step's token counts, of prompts and of generated tokens, as a batch."""
         prompts = served.requests * self._asked.prompt_tokens
         counts = TokenCounts(prompts + served.new_tokens, served.new_tokens, 0)
         return Batch({}, served.requests, counts, 0)

@@ -77,7 +77,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        """Raise ValueError for a URL with parts that would be ignored, or with an invalid port."""
+        """Return the URL. Raises ValueError for an invalid port, or parts without effect."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -92,7 +92,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Raise ValueError for fields that would change a stack's requested work."""
+        """Return the fields. Raises ValueError for a field that would change the requested work."""
         if own := sorted(extra.keys() & {*SET_BY_THE_ENGINE, *OTHER_REQUESTS}):
             raise ValueError(
                 f"{', '.join(own)}: all stacks are asked for the same, by `inference` and "
@@ -111,7 +111,10 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     modes = frozenset({"inference"})
 
     def claims(self) -> frozenset[str]:
-        """Return the other slot's hook that this engine replaces: the server has the model."""
+        """Return the hook that only this engine may implement, `load_model`.
+
+        The model's loader is not called, since the server has the model.
+        """
         return frozenset({"load_model"})
 
     @hookimpl

@@ -80,18 +80,18 @@ class EndpointEngine:
                     self._send(prompt.tolist(), None)
             answered = [self._wait_for(number) for number in range(done, done + size)]
             done += size
-            stopwatch.lap([self._counted(one) for one in answered], 0.0)
+            stopwatch.lap([self._counted(reply) for reply in answered], 0.0)
         self.close()
         kept = (self._answers.get(number) for number in range(done))
-        self._keep([one for one in kept if isinstance(one, Completion)])
+        self._keep([reply for reply in kept if isinstance(reply, Completion)])
 
     def _keep(self, answered: Sequence[Completion]) -> None:
-        """Store the generated token ids, or the text's characters if a response lacks token ids."""
-        if all(one.has_ids for one in answered):
-            self._run.answers.extend(one.ids for one in answered)
+        """Store the generated token ids; if a response lacks them, store all texts' characters."""
+        if all(reply.has_ids for reply in answered):
+            self._run.answers.extend(reply.ids for reply in answered)
             return
         self._run.answer_unit = "letters"
-        self._run.answers.extend(tuple(map(ord, one.text)) for one in answered)
+        self._run.answers.extend(tuple(map(ord, reply.text)) for reply in answered)
 
     def close(self) -> None:
         """Stop sending, and wait for open requests, which end at their next token."""
@@ -101,27 +101,27 @@ class EndpointEngine:
             thread.join(max(0.0, limit - time.monotonic()))
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield latency metrics of the measured requests, and checks of their work."""
+        """Yield metrics of the measured requests: latency, whole responses, and cached tokens."""
         size, first = self._asked.batch_size, window.samples[0].step
         numbers = range(first * size, (first + len(window.samples)) * size)
         known = (self._answers[number] for number in numbers)
-        self._window = [one for one in known if isinstance(one, Completion)]
-        served = [one.served for one in self._window]
+        self._window = [reply for reply in known if isinstance(reply, Completion)]
+        served = [reply.served for reply in self._window]
         yield from latency_metrics(served, self._load(), window.seconds)
         yield self._whole_answers()
-        if any(one.cached_tokens is None for one in self._window):
+        if any(reply.cached_tokens is None for reply in self._window):
             self._ask_new_prompts()
         yield self._from_a_cache()
 
     def _ask_new_prompts(self) -> None:
-        """Send shuffled prompts, which no cache can contain.
+        """Send shuffled prompts, which no cache can contain, and store their completions.
 
         Most servers do not report cache hits, so a slower response to new prompts reveals a cache.
         At a rate these prompts are sent among the other requests, unless the queue grows.
         """
         if (load := self._load()) and load.saturated:
             return
-        longest = max(max(one.served.request_seconds) for one in self._window)
+        longest = max(max(reply.served.request_seconds) for reply in self._window)
         seconds = min(max(ENDING_SECONDS, 2 * longest), self._options.answer_seconds)
         options = self._options.model_copy(update={"answer_seconds": seconds})
         at_once = self._asked.batch_size if self._asked.rate is None else 1
@@ -137,17 +137,21 @@ class EndpointEngine:
             self._run.logger.warning("a new prompt was not answered: %s", error)
 
     def _from_a_cache(self) -> Metric:
-        """Return a metric: the fraction of prompt tokens from a cache, null if not reported."""
-        said = [one for one in self._window if one.cached_tokens is not None]
-        cached = sum(one.cached_tokens or 0 for one in said)
-        share = cached / sum(one.served.prompt_tokens for one in said) if said else None
+        """Return the metric `cached_prompt_tokens`, the fraction of prompt tokens from a cache.
+
+        Its value is null if the server does not report it. If a cache served prompts, it has the
+        reason.
+        """
+        said = [reply for reply in self._window if reply.cached_tokens is not None]
+        cached = sum(reply.cached_tokens or 0 for reply in said)
+        share = cached / sum(reply.served.prompt_tokens for reply in said) if said else None
         remembered = ""
-        if any(_is_remembered(one) for one in said):
+        if any(_is_remembered(reply) for reply in said):
             remembered = (
                 f"the server took {share:.0%} of the prompts' tokens from a cache: {WAY_OUT}"
             )
         elif waits := self._waits_apart():
-            measured, new = (1000 * one for one in waits)
+            measured, new = (1000 * wait for wait in waits)
             remembered = (
                 f"the first token came after {measured:.3g} ms, and after {new:.3g} ms or more for "
                 f"prompts that the server was never asked: it answers from a cache; {WAY_OUT}"
@@ -163,22 +167,26 @@ class EndpointEngine:
         )
 
     def _waits_apart(self) -> tuple[float, float] | None:
-        """Return the median first-token latency and the lowest of new prompts, in seconds, or None
-        unless a cache must explain the difference."""
-        new = [wait for one in self._new for wait in one.served.first_token_seconds]
-        waits = [wait for one in self._window for wait in one.served.first_token_seconds]
+        """Return the median first-token latency and the lowest one of new prompts, in seconds.
+
+        Returns None unless only a cache explains the difference.
+        """
+        new = [wait for reply in self._new for wait in reply.served.first_token_seconds]
+        waits = [wait for reply in self._window for wait in reply.served.first_token_seconds]
         if not new or not waits or min(new) < FROM_A_CACHE * statistics.median(waits):
             return None
         return statistics.median(waits), min(new)
 
     def _whole_answers(self) -> Metric:
-        """Return a metric: the fraction of requests with as many tokens as requested; others are
-        incomplete work."""
+        """Return the metric `whole_answers`, the fraction of requests with all requested tokens.
+
+        If others end early or late, the metric has the reason, since work is incomplete.
+        """
         asked, requests = self._asked.new_tokens, len(self._window)
-        other = [one for one in self._window if counted_tokens(one, asked) != asked]
+        other = [reply for reply in self._window if counted_tokens(reply, asked) != asked]
         reason = ""
         if other:
-            why = sorted({one.finished for one in other if one.finished})
+            why = sorted({reply.finished for reply in other if reply.finished})
             said = f" (finish_reason: {', '.join(why)})" if why else ""
             reason = (
                 f"{len(other):,} of {requests:,} answers have other than {asked:,} tokens{said}: "
@@ -195,11 +203,11 @@ class EndpointEngine:
         )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the server's reports and of the offered load."""
+        """Return JSON evidence: the server's models, its token counts, and the load of requests."""
         load = self._load() if self._window else None
-        models = sorted({one.model for one in self._window})
-        parts = sum(one.parts for one in self._window)
-        said = [one.said_tokens for one in self._window if one.said_tokens is not None]
+        models = sorted({reply.model for reply in self._window})
+        parts = sum(reply.parts for reply in self._window)
+        said = [reply.said_tokens for reply in self._window if reply.said_tokens is not None]
         text = f"{self._options.url} answered as {', '.join(models) or 'nobody'}"
         if said and sum(said) != parts:
             text += f"; {sum(said):,} tokens came in {parts:,} parts of the streams"
@@ -213,13 +221,13 @@ class EndpointEngine:
         }
 
     def _load(self) -> Load | None:
-        """Return the load by the measured requests, or None if the scenario sets no rate."""
+        """Return the load of the measured requests, or None if the scenario sets no rate."""
         if self._asked.rate is None:
             return None
-        return load_of_streams([one.served for one in self._window], self._asked.rate)
+        return load_of_streams([reply.served for reply in self._window], self._asked.rate)
 
     def _send_at_rate(self, rate: float) -> None:
-        """Send requests at their arrival times, without waiting for earlier responses.
+        """Send requests at `rate`, in 1/s, without waiting for earlier responses, until closed.
 
         An error in reading the data is stored as the next request's result.
         """
@@ -245,22 +253,26 @@ class EndpointEngine:
 
     def _start(self, work: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
-        self._asking = [one for one in self._asking if one.is_alive()] + [thread]
+        self._asking = [worker for worker in self._asking if worker.is_alive()] + [thread]
         thread.start()
 
     def _ask(self, number: int, prompt: Sequence[int], arrival: float | None) -> None:
-        """Request one completion, and store its result or error under its number."""
-        answer: Completion | BaseException
+        """Request one completion, and store its result or error under `number`.
+
+        `arrival` is the request's arrival time in seconds of the clock `now()`; None if requests
+        have none.
+        """
+        result: Completion | BaseException
         try:
             body = self._body(prompt)
-            answer = ask(self._options, body, len(prompt), arrival, self._stopped.is_set)
+            result = ask(self._options, body, len(prompt), arrival, self._stopped.is_set)
         except Exception as error:
-            answer = error
+            result = error
         self._room.release()
-        self._answer(number, answer)
+        self._answer(number, result)
 
     def _answer(self, number: int, answer: Completion | BaseException) -> None:
-        """Store a request's result, and notify waiting threads."""
+        """Store the completion or error of request `number`, and notify waiting threads."""
         with self._changed:
             self._answers[number] = answer
             self._changed.notify_all()
@@ -279,17 +291,20 @@ class EndpointEngine:
         }
 
     def _wait_for(self, number: int) -> Completion:
-        """Wait for a request's completion and return it. Raises InvalidRunError if it failed."""
+        """Return the completion of request `number`, waiting for it.
+
+        Raises InvalidRunError if the request failed or takes too long.
+        """
         limit = time.monotonic() + self._run.scenario.measure.timeout_seconds
         with self._changed:
             while number not in self._answers and time.monotonic() < limit:
                 self._changed.wait(1.0)
-            answer = self._answers.get(number)
-        if isinstance(answer, Completion):
-            return answer
-        reason = f"{type(answer).__name__}: {answer}" if answer else "no answer came"
-        if isinstance(answer, InvalidRunError):
-            raise answer
+            result = self._answers.get(number)
+        if isinstance(result, Completion):
+            return result
+        reason = f"{type(result).__name__}: {result}" if result else "no answer came"
+        if isinstance(result, InvalidRunError):
+            raise result
         raise InvalidRunError([f"{self._options.url}: request {number}: {reason}"])
 
     def _counted(self, answer: Completion) -> Batch:

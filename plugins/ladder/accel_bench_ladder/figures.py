@@ -77,7 +77,7 @@ def ladder_steps(
 ) -> tuple[LadderStep, ...]:
     """Return the effects of each item at each sweep point; empty if no stack is on a ladder.
 
-    `ratios` are the speed ratios of the rows to the baseline of their sweep point.
+    `ratios` are the speed ratios of the rows to the baseline of their sweep point; None if unknown.
     """
     speeds = {id(row): speed for row, speed in zip(rows, ratios, strict=True)}
     on_ladder = (row for row in rows if row.planned.experiment.stack.ladder is not None)
@@ -87,7 +87,10 @@ def ladder_steps(
 def _steps(
     rows: Sequence[ExperimentRuns], speeds: Mapping[int, Interval | None]
 ) -> list[LadderStep]:
-    """Return the effects of each item at one sweep point."""
+    """Return the effects of each item at one sweep point.
+
+    `speeds` has each row's speed ratio to the baseline by the row's `id`.
+    """
     by_items: dict[Held, ExperimentRuns] = {}
     labels: tuple[str, ...] = ()
     for row in rows:
@@ -115,7 +118,11 @@ def _steps(
 def _figure(
     new: ExperimentRuns | None, old: ExperimentRuns | None, reverse_loss: bool
 ) -> LadderFigure:
-    """Return the comparison of two stacks; losses are relative to the stack with fewer items."""
+    """Return the comparison of the stack `new` with the stack `old`; None is a missing stack.
+
+    Losses are compared with the stack with fewer items, which is `new` if `reverse_loss`, else
+    `old`.
+    """
     stack, against = _name(new), _name(old)
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
@@ -134,7 +141,7 @@ def _figure(
 
 
 def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
-    """Return the reason why two stacks cannot be compared; empty if they can."""
+    """Return the reason why two stacks cannot be compared; an empty text if they can."""
     if new is None or old is None:
         return "one of the two stacks is not in the plan"
     if new is old:
@@ -148,7 +155,10 @@ def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
 
 
 def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:
-    """Return the paired difference of two stacks' peak memory; None if measured differently."""
+    """Return the change of peak memory from `old` to `new` in bytes, paired by round.
+
+    Returns None if it was measured by different methods, or in no common round.
+    """
     kind, other = (peak_memory(list(row.completed.values()))[1] for row in (new, old))
     if kind is None or kind != other:
         return None

@@ -67,7 +67,10 @@ def read_items(draft: Draft) -> tuple[Item, ...]:
 
 
 def _item(draft: Draft, number: int, raw: Any) -> Item:
-    """Read one item from text or from a mapping. Raises ScenarioError if it is invalid."""
+    """Return item `number` of the draft's ladder, read from text or from a mapping, `raw`.
+
+    Raises ScenarioError if it is invalid.
+    """
     place = draft.where(("ladder", number))
     if isinstance(raw, str):
         return _short_item(raw, place)
@@ -95,7 +98,10 @@ def _item(draft: Draft, number: int, raw: Any) -> Item:
 
 
 def _short_item(text: str, place: str) -> Item:
-    """Read an item from text: `plugin`, `plugin.option`, or a key whose value becomes true."""
+    """Return the item of a text: `plugin`, `plugin.option`, or a key whose value becomes true.
+
+    `place` is the item's location in the file. Raises ScenarioError if the text is invalid.
+    """
     head, dot, option = text.partition(".")
     if dot and head in Work.model_fields:
         settings = ((text, True),)
@@ -107,7 +113,10 @@ def _short_item(text: str, place: str) -> Item:
 
 
 def _given(name: Any, place: str) -> str:
-    """Return the `name` that the file gives an item. Raises ScenarioError if it is invalid."""
+    """Return the `name` that the file gives an item at `place`.
+
+    Raises ScenarioError if it is no valid label.
+    """
     if isinstance(name, str) and len(name) <= LABEL_LENGTH and LABEL.fullmatch(name):
         return name
     raise ScenarioError(
@@ -122,7 +131,7 @@ def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
 
 
 def _longer(item: Item) -> str:
-    """Return a longer label for an item whose short label is taken."""
+    """Return a longer label for an item whose short label another item has."""
     if len(item.uses) == 1 and item.uses[0].options and not (item.settings or item.switch):
         return _word(_options(item.uses[0]))
     parts = [f"{use.use}-{_options(use)}" if use.options else use.use for use in item.uses]
@@ -135,7 +144,7 @@ def _options(use: Use) -> str:
 
 
 def _setting(key: str, value: Any) -> str:
-    """Return the label of a setting, such as `mode-max-autotune`, or its key if it is true."""
+    """Return the label of a setting, such as `mode-max-autotune`; for True, only the key."""
     text = value if isinstance(value, str) else canonical_json(value)
     return key if value is True else f"{key}-{text}"
 
@@ -146,7 +155,10 @@ def _word(text: str) -> str:
 
 
 def _unique(short: Sequence[str], long: Sequence[str]) -> list[str]:
-    """Return a unique label for each item: its short or its long label, or that with a number."""
+    """Return one unique label per item: the short one, else the long one, else one with a number.
+
+    The first of several equal short labels stays short. A number follows the long label.
+    """
     counts = Counter(short)
     chosen: list[str] = []
     for label, longer in zip(short, long, strict=True):

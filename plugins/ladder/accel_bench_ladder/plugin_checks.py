@@ -17,8 +17,8 @@ SECTIONS = ("train", "resources")
 
 
 def find_plugins(items: Iterable[Item]) -> None:
-    """Raise PluginError for a plugin that is not installed, or a misspelled section."""
-    for item, use in ((one, use) for one in items for use in one.uses):
+    """Raise PluginError if an item uses a plugin that is not installed, or misspells a section."""
+    for item, use in ((entry, use) for entry in items for use in entry.uses):
         try:
             find(use.use)
         except PluginError as error:
@@ -29,7 +29,10 @@ def find_plugins(items: Iterable[Item]) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Return the error message for an unknown `head`; None if an extra provides a plugin `head`."""
+    """Return the error message for `head`, the text before an item's dot, if nothing has this name.
+
+    Returns None if an extra provides a plugin of this name.
+    """
     if plugin_meant_by(head) is not None:
         return None
     known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
@@ -38,10 +41,10 @@ def _unknown_head(head: str) -> str | None:
 
 
 def check_switches(items: Sequence[Item], held: Sequence[Item], below: set[str]) -> None:
-    """Raise PluginError for an item that switches an option which is missing or not boolean.
+    """Raise PluginError if an item switches an option that is missing or not boolean.
 
-    An option without a default is refused too if its plugin is in the baseline, `below`, or in an
-    item of its own.
+    `held` are the items that stacks have. An option without a default is refused too if its plugin
+    is in the baseline, `below`, or in an item of its own.
     """
     named = {use.use for item in held for use in item.uses}
     for item in items:

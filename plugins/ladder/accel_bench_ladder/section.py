@@ -24,7 +24,10 @@ MEANING = (
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> tuple[LadderStep, ...] | None:
-    """Return the effects of each item of the ladder, or None if the plan has no ladder."""
+    """Return the effects of the ladder's items, or None if the plan has no ladder.
+
+    `summary` and `rows` have the plan's experiments in the same order.
+    """
     return ladder_steps(rows, [row.ratio for row in summary.experiments]) or None
 
 
@@ -35,7 +38,9 @@ def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
         at = f" ({point_name(step)})" if step.sweep else ""
         points.setdefault(f"ladder of {summary.scenario}{at}", []).append(step)
     fast = summary.experiments[0].words.times.removeprefix("times ")
-    columns = [replace(one, title=fast) if one.title == "as fast" else one for one in COLUMNS]
+    columns = [
+        replace(column, title=fast) if column.title == "as fast" else column for column in COLUMNS
+    ]
     return [Table(columns, own, title, _notes(own)) for title, own in points.items()]
 
 
@@ -50,7 +55,7 @@ def memory_change(change: MemoryChange) -> str:
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:
-    """Return notes below the table: on its columns, and on missing figures or different losses."""
+    """Return notes below the table: on its columns, missing comparisons and different losses."""
     return [MEANING, *dict.fromkeys(note for step in steps for note in _step_notes(step))]
 
 
@@ -81,7 +86,7 @@ OF_A_FIGURE = (
 
 
 def _step_of(line: Line) -> LadderStep | None:
-    """Return the ladder step whose item the stack of a CSV row adds; None for other stacks."""
+    """Return the ladder step of the item that a CSV row's stack adds; None for other stacks."""
     steps = line.summary.sections.get(NAME, ())
     own = line.row.stack, line.row.sweep
     return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)

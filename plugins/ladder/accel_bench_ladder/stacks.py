@@ -48,13 +48,14 @@ class Ladder:
         return LadderPosition(items=labels, holds=self.subsets[stack])
 
     def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
-        """Return all stacks of the ladder by name, made from the baseline's entry."""
+        """Return all stacks of the ladder by name, each made from `baseline` and its items."""
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the draft's stacks at a sweep point; empty if the sweep changes no stack.
+        """Return the draft's stacks at a sweep point by name; empty if the sweep changes no stack.
 
-        Raises ScenarioError for items that change nothing at this sweep point.
+        `sweep` has the values of the swept keys. Raises ScenarioError for items that change nothing
+        at this sweep point.
         """
         baseline = draft.stack(self.baseline)
         self.refuse_idle_items(baseline, draft.get)
@@ -69,14 +70,17 @@ class Ladder:
         return stacks
 
     def check_plugins(self, chosen: Collection[str]) -> None:
-        """Raise PluginError if an item of the chosen stacks names an unknown plugin or option."""
+        """Raise PluginError if an item of the chosen stacks names an unknown plugin or option.
+
+        `chosen` are names of stacks.
+        """
         numbers = {number for name in chosen for number in self.subsets.get(name, ((),))[0]}
         held = [self.items[number] for number in sorted(numbers)]
         find_plugins(held)
         check_switches(self.items, held, {use.use for use in self.entry.use})
 
     def refuse_idle_items(self, baseline: StackEntry, get: Callable[[str], Any]) -> None:
-        """Raise ScenarioError for an item that changes neither the scenario nor the baseline stack.
+        """Raise ScenarioError if an item changes neither the scenario nor the baseline stack.
 
         `get` returns the scenario's value of a dotted key.
         """
@@ -99,7 +103,7 @@ class Ladder:
 
 
 def expand_ladder(draft: Draft) -> Ladder | None:
-    """Write the stacks of a draft's ladder into the draft; return None without a ladder.
+    """Replace a draft's ladder by its stacks; return the ladder, or None if there is none.
 
     The baseline comes first, then stacks with one more item each (`1+A`, `2+B`, ...), then stacks
     without one item (`without-A`, ...), then the file's other stacks. Equal stacks are made once.
@@ -129,7 +133,10 @@ def expand_ladder(draft: Draft) -> Ladder | None:
 
 
 def _baseline(draft: Draft, written: dict[str, Any]) -> str:
-    """Return the name of the ladder's baseline as the file sets it, by default `baseline`."""
+    """Return the name of the ladder's baseline as the file sets it, by default `baseline`.
+
+    `written` are the file's stacks. Raises ScenarioError if they lack this name.
+    """
     named = draft.data.get("baseline")
     if isinstance(named, str) and named not in written and named != BASELINE:
         raise ScenarioError(
@@ -142,14 +149,18 @@ def _baseline(draft: Draft, written: dict[str, Any]) -> str:
 def _subsets(
     name: str, baseline: StackEntry, items: Sequence[Item]
 ) -> dict[str, tuple[Subset, ...]]:
-    """Return the names of the ladder's stacks, each with the subsets of items that it has."""
+    """Return the subsets of items of each of the ladder's stacks, by the stack's name.
+
+    `name` is the baseline's name. Raises ScenarioError for an item that adds nothing, and for a
+    stack with the baseline's name.
+    """
     everything = tuple(range(len(items)))
     rungs = [(item, f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
     rests = [
         (item, f"without-{item.label}", (*everything[:n], *everything[n + 1 :]))
         for n, item in enumerate(items)
     ]
-    found: dict[str, tuple[Subset, ...]] = {name: ((),)}
+    subsets: dict[str, tuple[Subset, ...]] = {name: ((),)}
     names = {content_of(_stack(baseline, items, ())): name}
     for rung in (*rungs, *rests):
         item, made, held = rung
@@ -162,8 +173,8 @@ def _subsets(
                 "that name; give the baseline another"
             )
         stack = names.setdefault(content, made)
-        found[stack] = tuple(dict.fromkeys((*found.get(stack, ()), held)))
-    return found
+        subsets[stack] = tuple(dict.fromkeys((*subsets.get(stack, ()), held)))
+    return subsets
 
 
 def content_of(stack: StackEntry) -> str:
@@ -172,7 +183,7 @@ def content_of(stack: StackEntry) -> str:
 
 
 def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEntry:
-    """Return the baseline with a subset of items; an item's settings replace earlier settings."""
+    """Return the baseline with the items `held`; an item's settings replace earlier settings."""
     # A plugin stands where it comes first in the whole ladder: leaving an item out moves nothing.
     order = dict.fromkeys(use.use for use in [*baseline.use, *(u for i in items for u in i.uses)])
     options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in baseline.use}
@@ -189,7 +200,7 @@ def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEn
 
 
 def _places(ladder: Ladder, stacks: dict[str, StackEntry]) -> dict[Location, str]:
-    """Return locations in the file for error messages: of stacks, their plugins and settings."""
+    """Return the locations of stacks, their plugins and settings in the file, for messages."""
     items, places = ladder.items, dict[Location, str]()
     for number, (name, (held, *_)) in enumerate(ladder.subsets.items()):
         if number == 0:

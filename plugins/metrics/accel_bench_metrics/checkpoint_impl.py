@@ -1,4 +1,4 @@
-"""Writing of a checkpoint of model and optimizer, and measuring its time, size and memory."""
+"""Writing of a checkpoint of model and optimizer, with measurements of time, size and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench_metrics.checkpoint import CheckpointOptions
 
 
 def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
-    """Write the checkpoint on all ranks, and yield its metrics, null with the reason on failure."""
+    """Write the checkpoint on all ranks, and yield its metrics, null with a reason if it fails."""
     folder = Path(run.folder) / "checkpoint"
     problem = _first_problem(_obstacle(run, folder))
     run.trace.reset_peak_memory()
@@ -57,14 +57,14 @@ def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
 
 
 def _obstacle(run: Run, folder: Path) -> str:
-    """Create the folder; return the reason why this rank cannot write, empty if it can."""
+    """Create the folder; return the reason why this rank cannot write, or an empty text."""
     if any(kept_elsewhere(parameter) for parameter in run.unwrapped_model.parameters()):
         return "a library keeps the weights in tensors of its own, which it alone can write"
     return _problem_of(lambda: folder.mkdir(exist_ok=True))
 
 
 def _problem_of(action: Callable[[], object]) -> str:
-    """Return an action's exception as one line; empty if the action succeeds."""
+    """Call `action`, and return its exception as one line; an empty text if it succeeds."""
     try:
         action()
     except Exception as error:
@@ -73,17 +73,20 @@ def _problem_of(action: Callable[[], object]) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Return the total bytes of the checkpoint's files, in one folder or one per rank."""
+    """Return the total bytes of the checkpoint's files of all ranks.
+
+    The ranks' folder may be shared or local to each rank.
+    """
     mine = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
     if not distributed.is_initialized():
         return sum(mine.values())
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, mine)
-    return sum({name: size for files in found for name, size in files.items()}.values())
+    parts: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, mine)
+    return sum({name: size for files in parts for name, size in files.items()}.values())
 
 
 def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
-    """Gather the state in the checkpoint's format, write it, and sync its files to the disk."""
+    """Write the training state in the checkpoint's format, and sync its files to the disk."""
     full = options.format == "full"
     state = _state(run, options, full)
     if not full:
@@ -98,7 +101,7 @@ def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
 
 
 def _state(run: Run, options: CheckpointOptions, full: bool) -> dict[str, Any]:
-    """Return the training state: this rank's part, or if `full` all of it, on rank 0's host."""
+    """Return the state of model and optimizer: this rank's part, or all on rank 0 if `full`."""
     how = StateDictOptions(
         full_state_dict=full,
         cpu_offload=full,
@@ -114,9 +117,9 @@ def _first_problem(mine: str) -> str:
     """Return the first nonempty problem of all ranks, given this rank's problem."""
     if not distributed.is_initialized():
         return mine
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, mine)
-    return next(filter(None, found), "")
+    problems: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(problems, mine)
+    return next(filter(None, problems), "")
 
 
 def _files(folder: Path) -> Iterator[Path]:

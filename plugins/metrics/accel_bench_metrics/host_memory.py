@@ -40,7 +40,10 @@ class MemorySampler:
         self._thread.start()
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop sampling, and yield each rank's mean resident memory in its measured window."""
+        """Stop sampling, and yield each rank's mean resident memory in its measured window.
+
+        `results` are the ranks' results by rank, with their windows.
+        """
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
         for rank, result in results.items():
@@ -92,6 +95,6 @@ class HostMemory(Plugin[HostMemoryOptions]):
 
     @hookimpl
     def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> MemorySampler | None:
-        """Start to sample the ranks of a measured run; return None for other jobs."""
+        """Start and return the sampler of the ranks of a measured run; None for other jobs."""
         interval = self.options.interval_seconds
         return MemorySampler(ranks, interval) if job.purpose == "measure" else None

@@ -60,7 +60,10 @@ def _matmul_seconds(run: Run, window: Window) -> float | None:
 
 
 def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
-    """Return the seconds of all matmuls of one shape in a micro-batch."""
+    """Return the device seconds of all matmuls of one shape in a micro-batch.
+
+    `tokens` is the micro-batch's number of tokens.
+    """
     import torch
 
     from accel_bench.modeling.timing import back_to_back_seconds

@@ -52,7 +52,10 @@ class NVMLOptions(Options):
 
 
 class Watcher:
-    """Watcher of the devices of one run, which turns their readings into metrics."""
+    """Watcher of the devices of one run, which turns their readings into metrics.
+
+    `job` is the run's job, and `ranks` are its processes.
+    """
 
     def __init__(self, job: Job, ranks: Sequence[RankProcess], options: NVMLOptions) -> None:
         self._options = options
@@ -77,7 +80,7 @@ class Watcher:
 
     @property
     def live(self) -> str:
-        """Return the latest readings of the fields as text, for the progress line."""
+        """Latest readings of the sampled fields as text; empty before the first reading."""
         parts = []
         for name in self._options.fields:
             readings = [track.fields[name][1].values for track in self._sampler.tracks.values()]
@@ -86,7 +89,11 @@ class Watcher:
         return "  ".join(parts)
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop sampling, and yield the metrics of every rank."""
+        """Stop sampling, and yield the metrics of every rank.
+
+        `results` are the ranks' results by rank, with their windows. Raises the sampler's error, if
+        any.
+        """
         self._sampler.stop()
         if self._sampler.error is not None:
             raise self._sampler.error
@@ -103,7 +110,10 @@ class Watcher:
             return DeviceRank(rank, window, error)
 
     def _track(self, rank: int, used: Device | None) -> Track:
-        """Return the readings of a rank's device. Raises NoFigureError if it was not sampled."""
+        """Return the readings of the device of `rank`. Raises NoFigureError if it was not sampled.
+
+        `used` is the device that the rank reports; None if it reports none.
+        """
         if used is not None and used.type != "cuda":
             raise NoFigureError(f"rank {rank} used no GPU")
         if self._problem:
@@ -131,5 +141,5 @@ class NVML(Plugin[NVMLOptions]):
 
     @hookimpl
     def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> Watcher | None:
-        """Start to sample the devices of a measured run; return None for other jobs."""
+        """Start and return the watcher of a measured run's devices; return None for other jobs."""
         return Watcher(job, ranks, self.options) if job.purpose == "measure" else None

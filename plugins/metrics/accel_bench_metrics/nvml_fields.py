@@ -54,16 +54,16 @@ class NVMLField:
         Raises NoReadingError if access is denied or the device does not respond.
         """
         if self.question == "GetFieldValues":
-            answer = _value_of(device.ask(self.question, list(self.arguments)))
+            value = _value_of(device.ask(self.question, list(self.arguments)))
         else:
-            answer = device.ask(self.question, *self.arguments)
-        if answer is None:
+            value = device.ask(self.question, *self.arguments)
+        if value is None:
             return None
         if isinstance(self.part, int):
-            answer = answer[self.part]
+            value = value[self.part]
         elif self.part is not None:
-            answer = getattr(answer, self.part)
-        return float(answer) * self.factor
+            value = getattr(value, self.part)
+        return float(value) * self.factor
 
 
 def _clocks() -> dict[str, NVMLField]:
@@ -125,7 +125,10 @@ FIELDS: dict[str, NVMLField] = {
 
 
 def field_of(name: str) -> NVMLField:
-    """Return the field of a name. Raises ValueError for an unknown name, with the nearest one."""
+    """Return the field of a name.
+
+    Raises ValueError for an unknown name, with the name that is meant.
+    """
     if name in FIELDS:
         return FIELDS[name]
     numbers = _numbers() if name.upper().startswith(OWN_NUMBER) else {}
@@ -135,24 +138,27 @@ def field_of(name: str) -> NVMLField:
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:
-    """Return field names without repetitions. Raises ValueError for an unknown name."""
-    found = tuple(dict.fromkeys(names))
-    for name in found:
+    """Return field names without repetitions.
+
+    Raises ValueError for an unknown name.
+    """
+    fields = tuple(dict.fromkeys(names))
+    for name in fields:
         field_of(name)
-    return found
+    return fields
 
 
 def metric_name(name: str) -> str:
-    """Return the name of a field's metric, which ends in the unit if there is one."""
+    """Return the metric name of the field `name`, which ends in the field's unit if it has one."""
     words = name.lower().replace(".", "_").removeprefix("nvml_")
     unit = field_of(name).unit
     return "_".join(("nvml", words, *(() if unit in ("1", OWN_UNIT) else (unit,))))
 
 
 def shown(name: str, values: Iterable[float]) -> str:
-    """Return a field's text for the progress line, such as `power.draw 312 W`.
+    """Return a field's readings as text for the progress line, such as `power.draw 312 W`.
 
-    For several devices the text has the smallest and the largest value.
+    `values` has one reading for each device; of several the text has the smallest and the largest.
     """
     word, factor, decimals = _SHOWN.get(field_of(name).unit, ("", 1.0, 0))
     least_and_most = sorted(value * factor for value in values)
@@ -180,7 +186,7 @@ def _numbers() -> dict[str, int]:
 
 
 def _value_of(answers: Any) -> Any:
-    """Return the value in NVML's answer for one field, or None if the device lacks the field."""
+    """Return the value in NVML's response for one field; None if the device lacks the field."""
     if not answers or answers[0].nvmlReturn != 0:
         return None
     return getattr(answers[0].value, _VALUES[answers[0].valueType])

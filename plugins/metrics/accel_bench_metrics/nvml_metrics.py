@@ -22,7 +22,7 @@ MEMORY_KINDS = {"process": "process", "device": "device_above_start"}
 class NoFigureError(Exception):
     """Exception whose text is the reason why a metric has no value.
 
-    The run is degraded if NVML is missing or denied, or if a device was lost.
+    The run is degraded if `degrades` is True: NVML is missing or denied, or a device was lost.
     """
 
     def __init__(self, reason: str, degrades: bool = False) -> None:
@@ -39,9 +39,10 @@ class DeviceRank:
     track: Track | NoFigureError
 
     def readings(self, subject: str) -> Track:
-        """Return the device's readings. Raises NoFigureError if readings of the subject failed.
+        """Return the device's readings.
 
-        Readings before the loss of a device are unused, since they may be too low.
+        Raises NoFigureError if readings of `subject`, a quantity or a field, failed. Readings
+        before the loss of a device are unused, since they may be too low.
         """
         if isinstance(self.track, NoFigureError):
             raise self.track
@@ -50,7 +51,10 @@ class DeviceRank:
         return self.track
 
     def measured_window(self, minimum_seconds: float = 0.0) -> Window:
-        """Return the measured window. Raises NoFigureError if it is missing or too short."""
+        """Return the measured window.
+
+        Raises NoFigureError if it is missing, or shorter than `minimum_seconds`.
+        """
         if self.window is None:
             raise NoFigureError("no window was measured")
         seconds = self.window.ended - self.window.started
@@ -65,7 +69,8 @@ class DeviceRank:
     ) -> Metric:
         """Return a metric of this rank's device.
 
-        `read` returns the value and a problem. If it raises NoFigureError, the value is null.
+        `read` returns the value, and a problem or an empty text. If it raises NoFigureError, the
+        value is null. `more` are further fields of the metric.
         """
         value: float | None
         try:
@@ -78,7 +83,10 @@ class DeviceRank:
 
 
 def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
-    """Yield all metrics of one rank; `memory` has the kinds of memory: `process`, `device`."""
+    """Yield the metrics of one rank: memory, energy, power, throttling, other processes.
+
+    `memory` has the kinds of memory: `process`, `device`.
+    """
     for way in memory:
         facts = {"kind": MEMORY_KINDS[way], "scope": "rank" if way == "process" else "device"}
         for name, figure, in_window in (
@@ -97,7 +105,7 @@ def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
 def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
     """Yield a metric for each sampled field: a number for the window, and the time series.
 
-    Unreadable fields are null and do not degrade the run.
+    `fields` are names. Unreadable fields are null and do not degrade the run.
     """
     for name in fields:
         track = rank.track if isinstance(rank.track, Track) else None
@@ -116,7 +124,8 @@ def energy_joules(
 ) -> float | None:
     """Return the joules used from `started` to `ended`, interpolated between counter readings.
 
-    Returns None if the readings do not cover that time, or if the counter decreased.
+    `times` are the seconds of the readings `millijoules`. Returns None if the readings do not cover
+    that time, or if the counter decreased.
     """
     values = [value for _, value in _readings(times, millijoules, started, ended)]
     if not values or any(after < before for before, after in pairwise(values)):
@@ -129,7 +138,8 @@ def mean_watts(
 ) -> float | None:
     """Return the mean power in watts from `started` to `ended`, by the trapezoidal rule.
 
-    Returns None if the readings do not cover that time.
+    `times` are the seconds of the readings `watts`. Returns None if the readings do not cover that
+    time.
     """
     points = _readings(times, watts, started, ended)
     if not points or ended <= started:
@@ -141,16 +151,19 @@ def mean_watts(
 def _readings(
     times: Sequence[float], values: Sequence[float], started: float, ended: float
 ) -> list[tuple[float, float]]:
-    """Return (time, value) pairs with interpolated ends, none if they do not cover the time."""
+    """Return (time, value) pairs from `started` to `ended`, with interpolated ends.
+
+    The list is empty if the readings do not cover that time.
+    """
     if len(times) < 2 or started < times[0] or ended > times[-1]:
         return []
-    inside = [(at, one) for at, one in zip(times, values, strict=True) if started < at < ended]
+    inside = [(at, value) for at, value in zip(times, values, strict=True) if started < at < ended]
     first, last = ((at, _between(times, values, at)) for at in (started, ended))
     return [first, *inside, last]
 
 
 def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Return the value at a time, linearly interpolated between readings."""
+    """Return the value at the time `at`, linearly interpolated between readings."""
     after = next(index for index, time in enumerate(times) if time >= at)
     if times[after] == at or after == 0:
         return values[after]
@@ -159,7 +172,12 @@ def _between(times: Sequence[float], values: Sequence[float], at: float) -> floa
 
 
 def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
-    """Return the peak memory in bytes; for a whole device, above its use before the run."""
+    """Return the peak memory in bytes, and an empty text.
+
+    `way` is `process`, or `device` for all memory of the device above its use before the run. The
+    peak is over the window if `in_window`, else over the run. Raises NoFigureError without
+    readings.
+    """
     if way == "device":
         readings = rank.readings("memory").memory_bytes
     else:
@@ -211,7 +229,10 @@ def _over_window(
 
 
 def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
-    """Return the fraction of readings in the window with throttled clocks, and a problem."""
+    """Return the fraction of readings in the window with throttled clocks, and a problem.
+
+    The problem names the reasons of throttling; it is empty for a fraction of 0.
+    """
     track, window = rank.readings("clocks"), rank.measured_window()
     readings = zip(track.limits.times, track.limits.values, strict=True)
     masks = [int(mask) for at, mask in readings if window.started <= at <= window.ended]
@@ -219,13 +240,16 @@ def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
         raise NoFigureError("the clocks were not read in the window")
     limits = [nvml.throttled(nvml.limits_in(mask)) for mask in masks]
     fraction = sum(map(bool, limits)) / len(limits)
-    words = ", ".join(sorted({limit for found in limits for limit in found}))
+    words = ", ".join(sorted({limit for group in limits for limit in group}))
     reason = f"throttled: {words} in {100 * fraction:.0f} % of the window on {track.device.uuid}"
     return fraction, reason if fraction else ""
 
 
 def _other_processes(rank: DeviceRank) -> tuple[int, str]:
-    """Return the number of foreign processes on the device while the ranks ran, and a problem."""
+    """Return the number of foreign processes on the device while the ranks ran, and a problem.
+
+    The problem names these processes; it is empty if there are none.
+    """
     track = rank.readings("processes")
     others = track.other_processes.values()
     if not track.rank_bytes and not others:

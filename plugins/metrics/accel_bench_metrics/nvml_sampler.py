@@ -1,4 +1,4 @@
-"""Sampler of devices through NVML, in a thread of the parent process, which stores changes."""
+"""Sampler of devices through NVML, in a thread of the parent process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class Readings:
         return sum(map(mul, values, lengths)) / (ended - started)
 
     def stored(self) -> TimeSeries | None:
-        """Return the series for storage, including the last reading even if it is no change."""
+        """Return the series for storage, with the last reading even if it is no change.
+
+        Returns None if it has no reading.
+        """
         if not self.times:
             return None
         last = [self.until] if self.until > self.times[-1] else []
@@ -107,14 +110,17 @@ class Track:
         """Foreign processes on the device, by pid."""
 
     def read(self, family: Family) -> None:
-        """Read all subjects and fields whose reading has not failed before."""
+        """Read all subjects and fields of the device whose reading has not failed before.
+
+        `family` tells which processes belong to the ranks.
+        """
         readers: dict[str, Callable[[], None]] = {
             "energy": self._read_energy,
             "power": self._read_power,
             "clocks": self._read_limits,
             "memory": self._read_memory,
             "processes": lambda: self._read_processes(family),
-            **{name: partial(self._read_field, *one) for name, one in self.fields.items()},
+            **{name: partial(self._read_field, *pair) for name, pair in self.fields.items()},
         }
         for subject, reader in readers.items():
             if subject not in self.problems:
@@ -128,7 +134,7 @@ class Track:
             series.add_change(value, at=time.monotonic())
 
     def _read_energy(self) -> None:
-        """Read the energy counter; repeat interrupted readings, and keep the fastest one."""
+        """Add a reading of the energy counter, the fastest one if some are interrupted."""
         readings: list[tuple[float, float, float]] = []
         while len(readings) < ENERGY_READINGS:
             before = time.monotonic()
@@ -168,7 +174,11 @@ class Track:
 
 
 class Family:
-    """Assignment of processes to ranks: a rank's process and those that it started."""
+    """Assignment of processes to ranks: each rank's process and the processes that it started.
+
+    `pids` are the processes of the ranks by rank, None if unknown. `run_id` marks the run's
+    processes.
+    """
 
     def __init__(self, pids: Mapping[int, int | None], run_id: str) -> None:
         self._ranks = {pid: rank for rank, pid in pids.items() if pid is not None}
@@ -196,7 +206,7 @@ class Family:
 
 
 class Sampler:
-    """Thread that samples devices; its first reading, before it starts, precedes the run."""
+    """Thread that samples devices at an interval; its first reading precedes the run."""
 
     def __init__(
         self,

@@ -72,13 +72,16 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
 
 def _too_old(machine: Machine, count: int) -> Iterator[str]:
-    """Yield reasons why transformers would replace the grouped product by its own loop."""
+    """Yield a reason for each of the first `count` GPUs that is too old for the grouped product.
+
+    On such GPUs transformers would replace it by its own loop.
+    """
     for gpu in machine.gpus[:count]:
         if gpu.compute_capability < GROUPED_CAPABILITY:
-            found, needed = (
+            actual, needed = (
                 ".".join(map(str, pair)) for pair in (gpu.compute_capability, GROUPED_CAPABILITY)
             )
             yield (
-                f"torch's grouped_mm needs compute capability {needed}, {gpu.name} has {found}; "
+                f"torch's grouped_mm needs compute capability {needed}, {gpu.name} has {actual}; "
                 "use experts: eager or batched_mm"
             )

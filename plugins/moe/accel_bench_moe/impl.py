@@ -21,8 +21,8 @@ class ExpertsSwitch:
     def __init__(self, model: nn.Module, implementation: str) -> None:
         """Switch all experts of `model` to `implementation`, in place.
 
-        Raises PluginError for a model without switchable experts, and for sizes that torch's
-        grouped product does not support.
+        Raises PluginError if the model has no switchable experts, or sizes that torch's grouped
+        product does not support.
         """
         self.modules = switchable_experts(model)
         if not self.modules:
@@ -36,21 +36,21 @@ class ExpertsSwitch:
         self._before = self._model.get_experts_implementation()
         self._default = implementations(self.modules)
         self._model.set_experts_implementation(implementation)
-        if (found := implementations(self.modules)) != [implementation]:
+        if (active := implementations(self.modules)) != [implementation]:
             self.undo()
             raise PluginError(
-                f"moe: experts of {type(self._model).__name__} stay {', '.join(found)} where "
+                f"moe: experts of {type(self._model).__name__} stay {', '.join(active)} where "
                 f"{implementation} was asked for; this version of transformers cannot switch them"
             )
 
     def evidence(self) -> dict[str, Any]:
         """Return JSON evidence of the experts' implementation, and of the original one."""
-        default, found = ", ".join(self._default), ", ".join(implementations(self.modules))
+        default, active = ", ".join(self._default), ", ".join(implementations(self.modules))
         return {
-            "summary": f"{len(self.modules)} modules of experts by {found}, by default {default}",
-            "experts": found,
+            "summary": f"{len(self.modules)} modules of experts by {active}, by default {default}",
+            "experts": active,
             "default": default,
-            "switched_modules": len(self.modules) if found != default else 0,
+            "switched_modules": len(self.modules) if active != default else 0,
             "expert_modules": len(self.modules),
             "module_class": type(self.modules[0]).__name__,
             "experts_per_module": self.modules[0].num_experts,
@@ -77,7 +77,7 @@ def implementations(modules: Sequence[Any]) -> list[str]:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Return whether a module's forward was replaced by one that transformers does not switch."""
+    """Return whether a module's forward was replaced, so that transformers cannot switch it."""
     return "forward" in vars(module) or not hasattr(type(module).forward, "__wrapped__")
 
 
@@ -87,7 +87,7 @@ def pretrained_model(model: nn.Module) -> Any:
 
 
 def check_sizes(modules: Sequence[nn.Module]) -> None:
-    """Raise PluginError for experts' matrices whose rows torch's grouped product rejects."""
+    """Raise PluginError if an expert's matrix has rows that torch's grouped product rejects."""
     for module in modules:
         for name, weight in module.named_parameters(recurse=False):
             odd = [size for size in weight.shape[1:] if size * weight.element_size() % ROW_BYTES]

@@ -85,9 +85,9 @@ def new(
     """
     if "list" in (hooks or ()):
         for hook, summary in writable_hooks().items():
-            one = f"one answer, {hookspecs.ONE_ANSWER.get(hook) or 'stack'}"
+            single = f"one answer, {hookspecs.ONE_ANSWER.get(hook) or 'stack'}"
             others = hookspecs.ONLY.get(hook, "all plugins")
-            who = one if hook in hookspecs.ONE_ANSWER else others
+            who = single if hook in hookspecs.ONE_ANSWER else others
             typer.echo(fill(f"{hook} ({who}): {summary}", width=79, subsequent_indent="    "))
         return
     if not name:
@@ -108,7 +108,7 @@ def writable_hooks() -> dict[str, str]:
 
 
 def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, list[str]]:
-    """Write `accel-bench-NAME` into a folder; return its path and its hooks.
+    """Write the distribution `accel-bench-NAME` into `parent`; return its folder and its hooks.
 
     Raises PluginError for an invalid or taken name, for an unknown hook, for an existing folder and
     for a parent that is a file.
@@ -127,7 +127,10 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
 
 
 def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
-    """Return the distribution's files by relative path; `hooks` are in call order."""
+    """Return the text of each file of the distribution of the plugin `name`, by relative path.
+
+    `hooks` are the names of its hooks in call order.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -163,7 +166,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Raise PluginError for a name that is invalid, reserved, or another plugin's."""
+    """Raise PluginError if a name is invalid, reserved, or another plugin's."""
     if not NAME.fullmatch(name):
         raise PluginError(
             f"{name!r} cannot be a plugin's name: small letters and digits, with '-' or '_' "
@@ -173,15 +176,18 @@ def _check_name(name: str) -> None:
         raise PluginError(
             f"{name!r} cannot be a plugin's name: in a scenario file it means something else"
         )
-    taken = {plugin.name: plugin.distribution for plugin in installed()}
-    if name in taken:
-        raise PluginError(f"the plugin {name!r} is installed already, by {taken[name]}")
+    owners = {plugin.name: plugin.distribution for plugin in installed()}
+    if name in owners:
+        raise PluginError(f"the plugin {name!r} is installed already, by {owners[name]}")
     if name in extras():
         raise PluginError(f"{name!r} is a plugin of accel-bench: {extras()[name].command}")
 
 
 def _chosen(hooks: Sequence[str]) -> list[str]:
-    """Return hooks to write and their partners, in call order. Raises PluginError for others."""
+    """Return the hooks to write, with their partners, in call order.
+
+    Raises PluginError for a hook that does not exist or is not written.
+    """
     known = list(hook_arguments())
     for hook in hooks:
         if hook not in known:
@@ -206,6 +212,6 @@ def _distribution(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return the class name `MyPlugin` for `my-plugin`, with `Plugin` added to an imported name."""
+    """Return the class name `MyPlugin` for `my-plugin`; `Plugin` is added to an imported name."""
     joined = "".join(word.capitalize() for word in re.split("[_-]+", name))
     return f"{joined}Plugin" if joined in NOT_CLASS_NAMES else joined

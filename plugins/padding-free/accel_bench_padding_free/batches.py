@@ -68,8 +68,9 @@ class Counts:
 class FlatBatches:
     """Endless iterator over this rank's flattened micro-batches of `run.dataset`.
 
-    A step has the samples of the baseline's step, possibly in other micro-batches, so the loss is
-    equal. Raises ScenarioError for a dataset that cannot be flattened.
+    `sampler` is the option of this name. A step has the samples of the baseline's step, possibly in
+    other micro-batches, so the loss is equal. Raises ScenarioError for a dataset that cannot be
+    flattened.
     """
 
     def __init__(self, run: Run, sampler: Literal["same", "multipack"], attention: Attention):
@@ -127,7 +128,10 @@ class FlatBatches:
         return balanced_shares(lengths, self._ranks, self._accumulation)
 
     def _count_step(self, lengths: Sequence[int], shares: Shares) -> None:
-        """Add a step's tokens on all ranks to the counts, with and without padding."""
+        """Add a step's tokens on all ranks to the counts, with and without padding.
+
+        `lengths` are the tokens of the step's samples, and `shares` their distribution.
+        """
         held = [tokens_of(places, lengths) for share in shares for places in share]
         padded = same_shares(len(lengths), self._ranks, self._accumulation)
         counts = self.counts
@@ -146,7 +150,7 @@ class FlatBatches:
         return int(self._counted[index])
 
     def _flatten(self, samples: Any, supervised_in_step: int) -> Batch:
-        """Return one micro-batch of shape (1, tokens), and count its tokens on the host."""
+        """Return the samples with these indices as a micro-batch, shape (1, tokens); count them."""
         rows = [self._dataset.sample(index) for index in samples]
         lengths = [len(row) for row in rows]
         labels = [self._labels(index) for index in samples]
@@ -207,7 +211,7 @@ def flat_inputs(
 
 
 def refuse_unflattenable(run: Run) -> None:
-    """Raise ScenarioError for a dataset without the attributes that flattening needs."""
+    """Raise ScenarioError if the run's dataset lacks an attribute that flattening needs."""
     missing = [name for name in NEEDED if not hasattr(run.dataset, name)]
     if missing:
         raise ScenarioError(

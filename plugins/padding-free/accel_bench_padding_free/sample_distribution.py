@@ -10,9 +10,10 @@ Shares: TypeAlias = list[list[list[int]]]
 
 
 def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
-    """Distribute a step's samples like padded batches: rank r takes samples r, r + ranks, ...
+    """Return a step's samples as padded batches have them: rank r takes samples r, r + ranks, ...
 
-    `samples` is the number of samples of the step, a multiple of ranks x accumulation.
+    `samples` is the number of samples of the step, a multiple of ranks x accumulation. Each rank
+    has `accumulation` micro-batches.
     """
     size = samples // (ranks * accumulation)
     return [
@@ -22,12 +23,13 @@ def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
 
 
 def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Shares:
-    """Distribute a step's samples so that micro-batches have nearly equal numbers of tokens.
+    """Return a step's samples in micro-batches with nearly equal numbers of tokens.
 
-    `lengths` are the tokens of the step's samples, at least one for each micro-batch. By the rule
-    "longest processing time first", each sample in decreasing order goes to the smallest
-    micro-batch: the largest is at most a third above the optimum. All ranks compute micro-batches
-    of similar size at the same time. The larger ones go to the ranks with fewer tokens so far.
+    Each rank has `accumulation` micro-batches. `lengths` are the tokens of the step's samples, at
+    least one for each micro-batch. By the rule "longest processing time first", each sample in
+    decreasing order goes to the smallest micro-batch: the largest is at most a third above the
+    optimum. All ranks compute micro-batches of similar size at the same time. The larger ones go to
+    the ranks with fewer tokens so far.
     """
     heaviest_first = _spread(lengths, ranks * accumulation)
     shares: Shares = [[] for _ in range(ranks)]
@@ -39,19 +41,22 @@ def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Sh
 
 
 def tokens_of(places: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return the total tokens of some samples of a step, given by their indices."""
+    """Return the total tokens of the samples at the indices `places`, given all `lengths`."""
     return sum(lengths[place] for place in places)
 
 
 def _spread(lengths: Sequence[int], bins: int) -> list[list[int]]:
-    """Return sample indices in `bins` lists with nearly equal tokens, the largest list first."""
-    found: list[list[int]] = [[] for _ in range(bins)]
+    """Return sample indices in `bins` lists with nearly equal tokens, the largest list first.
+
+    `lengths` are the tokens of the samples.
+    """
+    lists: list[list[int]] = [[] for _ in range(bins)]
     held = [0] * bins
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
         lightest = held.index(min(held))
-        found[lightest].append(place)
+        lists[lightest].append(place)
         held[lightest] += lengths[place]
-    ordered = sorted(found, key=lambda places: -tokens_of(places, lengths))
+    ordered = sorted(lists, key=lambda places: -tokens_of(places, lengths))
     return [sorted(places) for places in ordered]
 
 

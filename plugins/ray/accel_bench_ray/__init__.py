@@ -67,7 +67,10 @@ class Ray(AgentLauncher[RayOptions]):
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Reserve nodes, and wait until their agents are connected."""
+        """Return reserved nodes with connected agents; with `dry_run`, only print the command.
+
+        `scenarios` are all scenarios of the session.
+        """
         if dry_run:
             command = self.command(self.request(scenarios, (0,) * self.options.at_once))
             print(subprocess.list2cmdline(command), file=sys.stderr)
@@ -84,7 +87,11 @@ class Ray(AgentLauncher[RayOptions]):
         return groups
 
     def request(self, scenarios: Sequence[Scenario], ports: Sequence[int]) -> Request:
-        """Return a session's reservation. Raises ScenarioError if one group cannot provide it."""
+        """Return the reservation of a session for these scenarios; `ports` are the parent's.
+
+        Raises ScenarioError if one group of nodes cannot serve them, or the address is a remote
+        client's.
+        """
         nodes, devices = largest(scenarios)
         options = self.options
         address = options.address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -114,8 +121,11 @@ class Ray(AgentLauncher[RayOptions]):
 
 
 def kind_of_device(scenarios: Sequence[Scenario], device_type: str | None) -> str:
-    """Return `cuda`, `cpu`, or `auto` if only the cluster's nodes can determine it."""
-    wanted = {one.resources.device for one in scenarios}
+    """Return the scenarios' device: `cuda`, `cpu`, or `auto` if only the nodes can determine it.
+
+    `device_type` is the model of the devices; None for any.
+    """
+    wanted = {scenario.resources.device for scenario in scenarios}
     if "cuda" in wanted or device_type:
         return "cuda"
     if "auto" in wanted:
@@ -164,15 +174,18 @@ class RayAgents(StartedAgents):
     """The agents of one group of nodes, whose lost actors are replaced."""
 
     def __init__(self, secret: bytes, seconds: float, first: RayAgents | None) -> None:
-        """Wait up to `seconds` for replacements of lost actors. `first` are the agents of the group
-        that owns the program; None for that group itself."""
+        """Prepare the agents of one group of nodes, which share `secret`.
+
+        They wait up to `seconds` for replacements of lost actors. `first` are the agents of the
+        group that owns the program; None for that group itself.
+        """
         super().__init__(("", 0), secret, "Ray")
         self._seconds = self._patience = seconds
         self._first = first
         self._interrupted = False
 
     def is_ready(self) -> bool:
-        """Wait for replacements of lost actors; return whether all actors are connected.
+        """Return whether all actors are connected, after waiting for replacements of lost ones.
 
         After a timeout it does not wait again until all actors are connected.
         """
@@ -185,7 +198,7 @@ class RayAgents(StartedAgents):
         return True
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job once all actors are connected. Raises OSError otherwise.
+        """Start the ranks of a job once all actors are connected. Raises OSError if they are not.
 
         A group is not awaited again after a timeout. Raises KeyboardInterrupt at the session's end.
         """
@@ -230,7 +243,10 @@ class RayGroups:
         return min(place.cores for place in self.places)
 
     def start(self, command: Sequence[str], devices: Sequence[int]) -> None:
-        """Start the program, and wait for the agents of `devices` ranks on each node."""
+        """Run `command`, which starts the agents, and wait for them.
+
+        `devices` has the number of ranks of each node of a group.
+        """
         self._first.start(command, "")
         for place in self.places:
             place.gather(len(devices), devices, self._seconds + SLACK_SECONDS)

@@ -59,7 +59,7 @@ TOO_LITTLE_MEMORY = (
 
 
 def connect(request: Request) -> None:
-    """Connect to the cluster. Raises AccelBenchError if this fails."""
+    """Connect to the cluster at the request's address. Raises AccelBenchError if this fails."""
     import ray
 
     own: dict[str, Any] = {}
@@ -81,9 +81,10 @@ def connect(request: Request) -> None:
 
 
 def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the resources to reserve on a node, given the resources of the cluster's nodes.
+    """Return the resources to reserve on a node: Ray's resource names with numbers.
 
-    Raises AccelBenchError if it is ambiguous whether to use GPUs, or which model.
+    `nodes` are the resources of the cluster's nodes. Raises AccelBenchError if it is ambiguous
+    whether to use GPUs, or which model.
     """
     if request.device == "auto" and any(node.get("GPU") for node in nodes):
         raise AccelBenchError(
@@ -101,13 +102,17 @@ def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[st
 
 
 def type_resource(kind: str, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Return Ray's resource name of a device model. Raises AccelBenchError unless one name fits."""
+    """Return Ray's resource name of the device model `kind`.
+
+    `nodes` are the resources of the cluster's nodes. Raises AccelBenchError unless exactly one name
+    fits.
+    """
     known = sorted({name for node in nodes for name in node if name.startswith(TYPE)})
     words = _words(kind)
     fitting = [name for name in known if words <= _words(name.removeprefix(TYPE))]
     same = [name for name in fitting if words == _words(name.removeprefix(TYPE))]
-    if len(found := same or fitting) == 1:
-        return found[0]
+    if len(names := same or fitting) == 1:
+        return names[0]
     listed = ", ".join(name.removeprefix(TYPE) for name in fitting or known) or "none"
     what = (
         "several types of the Ray cluster's devices fit"
@@ -124,7 +129,8 @@ def _words(kind: str) -> set[str]:
 def bundles_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """Return the resources to reserve on each node of a group, first on the node of rank 0.
 
-    Raises AccelBenchError if it is ambiguous whether to use GPUs, and which model.
+    `nodes` are the resources of the cluster's nodes. Raises AccelBenchError if it is ambiguous
+    whether to use GPUs, or which model.
     """
     first, others = ({MEMORY: gib * 2.0**30} if gib else {} for gib in request.memory_gib)
     return [
@@ -138,14 +144,15 @@ def check_fit(
     request: Request,
     nodes: Sequence[tuple[str, Mapping[str, float]]],
 ) -> None:
-    """Raise AccelBenchError for a reservation that exceeds the cluster's resources.
+    """Raise AccelBenchError if a reservation exceeds the cluster's resources.
 
-    A node that fits a bundle fits each smaller bundle. If neither of two bundles is smaller, only
-    Ray can find out that they do not fit.
+    `bundles` are the resources to reserve on each node of a group, and `nodes` the name and the
+    resources of each node of the cluster. A node that fits a bundle fits each smaller bundle. If
+    neither of two bundles is smaller, only Ray can find out that they do not fit.
     """
     groups = len(request.ports)
     for bundle in bundles:
-        needed = groups * sum(fits(bundle, one) for one in bundles)
+        needed = groups * sum(fits(bundle, other) for other in bundles)
         if sum(fits(bundle, has) for _, has in nodes) < needed:
             listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
             times = f"{groups} times " if groups > 1 else ""
@@ -157,7 +164,7 @@ def check_fit(
 
 
 def fits(bundle: Mapping[str, float], has: Mapping[str, float]) -> bool:
-    """Return whether a node has the resources of a bundle."""
+    """Return whether a node, which has the resources `has`, can provide those of a bundle."""
     return all(
         has.get(name, -1.0) >= number if is_counted(name) else name in has
         for name, number in bundle.items()
@@ -165,8 +172,11 @@ def fits(bundle: Mapping[str, float], has: Mapping[str, float]) -> bool:
 
 
 def shown_nodes(bundles: Sequence[Mapping[str, float]]) -> str:
-    """Return the nodes of a group as text: `2 nodes with CPU 4 each`."""
-    kinds = [(shown(one), len(list(same))) for one, same in itertools.groupby(bundles)]
+    """Return the nodes of a group in words, such as `2 nodes with CPU 4 each`.
+
+    `bundles` are the resources of each node.
+    """
+    kinds = [(shown(bundle), len(list(same))) for bundle, same in itertools.groupby(bundles)]
     if len(kinds) == 1:
         return f"{len(bundles)} nodes with {kinds[0][0]} each"
     first, *others = (f"{number} with {text}" for text, number in kinds)
@@ -188,16 +198,17 @@ def is_counted(name: str) -> bool:
 
 
 def reserve(request: Request) -> tuple[Any, list[dict[str, float]]]:
-    """Reserve nodes; return the ready placement group, and the bundle of each node of a group.
+    """Reserve nodes; return the ready placement group, and the resources of each node of a group.
 
     One placement group holds all concurrent runs. Ray puts each bundle on a different node, so that
-    no two runs share cores and memory. Raises AccelBenchError if this fails.
+    no two runs share cores and memory. Raises AccelBenchError if the cluster lacks the resources,
+    or does not reserve them in time.
     """
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     bundles = bundles_of(request, [node["Resources"] for node in alive])
-    check_fit(bundles, request, [(one["NodeManagerAddress"], one["Resources"]) for one in alive])
+    check_fit(bundles, request, [(node["NodeManagerAddress"], node["Resources"]) for node in alive])
     groups = len(request.ports)
     placement = ray.util.placement_group(bundles * groups, strategy="STRICT_SPREAD")
     until = time.monotonic() + request.seconds
@@ -233,7 +244,7 @@ class Hosts:
         self._running: dict[Any, tuple[int, int, Any]] = {}
 
     def run(self) -> int:
-        """Keep the actors running until the session ends; return the exit code."""
+        """Keep the actors running until the session ends; return the program's exit code."""
         import ray
 
         for group in range(len(self._request.ports)):
@@ -241,9 +252,9 @@ class Hosts:
                 self._start(group, node)
         while os.getppid() == self._request.parent:
             done, rest = ray.wait(list(self._running), timeout=POLL_SECONDS)
-            for one in done:
-                group, node, _ = self._running.pop(one)
-                problem = self._result(one)
+            for served in done:
+                group, node, _ = self._running.pop(served)
+                problem = self._result(served)
                 if not problem:
                     if rest:
                         ray.wait(rest, num_returns=len(rest), timeout=END_SECONDS)
@@ -254,7 +265,10 @@ class Hosts:
         return 1
 
     def _start(self, group: int, node: int) -> None:
-        """Start the actor of a group's node; Ray moves a lost bundle to another node."""
+        """Start the actor of the node with index `node` in the group with index `group`.
+
+        Ray moves a lost bundle to another node.
+        """
         actor = self._new_actor(group, node)
         sizes = self._request.devices_of_nodes
         first = sum(sizes[:node])
@@ -289,7 +303,11 @@ class Hosts:
         )
 
     def _result(self, served: Any) -> str:
-        """Return an actor's error, or why it died. Raises AccelBenchError if it cannot start."""
+        """Return an ended actor's error, or why it died; an empty text if the session has ended.
+
+        `served` is Ray's reference to the actor's result. Raises AccelBenchError if it cannot
+        start.
+        """
         import ray
 
         try:
@@ -306,7 +324,7 @@ class Hosts:
 
 
 def main() -> int:
-    """Execute the request in the command's argument; return the exit code."""
+    """Reserve the request in the first command-line argument, in JSON; return the exit code."""
     request = Request(**json.loads(sys.argv[1]))
     try:
         connect(request)

@@ -32,9 +32,11 @@ class Host:
         folder: str,
         variables: Mapping[str, str],
     ) -> str:
-        """Run the agent of these ranks until the session ends; return its error, empty without one.
+        """Run the node's agent until the session ends; return its error, or an empty text.
 
-        `folder` is the name of its temporary folder, which an earlier actor may have left.
+        `parent` is the parent's host and port, `secret` identifies the session, `ranks` describes
+        the ranks to start, and `variables` are added to the environment. `folder` is the name of
+        its temporary folder, which an earlier actor may have left.
         """
         # Ray starts its workers with a lower priority, and only root may raise it again.
         with contextlib.suppress(PermissionError):

@@ -115,7 +115,11 @@ def note_results(
 
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
-    """Add labels to runs, or remove them, and print the number of changed runs."""
+    """Add labels, of the kind `tag` or `note`, to the runs of an id; print the number of runs.
+
+    With `remove` the labels are removed. `results` is the results folder, and `texts` are the
+    labels.
+    """
     from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import add_labels, remove_labels
 
@@ -142,9 +146,9 @@ def show_results(
     from accel_bench_stored_runs.view import results_report
 
     with open_results(results) as store:
-        found = store.find(identifier)
-        labels = labels_of(store, [result.run_id for result in found])
-    print_report(results_report(found, store.folder, labels, whole), output)
+        runs = store.find(identifier)
+        labels = labels_of(store, [result.run_id for result in runs])
+    print_report(results_report(runs, store.folder, labels, whole), output)
 
 
 @app.command("why")
@@ -162,22 +166,25 @@ def explain_difference(
 
     with open_results(results) as store:
         pair = [_experiment(store, identifier) for identifier in (left, right)]
-    found = differing_keys(pair[0].identity, pair[1].identity)
-    if not found:
+    keys = differing_keys(pair[0].identity, pair[1].identity)
+    if not keys:
         typer.echo(f"nothing differs: both are runs of the experiment {pair[0].id}")
         return
-    rows = ([key, json.dumps(one), json.dumps(other)] for key, one, other in found)
+    rows = ([key, json.dumps(value), json.dumps(other)] for key, value, other in keys)
     table = listed(("differs", pair[0].id, pair[1].id), rows)
     print_report(Report([Section(tables=[table])]), "table")
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
-    """Return the only experiment that an id names. Raises StoreError if it names several."""
+    """Return the only experiment that an id names.
+
+    Raises StoreError if the id names no experiment or several.
+    """
     from accel_bench.analysis.wording import join_names
     from accel_bench.errors import StoreError
 
-    found = {result.experiment.id: result.experiment for result in store.find(identifier)}
-    if len(found) > 1:
-        several = join_names(sorted(found))
+    known = {result.experiment.id: result.experiment for result in store.find(identifier)}
+    if len(known) > 1:
+        several = join_names(sorted(known))
         raise StoreError(f"{identifier!r} means several experiments: {several}")
-    return next(iter(found.values()))
+    return next(iter(known.values()))

@@ -58,7 +58,7 @@ UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_
 def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Report:
     """Return the report of `results list`: a row for each run, with rounds printed from 1.
 
-    `left_out` is the number of corrupt runs without a row.
+    `rows` are the runs' values by column. `left_out` is the number of corrupt runs without a row.
     """
     columns = names_of(rows) or LIST_COLUMNS
     rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
@@ -83,7 +83,10 @@ def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Repo
 
 
 def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return a report with a row for each group of runs: the means of its completed runs."""
+    """Return a report with a row for each group of runs: the means of its completed runs.
+
+    `rows` are the groups' values by column.
+    """
     flat = keyed(rows[0] if rows else ("runs",), rows)
     shown = [
         replace(column, form=_short, rank=number)
@@ -104,10 +107,10 @@ def results_report(
     labels: Mapping[str, Mapping[str, Any]] | None = None,
     whole: bool = False,
 ) -> Report:
-    """Return the report of experiments and their runs; `folder` is the results folder of logs.
+    """Return the report of experiments and their runs.
 
-    `labels` are tags and notes of runs by run id. Unless `whole` is true, the report is brief:
-    settings, status, and known figures.
+    `folder` is the results folder, where the logs are. `labels` are tags and notes of runs by run
+    id. Unless `whole` is true, the report is brief: settings, status, and known figures.
     """
     sections: list[Section] = []
     machine = None
@@ -129,7 +132,10 @@ def results_report(
 
 
 def _experiment(runs: Sequence[Result], whole: bool) -> Section:
-    """Return the section of an experiment: settings, and seconds of its steps by phase."""
+    """Return the section of an experiment: settings, and seconds of its steps by phase.
+
+    `runs` are its runs. With `whole` it has default values and plugins too.
+    """
     result, experiment = runs[0], runs[0].experiment
     planned = [PlannedSummary(experiment=experiment)]
     summary = summarize(experiment.scenario.name, experiment.stack.name, planned, runs, rounds=0)
@@ -165,15 +171,19 @@ def _imported(result: Result) -> Section:
         "stack": result.experiment.stack.name,
         "stated": stated,
         "figures": [
-            one.model_dump(mode="json", include={"name", "value", "unit", "scope", "reason"})
-            for one in result.metrics
+            metric.model_dump(mode="json", include={"name", "value", "unit", "scope", "reason"})
+            for metric in result.metrics
         ],
     }
     return Section(text=_yaml(document))
 
 
 def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -> Iterator[Section]:
-    """Yield sections with the status, the figures and the command of one run."""
+    """Yield sections with the status, the metrics and the command of one run.
+
+    `folder` is the results folder, and `labels` has tags and notes. With `whole` unknown values,
+    all ranks and all steps are included.
+    """
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
     run = {
@@ -207,7 +217,7 @@ def _origin(result: Result) -> dict[str, Any]:
 
 
 def _rank(rank: RankResult) -> dict[str, Any]:
-    """Return the facts of a rank without its samples, with the peak memory of each stage."""
+    """Return a JSON description of a rank without samples, with the peak memory of each stage."""
     document = rank.model_dump(mode="json", exclude_defaults=True)
     facts = {key: document[key] for key in RANK_KEYS if key in document}
     if rank.update:
@@ -218,13 +228,13 @@ def _rank(rank: RankResult) -> dict[str, Any]:
 
 
 def _samples(result: Result) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each step of each rank, in order of the steps."""
+    """Yield rank, step, part of the window, seconds, tokens and loss of each step of each rank."""
     for rank in result.ranks:
         for part in ("warmup", "discarded", "samples") if rank.window else ():
             label = "measured" if part == "samples" else part
-            for one in getattr(rank.window, part):
-                seconds = f"{one.seconds:.6f}"
-                yield rank.rank, one.step, label, seconds, one.real_tokens, one.loss
+            for sample in getattr(rank.window, part):
+                seconds = f"{sample.seconds:.6f}"
+                yield rank.rank, sample.step, label, seconds, sample.real_tokens, sample.loss
 
 
 def _yaml(value: object) -> str:

@@ -37,7 +37,10 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield a reason if accumulation skips the synchronization that a static graph needs."""
+        """Yield a reason if a static graph is combined with gradient accumulation.
+
+        Accumulation skips the synchronization in which torch learns a static graph.
+        """
         accumulation = experiment.scenario.train.gradient_accumulation
         if self.options.static_graph and accumulation > 1:
             yield (
@@ -48,7 +51,7 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the replicated model. Raises ScenarioError without a process group.
+        """Return the replicated model. Raises ScenarioError if there is no process group.
 
         Buffers are not broadcast: packed weights of quantized layers are buffers, and would be sent
         in every step, though they never change.
@@ -77,8 +80,10 @@ class DDP(Plugin[DDPOptions]):
 
 
 def _evidence(run: Run) -> dict[str, Any]:
-    """Return JSON evidence: world size, difference of the ranks' trained parameters, DDP's
-    settings."""
+    """Return JSON evidence: world size, DDP's settings, and a difference of the replicas.
+
+    The difference is between the largest and the smallest sum of a rank's trained parameters.
+    """
     import torch
 
     trained = [p.detach().double().sum() for p in run.model.parameters() if p.requires_grad]

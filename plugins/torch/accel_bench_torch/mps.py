@@ -19,7 +19,7 @@ class MPS(DeviceType):
     preference = 20
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the name of the Apple chip; empty on other machines."""
+        """Return the name of the Apple chip in a list; an empty list on other machines."""
         here = machine.system.startswith("Darwin") and platform.machine() == "arm64"
         return [machine.processor] if here else []
 
@@ -40,7 +40,7 @@ class MPS(DeviceType):
         return here and bool(self.module().current_allocated_memory())
 
     def identify(self, index: int) -> tuple[str, str]:
-        """Return Metal's name of the GPU, and an empty id."""
+        """Return Metal's name of the GPU, and an empty text in place of an id."""
         name = getattr(self.module(), "get_name", None)
         return (str(name()) if name else platform.processor() or "mps"), ""
 

@@ -98,14 +98,17 @@ class TorchOptimizer(Plugin[OptionsT]):
     """Number of values that the optimizer stores for each parameter."""
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes per parameter of gradient and optimizer state, in the weights' dtype."""
+        """Return the bytes per parameter of `gradients` and `optimizer state`.
+
+        Both are in the weights' dtype. An optimizer in the backward pass keeps no gradients.
+        """
         size = experiment.scenario.model.bytes_per_value
         state = {"optimizer state": float(size * self.state_values)} if self.state_values else {}
         return state if self.options.optimizer_in_backward else {"gradients": float(size), **state}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield options that need all gradients at once, if `optimizer_in_backward` is set."""
+        """Yield reasons why the scenario does not allow `optimizer_in_backward`, if it is set."""
         if self.options.optimizer_in_backward:
             yield from _needs_all_gradients(experiment.scenario)
 

@@ -38,8 +38,9 @@ def build(
 class OptimizerInBackward(Optimizer):
     """Optimizer that updates each parameter in the backward, as soon as its gradient is complete.
 
-    It has an optimizer for each parameter, which all share its state. `step` and `zero_grad`, which
-    engines call, do nothing. The constant learning rate is in `param_groups`, where schedules look.
+    `make` returns the optimizer of a list of parameters. It has an optimizer for each parameter,
+    which all share its state. `step` and `zero_grad`, which engines call, do nothing. The constant
+    learning rate is in `param_groups`, where schedules look.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class FirstStep(TorchDispatchMode):
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
     """Return JSON evidence: the class, the kernels of the first step, and the updated tensors.
 
-    Before the first step, the kernels are not known.
+    `first` is the optimizer's recorder. Before the first step has ended, the kernels are unknown.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     part = _parts(optimizer)[0]
@@ -130,7 +131,7 @@ def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> di
         # The fused one counts its steps with lists, too.
         fused = any(name.startswith("_fused_") for name in first.kernels)
         foreach = bool(first.kernels) and not fused
-    found = {
+    facts = {
         "class": type(part).__name__,
         "fused": fused,
         "foreach": foreach,
@@ -141,10 +142,10 @@ def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> di
         "state_dtypes": _state_dtypes(part),
     }
     if isinstance(optimizer, OptimizerInBackward):
-        found["optimizer_in_backward"] = True
-        found["gradient_bytes"] = sum(parameter.nbytes for parameter in parameters)
-        found["most_gradient_bytes"] = optimizer.most_gradient_bytes
-    return found
+        facts["optimizer_in_backward"] = True
+        facts["gradient_bytes"] = sum(parameter.nbytes for parameter in parameters)
+        facts["most_gradient_bytes"] = optimizer.most_gradient_bytes
+    return facts
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
@@ -158,5 +159,5 @@ def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 def _state_dtypes(optimizer: torch.optim.Optimizer) -> list[str]:
     tensors = (value for state in optimizer.state.values() for value in state.values())
-    found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.numel() > 1}
-    return sorted(map(dtype_name, found))
+    dtypes = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.numel() > 1}
+    return sorted(map(dtype_name, dtypes))

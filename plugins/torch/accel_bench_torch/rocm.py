@@ -21,19 +21,25 @@ class ROCm(DeviceType):
     pins_memory = True
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names of the GPUs in the driver's topology, or else their architectures."""
+        """Return the marketing names of the GPUs in the driver's topology.
+
+        A GPU without such a name is called by its architecture.
+        """
         nodes = sorted(TOPOLOGY.glob("[0-9]*"), key=lambda node: int(node.name))
         return [_name(node, facts) for node in nodes if (facts := _facts(node))]
 
     def lacks(self, torch_version: str) -> str:
-        """Return a reason if torch's version shows a build without ROCm; empty otherwise."""
+        """Return the reason why a torch of this version is not built for ROCm; empty if it is."""
         if "+rocm" in torch_version:
             return ""
         return f"the installed torch {torch_version} is not built for ROCm".replace("  ", " ")
 
 
 def _facts(node: Path) -> dict[str, str]:
-    """Return a GPU's properties; empty for a CPU, or for an unreadable node."""
+    """Return the properties in a node's folder of the driver's topology, if the node is a GPU.
+
+    They are empty for a CPU, or for an unreadable node.
+    """
     try:
         lines = (node / "properties").read_text(encoding="utf8").splitlines()
     except OSError:
@@ -43,7 +49,10 @@ def _facts(node: Path) -> dict[str, str]:
 
 
 def _name(node: Path, facts: dict[str, str]) -> str:
-    """Return a GPU's marketing name from the driver, or else its architecture, such as `gfx942`."""
+    """Return a GPU's marketing name, or if it has none its architecture, such as `gfx942`.
+
+    `node` is its folder in the driver's topology, and `facts` are its properties.
+    """
     try:
         name = (node / "name").read_text(encoding="utf8").strip()
     except OSError:

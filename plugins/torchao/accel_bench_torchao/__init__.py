@@ -130,12 +130,12 @@ class TorchAO(Plugin[TorchAOOptions]):
             vars(self)["needs_adapter"] = False
 
     def allowed_update_difference(self) -> float | None:
-        """Return the relative difference of trained weights that low precision may cause.
+        """Return the allowed relative difference of the update, by the precision of the weights.
 
-        In a small llama under LoRA it was 0.16 (nf4, intx of 4 bits), 0.05 (float8) and 0.09
-        (float8 training) on pretrained weights, 0.48, 0.23 and 0.20 on random ones. With int8 it
-        was 0.02 to 0.09 in small models of ten tasks, the most in a T5, and 0.11 in `image-text`,
-        whose `update_sensitivity` allows more.
+        In a small llama under LoRA low precision caused 0.16 (nf4, intx of 4 bits), 0.05 (float8)
+        and 0.09 (float8 training) on pretrained weights, 0.48, 0.23 and 0.20 on random ones. With
+        int8 it was 0.02 to 0.09 in small models of ten tasks, the most in a T5, and 0.11 in
+        `image-text`, whose `update_sensitivity` allows more.
         """
         if "float8" in (self.options.base or "float8"):
             return 0.3
@@ -144,9 +144,10 @@ class TorchAO(Plugin[TorchAOOptions]):
         return 0.7 if self.options.bits_of_base >= FOUR_BITS else 1.5
 
     def allowed_output_difference(self) -> float | None:
-        """Return the fraction of generated tokens that quantization may change, as in bitsandbytes.
+        """Return the fraction of generated tokens that may change; None without quantization.
 
-        In a small llama with random weights int8 changed 0.03 of them.
+        The fractions are as in bitsandbytes. In a small llama with random weights int8 changed 0.03
+        of the tokens.
         """
         if self.options.base is None:
             return None
@@ -157,12 +158,12 @@ class TorchAO(Plugin[TorchAOOptions]):
         return frozenset({"load_model"} if self.options.base else ())
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the stored bytes per quantized weight."""
+        """Return the stored bytes of a quantized weight under `weights`; empty if not quantized."""
         return {"weights": 0.5 if self.options.base == "nf4" else 1.0} if self.options.base else {}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield unmet requirements of float8 training, and weights that are quantized already."""
+        """Yield reasons why the machine or the scenario does not support the options."""
         scenario = experiment.scenario
         yield from unquantizable(scenario.model, self.name)
         if self.options.base is None and scenario.mode == "inference":
@@ -209,7 +210,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
 
 def _unusable(name: str) -> str | None:
-    """Return the reason why a torchao configuration cannot train adapters, or None if it can."""
+    """Return the reason why torchao's configuration `name` is refused; None if it is not."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "activation" in plain or "dyn" in plain or "static" in plain:
         return (
@@ -231,19 +232,22 @@ def _unusable(name: str) -> str | None:
 
 
 def _lacks_float8(device: str, machine: Machine, count: int) -> Iterator[str]:
-    """Yield reasons why the device cannot compute float8 products."""
+    """Yield reasons why the first `count` devices of type `device` lack float8 products."""
     needed = ".".join(map(str, FLOAT8_CAPABILITY))
     way_out = "set `emulate: true` to see its losses without its speed"
     if device == "cpu":
         yield f"float8 training needs a GPU of compute capability {needed}; {way_out}"
     for gpu in machine.gpus[:count] if device == "cuda" else ():
         if gpu.compute_capability < FLOAT8_CAPABILITY:
-            found = f"{gpu.name} has {'.'.join(map(str, gpu.compute_capability))}"
-            yield f"float8 training needs compute capability {needed}, {found}; {way_out}"
+            actual = f"{gpu.name} has {'.'.join(map(str, gpu.compute_capability))}"
+            yield f"float8 training needs compute capability {needed}, {actual}; {way_out}"
 
 
 def _lacks_bfloat16(dtype: str, precision: str) -> Iterator[str]:
-    """Yield a reason unless products are in bfloat16, the only output dtype of rowwise scaling."""
+    """Yield a reason unless products are in bfloat16, the only output dtype of rowwise scaling.
+
+    `dtype` and `precision` are the scenario's `model.dtype` and `train.precision`.
+    """
     if "bfloat16" not in (dtype, "bfloat16" if precision == "bf16-autocast" else ""):
         yield (
             f"float8_training rowwise computes in bfloat16, and model.dtype is {dtype}; set "

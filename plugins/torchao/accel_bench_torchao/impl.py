@@ -47,7 +47,7 @@ class TorchAOBase:
         self._left: Counter[str] = Counter()
 
     def load(self, run: Run) -> Any:
-        """Load and quantize the model, and return it on its device.
+        """Load and quantize the run's model, and return it on its device.
 
         Raises ScenarioError if no layer can be quantized, PluginError if a layer can only be
         quantized in part.
@@ -80,7 +80,10 @@ class TorchAOBase:
         )
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Quantize a linear layer and return it; return None for any other module."""
+        """Quantize a linear layer and return it; return None for any other module.
+
+        `name` is the module's dotted name in the model.
+        """
         if type(module).__name__ == "Conv1D":
             module = straightened(module)
         if not isinstance(module, nn.Linear):
@@ -181,7 +184,7 @@ class Float8Training:
             self._codegen = {}
 
     def _remember(self, model: nn.Module, modules: dict[str, nn.Linear]) -> None:
-        """Record the layers and the functions of inductor that a conversion replaces."""
+        """Record the layers `modules`, by name, and inductor's functions, before a conversion."""
         for name, module in modules.items():
             parent, _, own = name.rpartition(".")
             self._swapped.append((model.get_submodule(parent), own, module))
@@ -226,8 +229,8 @@ def straightened(module: Any) -> nn.Linear:
 def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
     """Pack a layer's weight of shape (out, in) into bytes of two values, in blocks of `group`.
 
-    The blocks' scales are quantized too, in the largest possible blocks. Raises PluginError if
-    there are too few scales.
+    `name` is the layer's dotted name, for messages. The blocks' scales are quantized too, in the
+    largest possible blocks. Raises PluginError if the scales cannot be quantized.
     """
     blocks = module.weight.numel() // group
     shared = math.gcd(blocks, LARGEST_SCALER_BLOCK)
@@ -241,11 +244,11 @@ def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
 
 
 def recipe(name: str, emulate: bool) -> Float8LinearConfig:
-    """Return torchao's recipe of float8 training with this name."""
-    found = Float8LinearConfig.from_recipe_name(name)
+    """Return torchao's recipe of float8 training with this name, emulated if `emulate`."""
+    made = Float8LinearConfig.from_recipe_name(name)
     # Frozen, and checked when made; emulation is the only field that no recipe sets.
-    object.__setattr__(found, "emulate", emulate)
-    return found
+    object.__setattr__(made, "emulate", emulate)
+    return made
 
 
 def own_linears(model: nn.Module) -> dict[str, nn.Linear]:

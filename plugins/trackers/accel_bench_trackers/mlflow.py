@@ -53,30 +53,36 @@ class MLflow(Tracker[MLflowOptions]):
     requires = ("mlflow-skinny>=3",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a run: settings as parameters, figures and steps as metrics, other facts as tags."""
+        """Log a run: settings as parameters, metrics, also of steps, and other facts as tags."""
         from mlflow.entities import Param
 
         client, experiment = self._experiment(results_folder / FOLDER, run.identity["scenario"])
         tags = _tags(run.identity) | _tags(run.effective, "effective.")
-        found = client.create_run(experiment, tags=tags, run_name=run_name(run)).info.run_id
-        steps = [(figure, one.step) for one in run.steps for figure in step_figures(one).items()]
-        _log_figures(client, found, [*((figure, 0) for figure in run.figures.items()), *steps])
+        run_id = client.create_run(experiment, tags=tags, run_name=run_name(run)).info.run_id
+        steps = [(figure, step.step) for step in run.steps for figure in step_figures(step).items()]
+        _log_figures(client, run_id, [*((figure, 0) for figure in run.figures.items()), *steps])
         params = [Param(name, str(value)[:MOST_LETTERS]) for name, value in run.settings.items()]
         for start in range(0, len(params), MOST_PARAMS):
-            client.log_batch(found, params=params[start : start + MOST_PARAMS])
+            client.log_batch(run_id, params=params[start : start + MOST_PARAMS])
         ok = run.identity["status"] in ("ok", "degraded")
-        client.set_terminated(found, "FINISHED" if ok else "FAILED")
+        client.set_terminated(run_id, "FINISHED" if ok else "FAILED")
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Log the comparison of a session as a separate MLflow run."""
+        """Log the comparison of a session as a separate MLflow run.
+
+        `session` is the session's id.
+        """
         client, experiment = self._experiment(results_folder / FOLDER, summary.scenario)
         tags, name = _tags({**verdict_texts(summary), "session": session}), f"verdict-{session}"
-        found = client.create_run(experiment, tags=tags, run_name=name).info.run_id
-        _log_figures(client, found, [(one, 0) for one in verdict_figures(summary)])
-        client.set_terminated(found, "FINISHED")
+        run_id = client.create_run(experiment, tags=tags, run_name=name).info.run_id
+        _log_figures(client, run_id, [(metric, 0) for metric in verdict_figures(summary)])
+        client.set_terminated(run_id, "FINISHED")
 
     def _experiment(self, folder: Path, scenario: str) -> tuple[MlflowClient, str]:
-        """Return a client and the id of the MLflow experiment, which is created if missing."""
+        """Return a client and the id of the MLflow experiment, which is created if missing.
+
+        `folder` is the folder of the default store, and `scenario` the experiment's default name.
+        """
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -87,15 +93,15 @@ class MLflow(Tracker[MLflowOptions]):
             uri = f"sqlite:///{folder / 'mlflow.db'}"
             artifacts = (folder / "mlflow-artifacts").as_uri()
         client, name = MlflowClient(uri), self.options.experiment or scenario
-        if found := client.get_experiment_by_name(name):
-            return client, str(found.experiment_id)
+        if named := client.get_experiment_by_name(name):
+            return client, str(named.experiment_id)
         return client, str(client.create_experiment(name, artifact_location=artifacts))
 
 
 def _log_figures(
     client: MlflowClient, run_id: str, figures: Sequence[tuple[tuple[str, float], int]]
 ) -> None:
-    """Log named figures, each with the number of its step."""
+    """Log metrics to an MLflow run, as pairs of name and value, each with its step's number."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)

@@ -28,7 +28,10 @@ from accel_bench_trackers.tracker import (
 
 
 def write_run(folder: Path, run: RunDescription) -> None:
-    """Write a run: figures at step 0, its steps, and its settings as text and hyperparameters."""
+    """Write a run to an event folder: metrics at step 0, steps, and settings.
+
+    Settings are written as text and as hyperparameters.
+    """
     with _writer(folder) as writer:
         plain = {
             name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
@@ -36,12 +39,12 @@ def write_run(folder: Path, run: RunDescription) -> None:
         }
         parameters = hparams_pb(plain, trial_id=run.identity["run_id"])
         writer.add_event(Event(wall_time=time.time(), summary=parameters))
-        for name, found in (
+        for name, values in (
             ("run", run.identity),
             ("settings", run.settings),
             ("effective", run.effective),
         ):
-            _write(writer, 0, _text(name, _table(found)))
+            _write(writer, 0, _text(name, _table(values)))
         for name, value in run.figures.items():
             _write(writer, 0, Values.Value(tag=name, simple_value=value))
         for step in run.steps:
@@ -51,7 +54,10 @@ def write_run(folder: Path, run: RunDescription) -> None:
 
 
 def write_series(folder: Path, run: RunDescription) -> None:
-    """Write a run's time series, with the milliseconds since the first reading as step number."""
+    """Write a run's time series to an event folder.
+
+    The step number is the milliseconds since the first reading.
+    """
     began = datetime.fromisoformat(run.identity["started_at"]).timestamp()
     first = min(series.times[0] for series in run.series.values())
     with _writer(folder) as writer:
@@ -63,7 +69,7 @@ def write_series(folder: Path, run: RunDescription) -> None:
 
 
 def write_verdict(folder: Path, summary: Summary) -> None:
-    """Write the comparison of a session: its conclusion, and figures for each stack."""
+    """Write a session's comparison to an event folder: conclusion, and numbers for each stack."""
     with _writer(folder) as writer:
         _write(writer, 0, _text("verdict", _table(verdict_texts(summary))))
         for name, value in verdict_figures(summary):
@@ -88,7 +94,7 @@ def _scalars(values: Mapping[str, float]) -> list[Values.Value]:
 
 
 def _text(name: str, text: str) -> Values.Value:
-    """Return a Markdown text as a value for TensorBoard's text dashboard."""
+    """Return a Markdown text as a value for TensorBoard's text dashboard, called `name` there."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
     return Values.Value(tag=name, metadata=metadata, tensor=tensor)

@@ -35,7 +35,7 @@ class Tracker(Plugin[OptionsT]):
     def record_result(
         self, result: Result | None, summary: Summary | None, results_folder: Path
     ) -> None:
-        """Log a stored run, or the verdict at the end of a session."""
+        """Log the stored run `result`, or at a session's end the verdict in `summary`."""
         if result is not None:
             run = describe_run(result)
             self._session = run.identity["session"]
@@ -48,7 +48,7 @@ class Tracker(Plugin[OptionsT]):
         raise NotImplementedError
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Log the comparison of a session to the tracker's program."""
+        """Log the comparison of the session with the id `session` to the tracker's program."""
         raise NotImplementedError
 
 
@@ -60,12 +60,12 @@ def run_name(run: RunDescription) -> str:
 
 
 def step_figures(step: Step) -> dict[str, float]:
-    """Return a step's figures by name; warm-up seconds have a name of their own."""
-    found: dict[str, float] = {"step.real_tokens": step.real_tokens}
-    found["step.seconds" if step.measured else "step.warmup_seconds"] = step.seconds
+    """Return a step's tokens, seconds and loss by name; warm-up seconds have another name."""
+    values: dict[str, float] = {"step.real_tokens": step.real_tokens}
+    values["step.seconds" if step.measured else "step.warmup_seconds"] = step.seconds
     if step.loss is not None:
-        found["step.loss"] = step.loss
-    return found
+        values["step.loss"] = step.loss
+    return values
 
 
 WINDOW_TAGS = ("Wall Time", "Elapsed Time", "Elements per Second")
@@ -73,18 +73,21 @@ WINDOW_TAGS = ("Wall Time", "Elapsed Time", "Elements per Second")
 
 
 def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each measured step, under profilers' tags."""
+    """Yield the number of each measured step, with its values under the tags of `WINDOW_TAGS`."""
     elapsed = 0.0
     for step in steps:
         if step.measured:
             elapsed += step.seconds
             rate = step.real_tokens / step.seconds if step.seconds else 0.0
-            found = (step.seconds, elapsed, rate)
-            yield step.step, dict(zip(WINDOW_TAGS, found, strict=True))
+            scalars = (step.seconds, elapsed, rate)
+            yield step.step, dict(zip(WINDOW_TAGS, scalars, strict=True))
 
 
 def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
-    """Yield the figures of a comparison, with names that begin with the stack."""
+    """Yield the name and value of each row's speed, and of its ratio with the interval's ends.
+
+    A name begins with the row's stack.
+    """
     for row in summary.experiments:
         name = row_name(row)
         speed, ratio = row.tokens_per_second, row.ratio
@@ -99,7 +102,7 @@ def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
 
 
 def row_name(row: ExperimentSummary) -> str:
-    """Return the name of a row: its stack, and its sweep point if there are several."""
+    """Return a row's name: its stack, and its sweep point if there are several, as `STACK.TAG`."""
     return f"{row.stack}.{row.tag}" if row.tag else row.stack
 
 

@@ -46,7 +46,7 @@ class WandB(Tracker[WandBOptions]):
     requires = ("wandb>=0.19",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a run: settings as its configuration, steps as history, figures as its summary."""
+        """Log a run: settings as its configuration, steps as history, metrics as its summary."""
         config = {**run.settings, "effective": run.effective, "run": run.identity}
         scenario, session = run.identity["scenario"], run.identity["session"]
         with self._run(results_folder, scenario, session, run_name(run), config) as to:
@@ -64,7 +64,10 @@ class WandB(Tracker[WandBOptions]):
     def _run(
         self, results_folder: Path, scenario: str, session: str, name: str, config: dict[str, Any]
     ) -> Iterator[Any]:
-        """Open a wandb run for the block, and end wandb's process if this call started it."""
+        """Open a wandb run for the block, and end wandb's process if this call started it.
+
+        `scenario` is the default project, `session` the run's group, and `name` the run's name.
+        """
         # Read when it is imported; it would start threads that send reports.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         import wandb

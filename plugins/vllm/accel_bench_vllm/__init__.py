@@ -77,8 +77,11 @@ class VLLMOptions(Options):
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Raise ValueError for arguments set elsewhere, and for texts with code, files or hosts.
-        vLLM imports the class named by `worker_cls`, and a scenario may come from others."""
+        """Return the arguments. Raises ValueError for arguments set elsewhere, and unsafe texts.
+
+        Unsafe texts have code, files or hosts: vLLM imports the class named by `worker_cls`, and a
+        scenario may come from others.
+        """
         if own := sorted(extra.keys() & {*SET_BY_THE_SCENARIO, *cls.model_fields}):
             raise ValueError(
                 f"{', '.join(own)}: the scenario or an option of the engine decides that; leave it "
@@ -107,7 +110,10 @@ class VLLM(Plugin[VLLMOptions]):
     devices = frozenset({"cpu", "cuda", "rocm"})
 
     def claims(self) -> frozenset[str]:
-        """Return the other slot's hook that this engine replaces: vLLM loads the model."""
+        """Return the hook that only this engine may implement, `load_model`.
+
+        The model's loader is not called, since vLLM loads the model.
+        """
         return frozenset({"load_model"})
 
     @hookimpl

@@ -38,16 +38,16 @@ FINGERPRINT = "weights_fingerprint"
 
 @dataclasses.dataclass(frozen=True)
 class WeightsSource:
-    """Location of the weights for vLLM: a folder, or a model of the hub."""
+    """Location of the weights for vLLM: the path of a folder, or a model id of the hub."""
 
     path: str
     revision: str | None = None
 
 
 def checkpoint_of(run: Run) -> WeightsSource:
-    """Return the location of the scenario's weights; generated weights are written to a folder.
+    """Return the location of the scenario's weights, generated ones in a folder of the cache.
 
-    Sets `run.weights_fingerprint` for generated weights.
+    For generated weights, which are written at first use, it sets `run.weights_fingerprint`.
     """
     use = run.scenario.model
     if use.weights != "random" and not use.overrides:
@@ -114,9 +114,9 @@ class VLLMEngine:
             answered = self._answers[done : done + size]
             done += size
             ended = now()
-            stopwatch.lap([_counted(one) for one in answered], 0.0)
+            stopwatch.lap([_counted(request) for request in answered], 0.0)
             self._left_out += now() - ended
-        self._run.answers.extend(one.ids for one in self._answers[:done])
+        self._run.answers.extend(request.ids for request in self._answers[:done])
 
     def close(self) -> None:
         """End vLLM, leave its process group, and undo its changes to torch."""
@@ -130,7 +130,7 @@ class VLLMEngine:
         """Yield latency and cache metrics of the requests in the measured window."""
         size, first = self._asked.batch_size, window.samples[0].step
         measured = self._answers[first * size : (first + len(window.samples)) * size]
-        self._window = [one.served for one in measured]
+        self._window = [request.served for request in measured]
         yield from latency_metrics(self._window, self._load(), window.seconds)
         yield Metric(
             name="kv_cache_bytes",
@@ -158,20 +158,23 @@ class VLLMEngine:
         }
 
     def _waits_for(self, first: int, until: int) -> bool:
-        return not all(one.finished for one in self._answers[first:until])
+        return not all(request.finished for request in self._answers[first:until])
 
     def _instant(self) -> float:
-        """Return the seconds of the clock of arrivals, which stops between timed steps."""
+        """Return the time on the clock of arrivals, in seconds; it stops between timed steps."""
         return now() - self._left_out
 
     def _admit(self, until: int) -> None:
-        """Send the arrived requests to vLLM, up to `batch_size` open ones."""
+        """Send the requests that have arrived to vLLM, up to `batch_size` open ones.
+
+        Without a rate, at most `until` requests are sent in total.
+        """
         room = self._asked.batch_size - self._unfinished
         if self._arrivals is None:
             arrived: list[float | None] = [None] * min(room, until - len(self._answers))
         else:
             elapsed = self._instant() - self._began
-            arrived = [self._began + one for one in self._arrivals.take(elapsed, room)]
+            arrived = [self._began + moment for moment in self._arrivals.take(elapsed, room)]
         for prompt, arrival in zip(self._prompts.take(len(arrived)), arrived, strict=True):
             self._send(prompt.tolist(), arrival)
 
@@ -193,15 +196,15 @@ class VLLMEngine:
         outputs = self._server.step()
         instant = self._instant()
         for output in outputs:
-            answer, ids = self._answers[int(output.request_id)], output.outputs[0].token_ids
+            request, ids = self._answers[int(output.request_id)], output.outputs[0].token_ids
             if ids:
-                answer.ids += ids
-                answer.served.tokens.append((instant, len(ids)))
+                request.ids += ids
+                request.served.tokens.append((instant, len(ids)))
             if output.finished:
-                self._finish(answer)
+                self._finish(request)
 
     def _finish(self, answer: Answer) -> None:
-        """Mark a request as completed. Raises InvalidRunError if its tokens are too few or many."""
+        """Mark a request as completed. Raises InvalidRunError if its number of tokens is wrong."""
         self._unfinished -= 1
         answer.finished = True
         if len(answer.ids) != self._asked.new_tokens:
@@ -210,13 +213,13 @@ class VLLMEngine:
             )
 
     def _load(self) -> Load | None:
-        """Return the load by the measured requests, or None if the scenario sets no rate."""
+        """Return the load of the measured requests, or None if the scenario sets no rate."""
         if self._asked.rate is None:
             return None
         return load_of_streams(self._window, self._asked.rate)
 
     def _expected_bytes(self) -> int | None:
-        """Return the cache size in bytes that the model implies, or None if unknown."""
+        """Return the cache size in bytes by the model's configuration; None if it is unknown."""
         numbers = expected_numbers(text_config(self._config), 1, static=True)
         if numbers is None or self._options.kv_cache_dtype != "auto":
             return None
@@ -233,7 +236,8 @@ class VLLMEngine:
 def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
     """Return vLLM's engine with the model on the run's device.
 
-    Raises ScenarioError if vLLM uses another device, PluginError for an unknown argument.
+    `config` is the model's configuration. Raises ScenarioError if vLLM uses another device,
+    PluginError for an unknown argument.
     """
     from vllm import EngineArgs, LLMEngine
     from vllm.platforms import current_platform
@@ -271,7 +275,8 @@ def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
 def _settings(run: Run, options: VLLMOptions, config: Any) -> dict[str, Any]:
     """Return vLLM's arguments from the options, with a cache for all requests.
 
-    Raises ScenarioError if the cache size is unknown: vLLM would take nearly all memory.
+    `config` is the model's configuration. Raises ScenarioError if the cache size is unknown: vLLM
+    would take nearly all memory.
     """
     settings = options.model_dump(exclude={"extra"}, exclude_none=True)
     numbers = expected_numbers(text_config(config), 1, static=True)
@@ -295,7 +300,10 @@ def _itemsize(run: Run) -> int:
 
 
 def _sampling(asked: Any, number: int) -> Any:
-    """Return vLLM's sampling parameters for exactly `new_tokens` tokens, without detokenization."""
+    """Return vLLM's sampling parameters for exactly `new_tokens` tokens, without text.
+
+    `asked` is the scenario's section `inference`, and `number` the request's number.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -311,7 +319,7 @@ def _sampling(asked: Any, number: int) -> Any:
 
 
 def _cache_of(server: Any) -> dict[str, int]:
-    """Return the number of bytes and blocks of vLLM's cache."""
+    """Return the size in bytes, the number of blocks and the block size of an engine's cache."""
     (held,) = server.collective_rpc(_cache_bytes)
     settings = server.vllm_config.cache_config
     return {
@@ -322,9 +330,9 @@ def _cache_of(server: Any) -> dict[str, int]:
 
 
 def _cache_bytes(worker: Any) -> int:
-    """Return the bytes of all storages of the cache's tensors, each counted once."""
+    """Return the bytes of a vLLM worker's cache tensors; each storage counts once."""
     storages = [tensor.untyped_storage() for tensor in worker.model_runner.kv_caches]
-    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _counted(answer: Answer) -> Batch:

@@ -20,7 +20,7 @@ from accel_bench_deepspeed.impl.process import set_ranks
 
 
 class DeepSpeedTraining:
-    """Engine that trains `run.model` with DeepSpeed.
+    """Engine that trains `run.model` by DeepSpeed with the given configuration.
 
     The loss of a micro-batch is its sum over supervised tokens divided by the supervised tokens of
     the whole step, over micro-batches and ranks, as in the default engine. It is multiplied by the
@@ -75,10 +75,10 @@ class DeepSpeedTraining:
         return loss.detach()
 
     def _show_gradients(self) -> None:
-        """Report the first step's gradients to core; DeepSpeed frees them before the update."""
+        """Report the first step's gradients to core before DeepSpeed frees them in the update."""
         self._shown = True
-        kept = [one for one in self._trained if kept_elsewhere(one) is not None]
-        readers = {one: lambda one=one: safe_get_full_grad(one) for one in kept}
+        kept = [weight for weight in self._trained if kept_elsewhere(weight) is not None]
+        readers = {weight: lambda weight=weight: safe_get_full_grad(weight) for weight in kept}
         show_gradients(readers, self._max_grad_norm)
 
     def evidence(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class DeepSpeedTraining:
 
 
 def _join_alone(run: Run) -> None:
-    """Make a process group of one rank, which DeepSpeed needs on a single device too."""
+    """Make a process group of one rank if there is no group, since DeepSpeed needs one."""
     if not torch.distributed.is_initialized():
         kind = backends_for(run.device_type, run.scenario.resources.backend)
         store = torch.distributed.HashStore()

@@ -17,14 +17,14 @@ NOT_SENT = "ds_optim_param"
 
 
 def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
-    """Raise ScenarioError for scalar parameters if the stage of ZeRO does not support them.
+    """Raise ScenarioError if the model has scalar parameters that a stage of ZeRO cannot train.
 
     Stage 3 broadcasts parameters as bytes, and a scalar has no view as bytes. Stage 0 changes the
-    shape of a scalar's averaged gradient.
+    shape of a scalar's averaged gradient if there are several ranks.
     """
-    scalars = {name: one for name, one in model.named_parameters() if not one.dim()}
+    scalars = {name: scalar for name, scalar in model.named_parameters() if not scalar.dim()}
     if stage == 0:
-        trained = {name: one for name, one in scalars.items() if one.requires_grad}
+        trained = {name: scalar for name, scalar in scalars.items() if scalar.requires_grad}
         scalars = trained if ranks > 1 else {}
     if scalars and stage in (0, 3):
         raise ScenarioError(
@@ -35,20 +35,23 @@ def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
 
 @contextlib.contextmanager
 def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
-    """Broadcast scalar parameters, and exclude them from DeepSpeed's broadcast within the block."""
-    scalars = [one for one in model.parameters() if not one.dim()]
-    for one in scalars:
-        torch.distributed.broadcast(one.data, src=0)
-        setattr(one, NOT_SENT, True)
+    """Broadcast scalar parameters from rank 0, and exempt them from DeepSpeed's in the block."""
+    scalars = [scalar for scalar in model.parameters() if not scalar.dim()]
+    for scalar in scalars:
+        torch.distributed.broadcast(scalar.data, src=0)
+        setattr(scalar, NOT_SENT, True)
     try:
         yield
     finally:
-        for one in scalars:
-            delattr(one, NOT_SENT)
+        for scalar in scalars:
+            delattr(scalar, NOT_SENT)
 
 
 def declare_parameters(model: torch.nn.Module, engine: Any) -> None:
-    """Report to core each parameter that ZeRO updates in parts or replaces by a placeholder."""
+    """Report to core each parameter that ZeRO partitions, with a function that reads it whole.
+
+    `engine` is DeepSpeed's engine of the model.
+    """
     size = torch.distributed.get_world_size()
     stage = int(engine.zero_optimization_stage())
     updated = _updated_dtype(engine.optimizer)
@@ -64,13 +67,13 @@ def declare_parameters(model: torch.nn.Module, engine: Any) -> None:
                 placement=f"ZeRO-{stage} over {size}",
                 held_elements=_held(parameter) if placeholder else parameter.numel(),
                 ranks=size,
-                read=lambda one=parameter: _read(one),
+                read=lambda weight=parameter: _read(weight),
             ),
         )
 
 
 def _updated_dtype(optimizer: Any) -> torch.dtype | None:
-    """Return the dtype of the flat tensors that the optimizer updates; None for stage 0."""
+    """Return the dtype of the flat tensors that the optimizer updates; None if it has none."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups"):
         for flat in getattr(optimizer, name, ()):
             dtype: torch.dtype = flat.dtype
@@ -86,7 +89,10 @@ def _read(parameter: Any) -> torch.Tensor:
 
 
 def _held(parameter: Any) -> int:
-    """Return the number of a parameter's elements on this rank; small parameters stay whole."""
+    """Return the number of a partitioned parameter's elements on this rank.
+
+    DeepSpeed keeps small parameters whole on each rank.
+    """
     if getattr(parameter, "ds_persist", False):
         return int(parameter.ds_numel)
     return int(parameter.ds_tensor.numel())

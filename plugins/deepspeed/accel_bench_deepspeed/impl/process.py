@@ -14,7 +14,10 @@ SHARED_MEMORY = "deepspeed_shm_comm"
 
 
 def import_deepspeed(run: Run) -> None:
-    """Import DeepSpeed for the run's device, without its verbose logging."""
+    """Import DeepSpeed for the run's device type, without its verbose logging.
+
+    Disables the operator `SHARED_MEMORY`, which DeepSpeed would compile in the first run.
+    """
     with variables({"DS_ACCELERATOR": run.device.type, "DEEPSPEED_LOG_LEVEL": "warning"}):
         import deepspeed
         from deepspeed.accelerator import get_accelerator
@@ -40,7 +43,7 @@ def set_ranks(run: Run) -> None:
 
 @contextlib.contextmanager
 def variables(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables within the block, and restore them afterwards."""
+    """Set environment variables to `values` within the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

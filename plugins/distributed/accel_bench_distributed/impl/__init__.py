@@ -1,4 +1,4 @@
-"""Application of a mesh to a model: matrices and experts are divided, then blocks are sharded."""
+"""Application of a mesh to a model: it divides matrices and experts, then shards blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sharding:
     """A run's model, sharded in place on a device mesh."""
 
     def __init__(self, run: Run, sizes: Sizes, options: MeshOptions) -> None:
-        """Shard the run's model in place."""
+        """Shard the run's model in place over a mesh of these sizes."""
         self.model: nn.Module = run.model
         self._sizes = sizes
         self._mesh = make_mesh(run, sizes)

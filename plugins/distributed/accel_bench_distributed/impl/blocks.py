@@ -32,7 +32,7 @@ PACKED = "Params4bit"
 
 
 def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
-    """Shard each repeated block, then the rest of the model, in place."""
+    """Shard each repeated block of the run's model, then the rest of the model, in place."""
     names = ("replicate", "shard") if mesh["replicate"].size() > 1 else ("shard",)
     settings: dict[str, Any] = {
         "mesh": mesh[names],
@@ -50,36 +50,42 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
 
 
 def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Parameter]:
-    """Return the parameters of experts that get dispatched tokens; FSDP2 ignores them."""
-    return {one for one in model.parameters() if options.dispatch and is_sharded(one)}
+    """Return the parameters of experts that get dispatched tokens, which FSDP2 ignores.
+
+    The set is empty without the option `dispatch`.
+    """
+    return {weight for weight in model.parameters() if options.dispatch and is_sharded(weight)}
 
 
 def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:
     """Shard the batch norms of each part as one group, without 16-bit copies of their weights.
 
-    Their statistics are float32, so torch requires float32 weights too, even for 16-bit inputs and
-    outputs. A part contains all modules of a recomputed block, or none.
+    `settings` are the arguments of `fully_shard`. The statistics of batch norms are float32, so
+    torch requires float32 weights too, even for 16-bit inputs and outputs. A part contains all
+    modules of a recomputed block, or none.
     """
     policy: MixedPrecisionPolicy = settings["mp_policy"]
     if policy.param_dtype is None:
         return
     whole = {**settings, "mp_policy": replace(policy, param_dtype=None)}
     for part in parts:
-        norms = [one for one in part.modules() if isinstance(one, _BatchNorm) and one.affine]
-        if left := [one for one in norms if not isinstance(one, FSDPModule)]:
+        norms = [
+            module for module in part.modules() if isinstance(module, _BatchNorm) and module.affine
+        ]
+        if left := [norm for norm in norms if not isinstance(norm, FSDPModule)]:
             fully_shard(left, reshard_after_forward=False, **whole)
 
 
 def replicate_scalars(model: nn.Module) -> set[nn.Parameter]:
-    """Average gradients of scalar parameters over all ranks, and return these parameters.
+    """Average gradients of scalar parameters over all ranks in each backward; return the scalars.
 
     FSDP2 supports no tensor without dimensions, such as CLIP's temperature. An averaged gradient
     stays correct when a further micro-batch is added and averaged.
     """
-    scalars = {one for one in model.parameters() if not one.dim()}
-    for one in scalars:
-        if one.requires_grad:
-            one.register_post_accumulate_grad_hook(_average_gradient)
+    scalars = {scalar for scalar in model.parameters() if not scalar.dim()}
+    for scalar in scalars:
+        if scalar.requires_grad:
+            scalar.register_post_accumulate_grad_hook(_average_gradient)
     return scalars
 
 
@@ -90,22 +96,22 @@ def _average_gradient(parameter: torch.Tensor) -> None:
 
 
 def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
-    """Raise ScenarioError for quantized weights that FSDP2 would destroy.
+    """Raise ScenarioError if the model has quantized weights that FSDP2 would destroy.
 
     FSDP2 gathers plain parameters. It loses the metadata of other libraries' tensor classes, except
     for bitsandbytes' 4-bit weights, whose modules keep a copy. Weights packed into elements of one
     dtype lose their meaning in a cast to another.
     """
-    for name, one in model.named_parameters():
-        kind = type(one)
+    for name, weight in model.named_parameters():
+        kind = type(weight)
         if kind.__name__ == PACKED:
-            if policy.param_dtype is not None and one.is_floating_point():
+            if policy.param_dtype is not None and weight.is_floating_point():
                 raise ScenarioError(
-                    f"mesh: {name} holds packed bits as {dtype_name(one.dtype)}, and copies of the "
-                    f"weights are {dtype_name(policy.param_dtype)}; set quant_storage: uint8"
+                    f"mesh: {name} holds packed bits as {dtype_name(weight.dtype)}, and copies of "
+                    f"the weights are {dtype_name(policy.param_dtype)}; set quant_storage: uint8"
                 )
-        elif kind is not nn.Parameter and not is_sharded(one):
-            if not hasattr(one, "fsdp_pre_all_gather"):
+        elif kind is not nn.Parameter and not is_sharded(weight):
+            if not hasattr(weight, "fsdp_pre_all_gather"):
                 raise ScenarioError(
                     f"mesh: {name} is a {kind.__name__}, which FSDP2 cannot gather with what it "
                     "needs beside its numbers; quantize by nf4, or use ddp"

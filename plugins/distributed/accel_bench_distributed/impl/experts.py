@@ -19,10 +19,10 @@ from accel_bench.errors import ScenarioError
 
 
 def divide_experts(model: nn.Module, mesh: DeviceMesh, dispatch: bool = False) -> int:
-    """Divide the experts of all layers over the ranks in place; return the number of layers.
+    """Divide the experts of all layers over the ranks in place; return the number of these layers.
 
     With `dispatch` each rank has its own tokens, and sends them to the ranks of their experts.
-    Raises ScenarioError for a model without experts, or with an indivisible number.
+    Raises ScenarioError if the model has no experts, or a number that the ranks do not divide.
     """
     layers = [module for module in model.modules() if is_experts(module)]
     if not layers:
@@ -38,13 +38,16 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, dispatch: bool = False) -
 def is_experts(module: Any) -> bool:
     """Return whether a module stores a layer's experts as three-dimensional tensors."""
     return hasattr(module, "num_experts") and any(
-        one.dim() == 3 and one.shape[0] == module.num_experts
-        for one in module.parameters(recurse=False)
+        weight.dim() == 3 and weight.shape[0] == module.num_experts
+        for weight in module.parameters(recurse=False)
     )
 
 
 def _divide(layer: Any, mesh: DeviceMesh) -> None:
-    """Keep only this rank's experts of a layer."""
+    """Keep only this rank's experts of a layer.
+
+    Raises ScenarioError if the ranks do not divide the number of experts.
+    """
     size, experts = mesh.size(), layer.num_experts
     if experts % size:
         raise ScenarioError(
@@ -57,7 +60,7 @@ def _divide(layer: Any, mesh: DeviceMesh) -> None:
 
 
 class DividedExperts:
-    """Forward of a layer's experts on a rank that holds a part of the experts.
+    """Forward pass of a layer's experts on a rank that holds a part of the experts.
 
     All ranks hold the same tokens. Each computes its experts' contribution, and contributions are
     summed.
@@ -84,13 +87,13 @@ class DividedExperts:
         return summed.redistribute(placements=[Replicate()]).to_local()
 
     def _to_all(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor whose gradient is summed over the ranks."""
+        """Return the tensor as it is, but with a gradient that is summed over the ranks."""
         spread = DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
         return spread.to_local(grad_placements=[Partial()])
 
 
 class DispatchedExperts:
-    """Forward of a layer's experts on a rank with its own tokens.
+    """Forward pass of a layer's experts on a rank with its own tokens.
 
     Each token is sent to the ranks of its experts, and their outputs are sent back. Expert
     gradients cover the tokens of all ranks: they are divided by the number of ranks, like FSDP2's
@@ -122,7 +125,11 @@ class DispatchedExperts:
         return weighted.sum(1).to(hidden_states.dtype)
 
     def _exchange(self, rows: torch.Tensor, received: list[int], sent: list[int]) -> torch.Tensor:
-        """Return the rows that all ranks send to this rank."""
+        """Return the rows that all ranks send to this rank, in order of ranks.
+
+        `received` and `sent` are the numbers of rows from and to each rank, and `rows` are the rows
+        to send.
+        """
         exchanged: torch.Tensor = all_to_all_single_autograd(rows, received, sent, self._group)
         return exchanged
 
@@ -137,14 +144,14 @@ def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Ten
     """
     if computed.requires_grad:
         return computed
-    return computed + sum(0.0 * one.flatten()[:1].sum() for one in inputs)
+    return computed + sum(0.0 * part.flatten()[:1].sum() for part in inputs)
 
 
 @contextmanager
 def _own_parts(layer: Any) -> Iterator[list[torch.Tensor]]:
-    """Replace the layer's parameters by plain tensors of this rank's experts within the block."""
+    """Replace a layer's parameters by this rank's parts within the block; yield these parts."""
     whole = dict(layer._parameters)
-    parts = {name: one.to_local() for name, one in whole.items()}
+    parts = {name: weight.to_local() for name, weight in whole.items()}
     try:
         layer._parameters.update(parts)
         yield list(parts.values())

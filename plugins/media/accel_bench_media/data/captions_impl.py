@@ -23,7 +23,7 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class CaptionCollator:
-    """Collator of images with the text of their class; all texts have equal length."""
+    """Collator of images with the text of their class; all rows of text are equally long."""
 
     dataset: ImageDataset
     plan: BatchPlan
@@ -41,7 +41,10 @@ class CaptionCollator:
     """Dtype of the model's weights."""
 
     def pairs(self, samples: Integers, step: Step) -> Batch:
-        """Return images with their captions, of which each pair counts as supervised once."""
+        """Return images with their captions as a batch; each pair counts as supervised once.
+
+        `samples` are indices in the dataset, and `step` is the optimizer step that contains them.
+        """
         chosen = self.dataset.labels[samples]
         tensors = {
             "pixel_values": self.dataset.values(samples, self.dtype),
@@ -52,7 +55,10 @@ class CaptionCollator:
         return batch_of(tensors, self.plan, TokenCounts(pairs, pairs, pairs), len(step.samples))
 
     def answers(self, samples: Integers, step: Step) -> Batch:
-        """Return rows of an image, a question, and the supervised answer to the question."""
+        """Return a batch of rows with an image, a question, and the supervised answer to it.
+
+        `samples` are indices in the dataset, and `step` is the optimizer step that contains them.
+        """
         chosen = self.dataset.labels[samples]
         mask = self.mask[chosen]
         tensors = {
@@ -75,7 +81,10 @@ class CaptionCollator:
 
 
 def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
-    """Return a micro-batch of black images, whose texts have only token ids of 0."""
+    """Return a micro-batch of black images with texts of the maximum length, all of token id 0.
+
+    `images` is the number of images.
+    """
     names = options.names() or made_up_names(options.classes, run.scenario.data.seed)
     ids, labels, _ = _texts(run, options, names)
     width, asked = ids.shape[1], _asks(run)
@@ -84,13 +93,16 @@ def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
     tensors = {name: torch.zeros((images, width), dtype=torch.long) for name in texts}
     tensors["pixel_values"] = black(run, options, shape)
     processed = images * width if asked else images
-    answers = int((labels != IGNORED_LABEL).sum(1).max()) if asked else 1
-    supervised = images * answers
+    tokens = int((labels != IGNORED_LABEL).sum(1).max()) if asked else 1
+    supervised = images * tokens
     return Batch(tensors, images, TokenCounts(processed, processed, supervised), supervised)
 
 
 def collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
-    """Return the collator for the run's task. Raises ScenarioError if the data do not fit it."""
+    """Return the function that makes batches for the run's task.
+
+    Raises ScenarioError if the data do not fit the model.
+    """
     texts = _texts(run, options, run.dataset.names)
     dtype = getattr(torch, run.scenario.model.dtype)
     collator = CaptionCollator(run.dataset, plan, *texts, dtype)
@@ -105,7 +117,10 @@ def _asks(run: Run) -> bool:
 def _texts(
     run: Run, options: CaptionOptions, names: Sequence[str]
 ) -> tuple[Integers, Integers, Integers]:
-    """Return token ids, labels and mask of each class's text for the run's model."""
+    """Return token ids, labels and masks of the classes' texts, each of shape (classes, length).
+
+    `names` are the captions of the classes. Raises ScenarioError if a text does not fit the model.
+    """
     config = run.unwrapped_model.config
     text, vision = config.get_text_config(), config.vision_config
     for problem in fitting_problems(options, vision.image_size):
@@ -128,7 +143,10 @@ class SpecialTokens:
 
 
 def special_tokens(text: Any, name: str) -> SpecialTokens:
-    """Return a model's special tokens. Raises ScenarioError if its vocabulary is too small."""
+    """Return the special token ids of a model called `name`, by its text configuration.
+
+    Raises ScenarioError if its vocabulary is too small for bytes.
+    """
     if text.vocab_size <= BYTES:
         raise ScenarioError(
             f"the model {name!r} has a vocabulary of {text.vocab_size}, and a byte of text takes "
@@ -136,7 +154,7 @@ def special_tokens(text: Any, name: str) -> SpecialTokens:
         )
     end = int(text.eos_token_id)
     known = (text.bos_token_id, text.pad_token_id)
-    beginning, padding = (end if one is None else int(one) for one in known)
+    beginning, padding = (end if token is None else int(token) for token in known)
     return SpecialTokens(beginning, end, padding)
 
 
@@ -150,8 +168,11 @@ def image_tokens(config: Any) -> int:
 def texts_of(
     rows: list[tuple[list[int], list[int]]], padding: int, longest: int
 ) -> tuple[Integers, Integers, Integers]:
-    """Return token ids, labels and mask of texts, each after an unsupervised prefix, padded to the
-    longest row. Raises ScenarioError for a text that is too long."""
+    """Return token ids, labels and masks of `rows`, each of shape (rows, length of the longest).
+
+    A row has an unsupervised and a supervised part. Rows are padded with the token id `padding`.
+    Raises ScenarioError if a row is longer than `longest`.
+    """
     width = max(len(before) + len(after) for before, after in rows)
     if width > longest:
         raise ScenarioError(

@@ -19,12 +19,15 @@ class Drawing:
     """Drawer of white texts on black square images of one size, with given fonts."""
 
     def __init__(self, image_size: int, fonts: list[str]) -> None:
-        """Load `fonts`, paths of TrueType files; an empty path is Pillow's own font."""
+        """Keep `fonts`, paths of TrueType files, for images of `image_size` pixels squared.
+
+        An empty path is Pillow's own font.
+        """
         self._size = image_size
         self._fonts = fonts
 
     def draw(self, text: str, generator: np.random.Generator) -> npt.NDArray[np.uint8]:
-        """Return an image of a text in a random font, size and position, shape (size, size)."""
+        """Return a gray image of a text in random font, size and position, shape (size, size)."""
         size = self._size
         font = self._all[generator.integers(len(self._all))]
         share = generator.uniform(SMALLEST, LARGEST)

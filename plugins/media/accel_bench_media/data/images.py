@@ -64,18 +64,23 @@ class ImageOptions(Options):
         return source[: self.classes]
 
     def names(self) -> tuple[str, ...]:
-        """Return a caption for each class: `latin small letter a`, or the drawn word itself."""
+        """Return the caption of each class; empty for the source `synthetic`.
+
+        It is the character's name, such as `latin small letter a`, or the drawn word itself.
+        """
         if self.source == "glyphs":
             return tuple(unicodedata.name(text).lower() for text in self.texts())
         return self.texts()
 
     def font_paths(self) -> list[str]:
-        """Return the fonts' paths, empty for Pillow's own font. Raises ScenarioError if one is
-        missing."""
+        """Return the paths of all fonts; the path of Pillow's own font is empty.
+
+        Raises ScenarioError if a font is missing.
+        """
         return [path for font in self.fonts for path in _font_files(font)]
 
     def fonts_digest(self) -> str:
-        """Return the SHA-256 of the font files, and of Pillow's version for its own font."""
+        """Return the hexadecimal SHA-256 of all fonts; Pillow's own counts by its version."""
         digest = hashlib.sha256()
         for path in self.font_paths():
             own = metadata.version("pillow").encode()
@@ -103,7 +108,7 @@ class Pictures(MediaData[ImageOptionsT]):
 
     @hookimpl
     def load_data(self, run: Run) -> ImageDataset:
-        """Generate images from `data.seed`, or map drawn images into memory."""
+        """Return the dataset of images, made from `data.seed`, or drawn and mapped into memory."""
         from accel_bench_media.data import images_impl
 
         dataset = images_impl.load(run, self.options)
@@ -132,13 +137,16 @@ class Images(Pictures[ImageOptions]):
 
 
 def drawing_problems(options: ImageOptions) -> Iterator[str]:
-    """Yield missing packages and fonts that drawing needs."""
+    """Yield a reason if the images are drawn and Pillow is not installed."""
     if options.source != "synthetic" and find_spec("PIL") is None:
         yield f"data.source {options.source!r}: {NO_PILLOW} to synthetic"
 
 
 def fitting_problems(options: ImageOptions, size: Any) -> Iterator[str]:
-    """Yield a problem if the images' size is not the size that the model requires."""
+    """Yield a reason if the images' size is not the size that the model requires.
+
+    `size` is the model's size in pixels; None if it takes any size.
+    """
     if isinstance(size, int) and size != options.image_size:
         yield (
             f"data.image_size is {options.image_size}, but the model takes images of {size}: set "
@@ -147,7 +155,10 @@ def fitting_problems(options: ImageOptions, size: Any) -> Iterator[str]:
 
 
 def label_problems(options: ImageOptions, labels: Any) -> Iterator[str]:
-    """Yield a problem if there are more classes than the model has labels."""
+    """Yield a reason if there are more classes than the model has labels.
+
+    `labels` is the model's number of labels; None if unknown.
+    """
     if isinstance(labels, int) and labels < options.classes:
         yield (
             f"data.classes is {options.classes}, but the model has {labels} labels: set "
@@ -165,10 +176,10 @@ def _font_files(font: str) -> list[str]:
                 f"data.fonts: {font!r} is no file; name a .ttf file, `pillow` or `matplotlib`"
             )
         return [str(path)]
-    found = find_spec("matplotlib")
-    if found is None or found.origin is None:
+    package = find_spec("matplotlib")
+    if package is None or package.origin is None:
         raise ScenarioError("data.fonts: matplotlib is not installed; use `pillow`")
-    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    folder = Path(package.origin).parent / "mpl-data" / "fonts" / "ttf"
     return [str(path) for path in sorted(folder.glob("DejaVuS*.ttf")) if "Display" not in path.name]
 
 

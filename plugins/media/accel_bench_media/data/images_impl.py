@@ -56,7 +56,7 @@ class ImageDataset:
         return len(self.labels)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the dataset."""
+        """Return JSON evidence of the dataset: samples, classes, image size and fingerprint."""
         return {
             "samples": len(self),
             "classes": len(set(self.labels.tolist())),
@@ -65,13 +65,16 @@ class ImageDataset:
         }
 
     def values(self, samples: Integers, dtype: torch.dtype) -> torch.Tensor:
-        """Return images with values from -1 to 1, of shape (samples, 3, height, width)."""
-        found = torch.from_numpy(self.pixels[samples]).float() / 127.5 - 1
-        return found.expand(-1, CHANNELS, -1, -1).to(dtype).contiguous()
+        """Return images with values from -1 to 1, of shape (samples, 3, height, width).
+
+        `samples` are their indices.
+        """
+        images = torch.from_numpy(self.pixels[samples]).float() / 127.5 - 1
+        return images.expand(-1, CHANNELS, -1, -1).to(dtype).contiguous()
 
 
 def load(run: Run, options: ImageOptions) -> ImageDataset:
-    """Return the dataset of images that options and seed determine."""
+    """Return the dataset of images, which depends only on the options and the run's data seed."""
     labels = np.arange(options.samples, dtype=np.int64) % options.classes
     if options.source == "synthetic":
         seed = run.scenario.data.seed
@@ -84,9 +87,10 @@ def load(run: Run, options: ImageOptions) -> ImageDataset:
 
 
 def make_up(options: ImageOptions, labels: Integers, seed: int) -> Pixels:
-    """Return images with the pattern of their class and noise, shape (samples, 3, size, size).
+    """Return images with the pattern of their class and noise, of shape (samples, 3, size, size).
 
-    A pattern is random squares of random colors: brightness or one color does not reveal it.
+    `labels` has the class of each image. A pattern is random squares of random colors: brightness
+    or one color does not reveal it.
     """
     generator = np.random.default_rng(seed)
     squares = generator.random((options.classes, CHANNELS, PATTERN_SIZE, PATTERN_SIZE), np.float32)
@@ -107,7 +111,10 @@ def made_up_names(classes: int, seed: int) -> tuple[str, ...]:
 
 
 def drawn(run: Run, options: ImageOptions) -> Path:
-    """Return the cache folder of pixels.npy, of shape (samples, 1, size, size), drawing it once."""
+    """Return the cache folder of the drawn images, which are drawn if the cache lacks them.
+
+    The folder has `pixels.npy`, of shape (samples, 1, size, size).
+    """
     import PIL
 
     key: dict[str, Any] = {
@@ -133,23 +140,23 @@ def _fill(options: ImageOptions, seed: int, folder: Path) -> None:
 
 
 def simulated_batch(run: Run, options: ImageOptions, images: int) -> Batch:
-    """Return a micro-batch of black images."""
+    """Return a micro-batch of black images of class 0; `images` is their number."""
     labels = torch.zeros(images, dtype=torch.long)
     tensors = {"pixel_values": black(run, options, (images,)), "labels": labels}
     return Batch(tensors, images, TokenCounts(images, images, images), images)
 
 
 def black(run: Run, options: ImageOptions, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return black images, of `shape` x channels x size x size, in the model's weight dtype."""
+    """Return black images of shape (*shape, channels, size, size) in the model's weight dtype."""
     size = options.image_size
     dtype = getattr(torch, run.scenario.model.dtype)
     return torch.zeros((*shape, CHANNELS, size, size), dtype=dtype)
 
 
 def collate_of(run: Run, options: ImageOptions, plan: BatchPlan) -> Collate:
-    """Return the collator of images with labels, in the dtype of the model's weights.
+    """Return the function that makes batches of images and labels, in the model's weight dtype.
 
-    Raises ScenarioError for images that do not fit the model.
+    Raises ScenarioError if the images do not fit the model.
     """
     config = getattr(run.unwrapped_model, "config", None)
     size, labels = (getattr(config, key, None) for key in ("image_size", "num_labels"))

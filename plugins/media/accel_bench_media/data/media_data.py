@@ -16,7 +16,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class MediaData(SampleData[OptionsT]):
-    """Data plugin that makes batches in a separate module, which imports torch."""
+    """Base class of data plugins whose batches are made in a separate module with torch."""
 
     _more_samples = "raise data.samples"
 
@@ -25,7 +25,7 @@ class MediaData(SampleData[OptionsT]):
         raise NotImplementedError
 
     def _order(self, run: Run, plan: BatchPlan) -> Order | None:
-        """Return a function for the order of an epoch's samples; None for a seeded permutation."""
+        """Return a function of the order of an epoch's samples; None for a seeded permutation."""
         return None
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
@@ -34,7 +34,7 @@ class MediaData(SampleData[OptionsT]):
         return collate
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-        """Yield micro-batches endlessly, with samples in the order that `_order` returns."""
+        """Yield micro-batches endlessly, made by `collate` of samples in the order of `_order`."""
         from accel_bench.modeling.data.sample_batches import micro_batches
 
         count, order = len(run.dataset), self._order(run, plan)
@@ -42,6 +42,6 @@ class MediaData(SampleData[OptionsT]):
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
-        """Return a micro-batch of the largest possible samples for the task."""
+        """Return a micro-batch of `micro_batch_size` samples of the largest size for the task."""
         batch: Batch = self._impl().simulated_batch(run, self.options, micro_batch_size)
         return batch

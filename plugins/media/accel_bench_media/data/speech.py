@@ -74,7 +74,10 @@ class Speech(MediaData[SpeechOptions]):
     tasks = frozenset({"ctc", "speech-pretraining", "speech-seq2seq"})
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the synthesizer's version with a digest of its texts; None for tones."""
+        """Return the synthesizer's version with a digest of its texts.
+
+        Returns None for tones, and if the synthesizer is not installed.
+        """
         if self.options.source == "tones" or shutil.which(SPEAKER) is None:
             return None
         digest = text_sources.content_digest(text_sources.stdlib_files(1_000_000))
@@ -99,7 +102,7 @@ class Speech(MediaData[SpeechOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> SpeechDataset:
-        """Generate tones from `data.seed`, or map synthesized utterances into memory."""
+        """Return the utterances: tones made from `data.seed`, or synthesized ones."""
         from accel_bench_media.data import speech_impl
 
         dataset = speech_impl.load(run, self.options)
@@ -122,7 +125,7 @@ class Speech(MediaData[SpeechOptions]):
 
 
 def speaker_version() -> str:
-    """Return the synthesizer's version, without the path of its data."""
+    """Return the version text of the installed synthesizer, without the path of its data."""
     done = subprocess.run(
         [SPEAKER, "--version"], capture_output=True, text=True, timeout=ONE_SECOND, check=True
     )

@@ -53,12 +53,15 @@ class SpeechCollator:
     """Dtype of the model's weights."""
 
     def waveforms(self, samples: Integers) -> list[Waveform]:
-        """Return waveforms, normalized if the option `normalize_audio` is set."""
-        found = [self.dataset.utterance(index) for index in samples]
-        return list(map(normalized, found)) if self.options.normalize_audio else found
+        """Return the utterances with these indices, normalized if `normalize_audio` is set."""
+        waves = [self.dataset.utterance(index) for index in samples]
+        return list(map(normalized, waves)) if self.options.normalize_audio else waves
 
     def padded(self, samples: Integers) -> tuple[dict[str, torch.Tensor], TokenCounts]:
-        """Return padded `input_values`, an `attention_mask` if lengths differ, and token counts."""
+        """Return padded `input_values`, an `attention_mask` if lengths differ, and token counts.
+
+        `samples` are the utterances' indices. The counts lack supervised elements.
+        """
         lengths = self.dataset.lengths[samples]
         everything = self.dataset.lengths
         longest = everything.max() if self.options.padding == "max_length" else lengths.max()
@@ -72,7 +75,10 @@ class SpeechCollator:
         return tensors, TokenCounts(values.size, int(lengths.sum()), 0)
 
     def transcribed(self, samples: Integers, step: Step) -> Batch:
-        """Return waveforms with the supervised tokens of their transcripts."""
+        """Return a batch of waveforms with the supervised tokens of their transcripts.
+
+        `samples` are the utterances' indices, and `step` is the optimizer step that contains them.
+        """
         tensors, counts = self.padded(samples)
         texts = [self.dataset.tokens(index) for index in samples]
         tensors["labels"] = padded_tokens(texts, IGNORED_LABEL)
@@ -80,17 +86,18 @@ class SpeechCollator:
         return self.batch(tensors, counts, sum(map(len, texts)), in_step)
 
     def masked(self, samples: Integers, step: Step) -> Batch:
-        """Return waveforms with masked frames, and negative frames for each masked frame.
+        """Return a batch of waveforms with masked frames, and negatives for each masked frame.
 
-        A mask depends only on the utterance's place in the endless order of samples. So each epoch
-        has new masks, and every rank knows the masks of the whole step.
+        `samples` are the utterances' indices in the optimizer step `step`. A mask depends only on
+        the utterance's place in the endless order of samples. So each epoch has new masks, and
+        every rank knows the masks of the whole step.
         """
         tensors, counts = self.padded(samples)
         frames = int(frames_of(self.config, tensors["input_values"].shape[1]))
         places = step.places(samples)
-        masks = [self._mask(*one, frames) for one in zip(samples, places, strict=True)]
+        masks = [self._mask(*pair, frames) for pair in zip(samples, places, strict=True)]
         of_step = zip(step.samples, step.places(step.samples), strict=True)
-        in_step = sum(int(self._mask(*one).sum()) for one in of_step)
+        in_step = sum(int(self._mask(*pair).sum()) for pair in of_step)
         negatives = [
             self._negatives(place, mask) + row * frames
             for row, (place, mask) in enumerate(zip(places, masks, strict=True))
@@ -100,7 +107,10 @@ class SpeechCollator:
         return self.batch(tensors, counts, int(np.sum(masks)), in_step)
 
     def log_mel(self, extractor: Any) -> Collate:
-        """Return the collator of log-mel features with the tokens of the transcripts."""
+        """Return the function that makes batches of log-mel features with tokens of transcripts.
+
+        `extractor` is whisper's feature extractor.
+        """
 
         def collate(samples: Integers, step: Step) -> Batch:
             features = extractor(
@@ -124,14 +134,19 @@ class SpeechCollator:
     def batch(
         self, tensors: dict[str, torch.Tensor], counts: TokenCounts, supervised: int, in_step: int
     ) -> Batch:
-        """Return a micro-batch of tensors, with their token counts and supervised elements."""
+        """Return a micro-batch of the tensors.
+
+        `counts` has its processed and real tokens, `supervised` is its number of supervised
+        elements, and `in_step` the number in the whole optimizer step.
+        """
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
 
     def _mask(self, index: int, place: int, frames: int | None = None) -> Mask:
-        """Return the mask of an utterance's frames at a place in the order, padded to `frames`.
+        """Return the mask of the frames of utterance `index`, True where masked.
 
-        The number of spans follows from `mask_time_prob`; spans may overlap.
+        `place` is its place in the endless order of samples. The mask is padded to `frames`. The
+        number of spans follows from `mask_time_prob`; spans may overlap.
         """
         real = int(frames_of(self.config, int(self.dataset.lengths[index])))
         span = self.config.mask_time_length
@@ -147,22 +162,26 @@ class SpeechCollator:
         return mask
 
     def _negatives(self, place: int, mask: Mask) -> Integers:
-        """Return random other masked frames of the utterance for each masked frame.
+        """Return the indices of random other masked frames for each masked frame.
 
-        The shape is (frames, `num_negatives`). Rows of unmasked frames are 0.
+        `place` is the utterance's place in the endless order of samples. The shape is (frames,
+        `num_negatives`). Rows of unmasked frames are 0.
         """
         (hidden,) = np.nonzero(mask)
         count = self.config.num_negatives
         generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(place), 1))
         others = generator.integers(0, max(1, len(hidden) - 1), (len(hidden), count))
         others += others >= np.arange(len(hidden))[:, None]
-        found = np.zeros((len(mask), count), dtype=np.int64)
-        found[hidden] = hidden[np.minimum(others, len(hidden) - 1)]
-        return found
+        chosen = np.zeros((len(mask), count), dtype=np.int64)
+        chosen[hidden] = hidden[np.minimum(others, len(hidden) - 1)]
+        return chosen
 
 
 def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
-    """Return the collator for the run's task. Raises ScenarioError if the data do not fit it."""
+    """Return the function that makes batches for the run's task.
+
+    Raises ScenarioError if the data do not fit the model.
+    """
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     collator = SpeechCollator(run.dataset, options, plan, config, dtype)
     if run.scenario.task.use == "ctc":
@@ -175,9 +194,10 @@ def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
 
 
 def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: int) -> Integers:
-    """Return utterances in an order in which the utterances of a step have similar lengths.
+    """Return an epoch's order of `utterances`, in which those of a step have similar lengths.
 
-    Utterances of a few steps are sorted together. Then the steps are shuffled.
+    `lengths` has the length of each utterance of the dataset in audio samples. Utterances of a few
+    steps are sorted together. Then the steps are shuffled.
     """
     size = plan.global_batch_size
     samples = utterances[sample_order(len(utterances), plan.seed, epoch)]
@@ -194,39 +214,45 @@ def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: in
 def normalized(waveform: Waveform) -> Waveform:
     """Return a waveform normalized to mean 0 and variance 1."""
     scale = np.sqrt(waveform.var() + np.float32(SMALLEST_VARIANCE))
-    found: Waveform = (waveform - waveform.mean()) / scale
-    return found
+    scaled: Waveform = (waveform - waveform.mean()) / scale
+    return scaled
 
 
 def padded_tokens(rows: list[list[int]], padding: int) -> torch.Tensor:
     """Return token ids of several lengths as one padded tensor, shape (rows, longest)."""
-    found = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
-    for row, tokens in zip(found, rows, strict=True):
+    padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
+    for row, tokens in zip(padded, rows, strict=True):
         row[: len(tokens)] = tokens
-    return torch.from_numpy(found)
+    return torch.from_numpy(padded)
 
 
 def frames_of(config: Any, samples: Any) -> Any:
-    """Return the number of frames that a wav2vec2 encoder makes of a number of audio samples."""
+    """Return the number of frames that a wav2vec2 encoder makes of audio samples.
+
+    `samples` is a number of audio samples, or an array of numbers.
+    """
     for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
 
 
 def check_frames(dataset: SpeechDataset, config: Any) -> None:
-    """Raise ScenarioError for an utterance with fewer frames than CTC needs for its characters."""
+    """Raise ScenarioError if an utterance has fewer frames than CTC needs for its characters.
+
+    `config` is the model's configuration, which determines the number of frames.
+    """
     frames = frames_of(config, dataset.lengths)
-    for text, length, found in zip(dataset.transcripts, dataset.lengths, frames, strict=True):
-        needed = len(text) + sum(one == other for one, other in pairwise(text))
-        if found < needed:
+    for text, length, count in zip(dataset.transcripts, dataset.lengths, frames, strict=True):
+        needed = len(text) + sum(first == other for first, other in pairwise(text))
+        if count < needed:
             raise ScenarioError(
-                f"an utterance of {length:,} audio samples has {max(0, found)} frames, and CTC "
+                f"an utterance of {length:,} audio samples has {max(0, count)} frames, and CTC "
                 f"needs {needed} for its {len(text)} characters: raise data.min_audio_len"
             )
 
 
 def check_masks(dataset: SpeechDataset, config: Any) -> None:
-    """Raise ScenarioError for an utterance too short for two masked frames."""
+    """Raise ScenarioError if the shortest utterance, or a masked span, has less than two frames."""
     shortest = int(frames_of(config, int(dataset.lengths.min())))
     if min(shortest, config.mask_time_length) < 2:
         raise ScenarioError(
@@ -238,7 +264,10 @@ def check_masks(dataset: SpeechDataset, config: Any) -> None:
 
 
 def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
-    """Return whisper's feature extractor for a model. Raises ScenarioError for too long data."""
+    """Return whisper's feature extractor for the model of `config`.
+
+    Raises ScenarioError if an utterance or a transcript is too long for the model.
+    """
     from transformers import WhisperFeatureExtractor
 
     per_second = SAMPLING_RATE // (HOP * FRAMES_IN_POSITION)
@@ -263,7 +292,10 @@ def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
 
 
 def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
-    """Return a micro-batch of utterances of `max_audio_len`, for the run's task."""
+    """Return a micro-batch of silent utterances of `max_audio_len`, for the run's task.
+
+    `utterances` is their number.
+    """
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     samples, written = options.max_audio_len, longest_text(options)
     heard = samples
@@ -289,7 +321,10 @@ def longest_text(options: SpeechOptions) -> int:
 
 
 def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of whisper's inputs for a simulated batch, by name."""
+    """Return the shapes of whisper's inputs by name, for a simulated batch.
+
+    `tokens` is the length of the texts.
+    """
     frames = FRAMES_IN_POSITION * config.max_source_positions
     text = (utterances, min(tokens, config.max_target_positions))
     features = (utterances, config.num_mel_bins, frames)
@@ -297,7 +332,10 @@ def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int,
 
 
 def _hidden(config: Any, utterances: int, samples: int) -> Mapping[str, torch.Tensor]:
-    """Return a mask without masked frames, and negatives of 0, for a simulated batch."""
+    """Return a mask without masked frames, and negatives of 0, for a simulated batch.
+
+    `samples` is the number of audio samples of each utterance.
+    """
     frames = (utterances, int(frames_of(config, samples)))
     return {
         "mask_time_indices": torch.zeros(frames, dtype=torch.bool),

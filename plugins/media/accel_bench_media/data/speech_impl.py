@@ -95,17 +95,17 @@ class SpeechDataset:
         return len(self.starts)
 
     def utterance(self, index: int) -> npt.NDArray[np.float32]:
-        """Return one utterance with values from -1 to 1, shape (its audio samples,)."""
+        """Return utterance `index` with values from -1 to 1, of shape (its audio samples,)."""
         start = self.starts[index]
-        found = self.audio[start : start + self.lengths[index]].astype(np.float32)
-        return found / np.float32(FULL_SCALE)
+        audio = self.audio[start : start + self.lengths[index]].astype(np.float32)
+        return audio / np.float32(FULL_SCALE)
 
     def tokens(self, index: int) -> list[int]:
         """Return the token ids of one transcript."""
-        return [FIRST_CHARACTER + ALPHABET.index(one) for one in self.transcripts[index]]
+        return [FIRST_CHARACTER + ALPHABET.index(letter) for letter in self.transcripts[index]]
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the dataset."""
+        """Return JSON evidence of the dataset: utterances, seconds, lengths and characters."""
         return {
             "samples": len(self),
             "audio_seconds": float(self.lengths.sum() / SAMPLING_RATE),
@@ -120,7 +120,10 @@ class SpeechDataset:
 
 
 def load(run: Run, options: SpeechOptions) -> SpeechDataset:
-    """Return the utterances within the length limits. Raises ScenarioError if there are none."""
+    """Return the dataset of all utterances within the length limits.
+
+    Raises ScenarioError if no utterance is left.
+    """
     if options.source == "tones":
         audio, ends, transcripts = make_tones(options, run.scenario.data.seed)
         fingerprint = hashlib.sha256(audio.tobytes()).hexdigest()[:24]
@@ -158,7 +161,7 @@ def _within_lengths(
 
 
 def make_tones(options: SpeechOptions, seed: int) -> tuple[Audio, Integers, list[str]]:
-    """Return audio samples, the end index of each utterance, and transcripts.
+    """Return audio samples of all utterances, each utterance's end index, and its transcript.
 
     Lengths are uniformly distributed between the limits, and depend only on seed and options.
     """
@@ -174,7 +177,7 @@ def make_tones(options: SpeechOptions, seed: int) -> tuple[Audio, Integers, list
 
 
 def _random_words(generator: np.random.Generator, characters: int) -> str:
-    """Return words of two to seven random letters, with `characters` characters in total."""
+    """Return words of two to seven random letters, joined by bars, `characters` long in total."""
     letters = list(ALPHABET[1:])
     text = ""
     while len(text) < characters:
@@ -200,7 +203,8 @@ def _tones(text: str, length: int, generator: np.random.Generator) -> Audio:
 def spoken(run: Run, options: SpeechOptions) -> Path:
     """Return the cache folder with audio.npy, ends.npy and transcripts.json.
 
-    A missing folder is filled. Length limits are no part of the key: a sweep synthesizes once.
+    If the cache lacks the folder, the sentences are synthesized into it. Length limits are no part
+    of the key: a sweep synthesizes once.
     """
     sentences = list(islice(docstring_sentences(), options.samples))
     key: dict[str, Any] = {
@@ -219,7 +223,7 @@ def docstring_sentences() -> Iterator[str]:
     sources = text_sources.read_documents(
         files, field="", limit_bytes=STDLIB_BYTES, skip_undecodable=True
     )
-    for docstring in (found for source in sources for found in _docstrings(source)):
+    for docstring in (text for source in sources for text in _docstrings(source)):
         sentence = " ".join(docstring.split("\n\n")[0].split())
         if SENTENCE.fullmatch(sentence) and sentence not in seen:
             seen.add(sentence)
@@ -233,8 +237,8 @@ def _docstrings(source: str) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError):
         return  # What the limit has cut in two.
     for node in ast.walk(tree):
-        if isinstance(node, kinds) and (found := ast.get_docstring(node)):
-            yield found
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            yield text
 
 
 def _fill(sentences: list[str], options: SpeechOptions, folder: Path) -> None:
@@ -248,7 +252,10 @@ def _fill(sentences: list[str], options: SpeechOptions, folder: Path) -> None:
 
 
 def speak(sentence: str, options: SpeechOptions) -> Audio:
-    """Return espeak-ng's audio of a sentence. Raises ScenarioError for an unknown voice."""
+    """Return espeak-ng's audio of a sentence at 16,000 samples per second.
+
+    Raises ScenarioError if espeak-ng fails, as for an unknown voice.
+    """
     speed = str(options.words_per_minute)
     command = [SPEAKER, "-v", options.voice, "-s", speed, "--stdin", "--stdout"]
     done = subprocess.run(

@@ -12,14 +12,14 @@ from accel_bench.modeling.tensors import is_simulated
 
 
 class FrozenEncoder:
-    """Callback that freezes an encoder during the first training micro-batches.
+    """Callback that freezes a model's encoder during its first `micro_batches` of training.
 
     The encoder's parameters require gradients until then, so that the optimizer contains them.
     """
 
     def __init__(self, model: Any, micro_batches: int) -> None:
         encoder = getattr(model, model.base_model_prefix)
-        self._weights = [one for one in encoder.parameters() if one.requires_grad]
+        self._weights = [weight for weight in encoder.parameters() if weight.requires_grad]
         # Its sizes are simulated as of when all of it trains.
         self._left = 0 if is_simulated() else micro_batches
         self._frozen = False
@@ -36,7 +36,10 @@ class FrozenEncoder:
 
 
 class CTCLoss:
-    """CTC loss of a model's logits, computed outside of the compiled model."""
+    """CTC loss of a model's logits, computed outside of the compiled model.
+
+    It calls `frozen` before each micro-batch.
+    """
 
     def __init__(self, model: Any, frozen: FrozenEncoder) -> None:
         config = model.config

@@ -23,7 +23,7 @@ class ImageClassification(Task[Options]):
     families = frozenset({"vision"})
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of a batch's counts: all its images, and its labels as supervised."""
+        """Return the bounds of the batch's counts: processed and real images, supervised labels."""
         images, labels = len(batch.inputs["pixel_values"]), len(batch.inputs["labels"])
         return Held((images, images), (images, images), (labels, labels))
 
@@ -56,7 +56,7 @@ class ImageText(Task[Options]):
     update_sensitivity = 1.8
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of a batch's counts: its number of pairs."""
+        """Return the bounds of the batch's counts of processed, real and supervised pairs."""
         pairs = len(batch.inputs["pixel_values"]), len(batch.inputs["input_ids"])
         return Held((min(pairs), min(pairs)), (min(pairs), min(pairs)), (min(pairs), min(pairs)))
 
@@ -88,5 +88,8 @@ class ImageTextToText(Task[Options]):
     families = frozenset({"multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the bounds of a batch's counts in tokens; the model shifts its labels."""
+        """Return the bounds of the batch's counts of processed, real and supervised tokens.
+
+        They take into account that the model shifts its labels.
+        """
         return held_tokens(batch, shifts=True)

@@ -38,8 +38,10 @@ class SpeechTask(Task[OptionsT]):
     families: ClassVar[frozenset[str]] = frozenset({"audio"})
 
     def random_operations(self, model: Any) -> str:
-        """Return `SpecAugment` for a model that randomly masks times or frequencies in training,
-        and an empty text for others. See Park et al. 2019, arXiv:1904.08779."""
+        """Return `SpecAugment` if the model randomly masks its input in training; else empty.
+
+        Times or frequencies are masked. See Park et al. 2019, arXiv:1904.08779.
+        """
         config = model.config
         probabilities = (getattr(config, f"mask_{axis}_prob", 0) for axis in ("time", "feature"))
         asked = getattr(config, "apply_spec_augment", True) and any(probabilities)
@@ -47,7 +49,7 @@ class SpeechTask(Task[OptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a problem for a model with LayerDrop."""
+        """Yield a reason if the model has LayerDrop."""
         yield from dropped_layers(model_config(experiment.scenario.model) or {})
 
     @hookimpl
@@ -58,7 +60,11 @@ class SpeechTask(Task[OptionsT]):
 
 
 def held_waveforms(batch: Batch, supervised: Any) -> Held:
-    """Return the bounds of a batch's counts of audio samples."""
+    """Return the bounds of the batch's counts: processed, real and supervised elements.
+
+    Processed and real elements are audio samples. `supervised` is the number of supervised
+    elements.
+    """
     values, mask = batch.inputs["input_values"], batch.inputs.get("attention_mask")
     size = int(values.numel())
     real = size if mask is None else int(mask.sum())
@@ -67,8 +73,11 @@ def held_waveforms(batch: Batch, supervised: Any) -> Held:
 
 
 def dropped_layers(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a problem for LayerDrop: dropped layers get no gradient, so core cannot verify
-    training, and the cost of a step is random."""
+    """Yield a reason for each setting of LayerDrop in a model's configuration that is not 0.
+
+    Dropped layers get no gradient, so core cannot verify training, and the cost of a step is
+    random.
+    """
     for key in DROPPED_LAYERS:
         if (value := config.get(key)) and isinstance(value, int | float):
             yield (
@@ -86,7 +95,10 @@ class SpeechSeq2Seq(SpeechTask[Options]):
     model_class = "AutoModelForSpeechSeq2Seq"
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of a batch's counts; features do not reveal the utterances' lengths."""
+        """Return the bounds of the batch's counts: processed and real samples, supervised tokens.
+
+        Real samples are at least 1, since features do not reveal the utterances' lengths.
+        """
         most = batch.tokens.processed
         supervised = int((batch.inputs["labels"] >= 0).sum())
         return Held((most, most), (1, most), (supervised, supervised))
@@ -121,7 +133,7 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
     def adjust_model(self, model: Any) -> None:
         """Set the masked fraction, in place of SpecAugment's fraction in published configurations.
 
-        Raises ScenarioError for a model without masking.
+        Raises ScenarioError if the model has no embedding for masked frames.
         """
         for problem in without_embedding(model.config.to_dict()):
             raise ScenarioError(problem)
@@ -132,12 +144,12 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
         return "Gumbel noise"
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of a batch's counts of audio samples; masked frames are supervised."""
+        """Return the bounds of the batch's counts: audio samples, and supervised masked frames."""
         return held_waveforms(batch, batch.inputs["mask_time_indices"].sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a problem for a model with LayerDrop, or without masking."""
+        """Yield a reason if the model has LayerDrop, or no embedding for masked frames."""
         yield from super().check_scenario(experiment)
         yield from without_embedding(model_config(experiment.scenario.model) or {})
 
@@ -148,7 +160,7 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
 
 
 def without_embedding(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a problem if the model has no embedding for masked frames."""
+    """Yield a reason if the model has no embedding for masked frames, by its configuration."""
     if config.get("mask_time_prob") == 0 and not config.get("mask_feature_prob"):
         yield (
             "with mask_time_prob 0 the model has no embedding of hidden frames: set "
@@ -157,7 +169,7 @@ def without_embedding(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def hidden_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the sum of the masked frames' losses, divided by the masked frames of the step."""
+    """Return the model's own loss of a micro-batch, divided by the masked frames of the step."""
     return model(**inputs).loss / supervised_in_step
 
 
@@ -187,12 +199,15 @@ class CTC(SpeechTask[CTCOptions]):
     model_class = "AutoModelForCTC"
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of a batch's counts of audio samples; characters are supervised."""
+        """Return the bounds of the batch's counts: audio samples, and characters as supervised."""
         return held_waveforms(batch, (batch.inputs["labels"] >= 0).sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a problem if the encoder would be unfrozen during the measurement."""
+        """Yield a reason if the encoder would start to train during the measured window.
+
+        Also if it would start in the warm-up, on several devices.
+        """
         scenario, frozen = experiment.scenario, self.options.freeze_encoder_for_n_steps
         if self._thaws(scenario):
             if scenario.world_size > 1:
@@ -239,10 +254,10 @@ class CTC(SpeechTask[CTCOptions]):
         return warmup != "auto" and 0 < self.options.freeze_encoder_for_n_steps < warmup
 
     def _evidence(self, model: Any, trains_from: int) -> dict[str, Any]:
-        trained = sum(one.requires_grad for one in model.base_model.parameters())
+        trained = sum(weight.requires_grad for weight in model.base_model.parameters())
         frozen = bool(self.options.freeze_encoder_for_n_steps) and not trains_from
-        found = {"encoder_frozen": frozen, "trained_encoder_tensors": trained}
-        return {**found, "encoder_trains_from_step": trains_from} if trains_from else found
+        state = {"encoder_frozen": frozen, "trained_encoder_tensors": trained}
+        return {**state, "encoder_trains_from_step": trains_from} if trains_from else state
 
 
 def steps_of(scenario: Scenario) -> int:

@@ -42,7 +42,7 @@ class SeparatedAttention:
     """Replacement of one of transformers' attention functions, until `undo` restores it."""
 
     def __init__(self, name: str, longest: int) -> None:
-        """Replace the attention function `name`; sequences have at most `longest` tokens."""
+        """Replace transformers' attention function `name`, up to `longest` tokens a sequence."""
         self.name = name
         self.calls: dict[str, int] = {}
         self._before = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name)
@@ -66,7 +66,8 @@ def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, An
     """Return an attention function that calls `attend` for rows of several sequences.
 
     `attend(module, heads, starts, others)` gets the sequences' start indices, which transformers
-    passes as `cu_seq_lens_q`, and no mask. Without start indices the function calls `original`.
+    passes as `cu_seq_lens_q`, and no mask. Without start indices the function calls `original`,
+    transformers' function.
     """
 
     def choose(  # noqa: PLR0913, PLR0917 - the signature is transformers'
@@ -89,6 +90,8 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
     """Return an attention function that computes the sequences of a row with torch alone.
 
     On a GPU it calls torch's kernel for packed sequences, on a CPU it computes them one by one.
+    Sequences have at most `longest` tokens. `count` is called with the kernel's name. For other
+    batches the function calls `original`, transformers' function.
     """
 
     def attend(
@@ -105,7 +108,11 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
 
 
 def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return an attention function that calls flash-attn with the start indices of sequences."""
+    """Return an attention function that passes the start indices of sequences to flash-attn.
+
+    Sequences have at most `longest` tokens. `count` is called with the kernel's name. `original` is
+    transformers' function for flash-attn, which is called for other batches too.
+    """
 
     def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
         count("flash_attn_varlen_func")
@@ -124,13 +131,14 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
 def longest_of(others: dict[str, Any], longest: int) -> int:
     """Return the maximum tokens of a sequence: `longest`, or more if the batch passes more.
 
-    Kernels compute no query beyond this length. Other collators pass theirs as `max_length_q`.
+    `others` are further arguments of the attention function. Kernels compute no query beyond this
+    length. Other collators pass theirs as `max_length_q`.
     """
     return max(longest, int(others.get("max_length_q") or 0))
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:
-    """Raise PluginError for an argument that this attention would silently ignore."""
+    """Raise PluginError if `others`, further arguments, has one that would be silently ignored."""
     wrong = [name for name in UNKNOWN if others.get(name) is not None]
     if others.get("is_causal") is False:
         wrong.append("is_causal=False")
@@ -142,18 +150,20 @@ def refuse_unknown(others: dict[str, Any]) -> None:
 
 
 def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> torch.Tensor:
-    """Call torch's kernel: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Return the attention by torch's kernel, of shape (1, tokens, heads, size of a head).
 
-    Inputs are cast: autocast misses this kernel, and rotary embeddings may produce float32.
+    `starts` are the start indices of the sequences of at most `longest` tokens, and `others`
+    further arguments of the attention function. Inputs are cast: autocast misses this kernel, and
+    rotary embeddings may produce float32.
     """
     autocast = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if autocast else heads[0].dtype
-    query, key, value = (one[0].transpose(0, 1).to(dtype) for one in heads)
+    query, key, value = (tensor[0].transpose(0, 1).to(dtype) for tensor in heads)
     window = others.get("sliding_window")
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and not TAKES_GROUPS:
-        key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
-    found = varlen_attn(
+        key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
+    output = varlen_attn(
         query,
         key,
         value,
@@ -165,23 +175,25 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
         window_size=(-1 if window is None else window - 1, 0),
         **({"enable_gqa": groups > 1} if TAKES_GROUPS else {}),
     )
-    assert isinstance(found, torch.Tensor)
-    return found.unsqueeze(0)
+    assert isinstance(output, torch.Tensor)
+    return output.unsqueeze(0)
 
 
 @torch.compiler.disable
 def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
-    """Attend within each sequence: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Return the attention within each sequence, computed one after the other.
 
-    No tensor of tokens x tokens is made. On a CPU, reading the start indices needs no waiting, but
-    a compiler would recompile for each new start index.
+    Inputs have shape (1, heads, tokens, size), the result (1, tokens, heads, size). `starts` are
+    the start indices of the sequences, and `others` further arguments of the attention function. No
+    tensor of tokens x tokens is made. On a CPU, reading the start indices needs no waiting, but a
+    compiler would recompile for each new start index.
     """
     sizes = starts.diff().tolist()
     grouped = heads[0].shape[1] != heads[1].shape[1]
-    found = []
-    for query, key, value in zip(*(one.split(sizes, dim=2) for one in heads), strict=True):
+    outputs = []
+    for query, key, value in zip(*(tensor.split(sizes, dim=2) for tensor in heads), strict=True):
         mask = _band(query.shape[2], others.get("sliding_window"))
-        one = scaled_dot_product_attention(
+        output = scaled_dot_product_attention(
             query,
             key,
             value,
@@ -191,12 +203,15 @@ def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
             scale=others.get("scaling"),
             enable_gqa=grouped,
         )
-        found.append(one)
-    return torch.cat(found, dim=2).transpose(1, 2).contiguous()
+        outputs.append(output)
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
 
 
 def _band(length: int, window: int | None) -> torch.Tensor | None:
-    """Return the causal mask of a sliding window; None if it covers the whole sequence."""
+    """Return the causal mask of a sliding window, of shape (length, length).
+
+    Returns None if the window covers the whole sequence.
+    """
     if window is None or window >= length:
         return None
     return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
@@ -205,7 +220,7 @@ def _band(length: int, window: int | None) -> torch.Tensor | None:
 def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
     """Return the attention for this run's model and device, and a reason if it is a fallback.
 
-    Raises PluginError if the attention that the options name is unsupported.
+    `wanted` is the option `attention`. Raises PluginError if the wanted attention is unsupported.
     """
     asked = run.scenario.model.attention
     if asked == "flash_attention_2":
@@ -225,7 +240,7 @@ def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
 
 
 def not_by_sequences(run: Run) -> str | None:
-    """Return the reason why attention by sequences is unsupported here; None if supported."""
+    """Return the reason why sequences cannot be computed alone here; None if they can."""
     config = getattr(run.model, "config", None)
     config = config.get_text_config() if config is not None else None
     if getattr(config, "attn_logit_softcapping", None):
@@ -240,7 +255,10 @@ def _adds_router_loss(run: Run) -> bool:
 
 
 def _not_on_gpu(run: Run, config: Any) -> str | None:
-    """Return the reason why torch's kernel does not support this model on this GPU, or None."""
+    """Return the reason why torch's kernel cannot run this model on this GPU; None if it can.
+
+    `config` is the text model's configuration.
+    """
     dropout = max(getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     capability = torch.cuda.get_device_capability(run.device.index)

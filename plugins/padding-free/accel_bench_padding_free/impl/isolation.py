@@ -25,10 +25,10 @@ ALLOWED_IN_HALF = 1e-1
 
 
 def prove_isolation(run: Run, attention: Attention) -> float | None:
-    """Compare the model's logits of a sequence in a row with its logits of that sequence alone.
+    """Return the distance of a sequence's logits in a row from its logits alone.
 
-    Returns the relative distance for a sequence behind another one, with the model's own attention;
-    None for a model without weights yet. Raises InvalidRunError if the distance exceeds the
+    The relative distance is for a sequence behind another one, with the model's own attention; it
+    is None for a model without weights yet. Raises InvalidRunError if the distance exceeds the
     maximum: then sequences attend to one another, or positions do not start again.
     """
     if any(parameter.is_meta for parameter in run.model.parameters()):
@@ -57,7 +57,7 @@ def prove_isolation(run: Run, attention: Attention) -> float | None:
 
 @contextlib.contextmanager
 def _still(model: nn.Module) -> Iterator[None]:
-    """Disable dropout within the block.
+    """Disable a model's dropout within the block.
 
     Only modules without weights change mode: in evaluation mode, quantized layers may switch to
     kernels without gradients for good.
