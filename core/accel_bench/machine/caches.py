@@ -26,11 +26,11 @@ def cache_folder() -> Path:
     is_new = not os.path.lexists(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _refusal(folder, f"cannot be made: {reason}; mend that") from error
-    if not (problem := _problem(folder, found)):
+    if not (problem := _problem(folder, status)):
         return folder
     if is_new:
         with contextlib.suppress(OSError):  # so that the next run says the same
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def _problem(folder: Path, status: os.stat_result) -> str:
-    """Return the reason why others could write into a folder, or an empty text if they cannot."""
+    """Return why a folder is not the user's alone, as a sentence part; empty if it is."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link; remove it"
     if status.st_uid != os.geteuid():

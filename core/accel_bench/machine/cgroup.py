@@ -58,14 +58,15 @@ def read_cpu_limit() -> float | None:
         texts = [_text(group / "cpu.max") for group in groups]
     # `max` and -1 are no limit.
     quotas = [text.split() for text in texts]
-    found = [pair for pair in quotas if len(pair) == 2 and all(map(str.isdigit, pair))]
-    return min((int(quota) / int(period) for quota, period in found if int(period)), default=None)
+    pairs = [pair for pair in quotas if len(pair) == 2 and all(map(str.isdigit, pair))]
+    return min((int(quota) / int(period) for quota, period in pairs if int(period)), default=None)
 
 
 def _groups(controller: str) -> tuple[int, list[Path]] | None:
     """Return the control groups' version (1 or 2), and the folders of the group and its ancestors.
 
-    In a container that hides the group's path, the mount point itself counts as the group.
+    `controller` is `memory` or `cpu`. Returns None if `/proc` lists no groups. In a container that
+    hides the group's path, the mount point counts as the group.
     """
     try:
         lines = [line.split(":", 2) for line in MEMBERSHIP.read_text().splitlines()]

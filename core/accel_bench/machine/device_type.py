@@ -54,7 +54,7 @@ class DeviceType:
     # In the parent, without torch.
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names of a machine's devices of this type, in order, without heavy imports."""
+        """Return the names of a machine's devices of this type, by index, without heavy imports."""
         raise NotImplementedError
 
     def driver(self, machine: Machine) -> str | None:
@@ -106,12 +106,12 @@ class DeviceType:
         return self._asked("Event", enable_timing=True)
 
     def memory(self) -> dict[str, int]:
-        """Return the available `READINGS` of the current device's allocator.
+        """Return the current device's allocator readings in bytes, by their names in `READINGS`.
 
-        Does not synchronise.
+        Readings that the allocator lacks are left out. Does not synchronise.
         """
-        found = self._asked("memory_stats") or {}
-        return {name: found[key] for name, key in READINGS.items() if key in found}
+        stats = self._asked("memory_stats") or {}
+        return {name: stats[key] for name, key in READINGS.items() if key in stats}
 
     def reset_peak_memory(self) -> None:
         """Reset the peak readings of the current device's allocator, if it has any."""
@@ -123,8 +123,8 @@ class DeviceType:
 
     def free_memory(self) -> tuple[int, int] | None:
         """Return the free and the total bytes of the current device; None if unknown."""
-        found: tuple[int, int] | None = self._asked("mem_get_info")
-        return found
+        sizes: tuple[int, int] | None = self._asked("mem_get_info")
+        return sizes
 
     def allocation_retries(self) -> int:
         """Return how many times the allocator flushed its cache to retry an allocation."""
@@ -132,13 +132,12 @@ class DeviceType:
 
     @contextlib.contextmanager
     def keep_random_state(self, index: int) -> Iterator[None]:
-        """Restore the random state of the host and of a device after the block."""
+        """Restore the random state of the host, and of device number `index`, after the block."""
         import torch
 
         with torch.random.fork_rng(devices=[index], device_type=self.torch_type):
             yield
 
     def _asked(self, name: str, **arguments: Any) -> Any:
-        """Return the result of torch's function `name`, or None if torch's module lacks it."""
         function = getattr(self.module(), name, None)
         return None if function is None else function(**arguments)

@@ -42,26 +42,26 @@ def device_types() -> Mapping[str, DeviceType]:
     A shipped type replaces other distributions' types of its name. A type that cannot be imported
     is left out with a warning. Raises PluginError if the type `cpu` is missing.
     """
-    found: dict[str, DeviceType] = {}
+    types: dict[str, DeviceType] = {}
     entries = metadata.entry_points(group=DEVICES)
     for entry in sorted(entries, key=lambda entry: (not _is_own(entry), entry.name)):
         try:
-            found.setdefault(entry.name, _load(entry))
+            types.setdefault(entry.name, _load(entry))
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
             text = f"the device type {entry.name!r} ({entry.value}) is left out: {reason}"
             warnings.warn(text, stacklevel=2)
-    if HOST not in found:
+    if HOST not in types:
         raise PluginError(
             "the metadata of accel-bench list no device types; install it again "
             "(in a checkout: pip install --no-deps -e .)"
         )
-    ordered = sorted(found.items(), key=lambda item: (-item[1].preference, item[0]))
+    ordered = sorted(types.items(), key=lambda item: (-item[1].preference, item[0]))
     return MappingProxyType(dict(ordered))
 
 
 def device_type(name: str) -> DeviceType:
-    """Return the device type that `resources.device` names.
+    """Return the installed device type called `name`, as `resources.device` names it.
 
     Raises ScenarioError if it is not installed; the text has the nearest name, or what it needs.
     """
@@ -82,21 +82,21 @@ def device_type(name: str) -> DeviceType:
 def best_device(machine: Machine) -> str:
     """Return the name of the device type that `resources.device: auto` selects on a machine."""
     torch = machine.versions.get("torch", "")
-    usable = (n for n, one in device_types().items() if one.find(machine) and not one.lacks(torch))
+    usable = (n for n, dev in device_types().items() if dev.find(machine) and not dev.lacks(torch))
     return next(usable, HOST)
 
 
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
-    """Return an installed device type with a torch type, if possible the one called `name`.
+    """Return an installed device type of `torch_type`, if possible the one called `name`.
 
-    If none is installed, the result calls torch's module of that name, or it is the CPU's type if
+    If none is installed, the result calls torch's module of that type, or it is the CPU's type if
     torch has no such module, as for `meta`.
     """
     known = device_types()
     if name in known and known[name].torch_type == torch_type:
         return known[name]
-    found = next((one for one in known.values() if one.torch_type == torch_type), None)
-    return found or _undescribed(torch_type) or known[HOST]
+    match = next((kind for kind in known.values() if kind.torch_type == torch_type), None)
+    return match or _undescribed(torch_type) or known[HOST]
 
 
 def _undescribed(torch_type: str) -> DeviceType | None:
@@ -111,16 +111,16 @@ def _undescribed(torch_type: str) -> DeviceType | None:
 
 def computes_on_host(torch_type: str) -> bool:
     """Return whether devices of a torch type compute in host memory; false for an unknown type."""
-    known = (one for one in device_types().values() if one.torch_type == torch_type)
-    return torch_type == HOST or any(one.on_host for one in known)
+    known = (kind for kind in device_types().values() if kind.torch_type == torch_type)
+    return torch_type == HOST or any(kind.on_host for kind in known)
 
 
 def started_device() -> DeviceType | None:
-    """Return the device type that torch has started in this process, without starting any."""
+    """Return the device type, not the CPU's, that torch has started in this process; else None."""
     if "torch" not in sys.modules:
         return None
-    others = (one for one in device_types().values() if not one.on_host)
-    return next((one for one in others if one.is_started()), None)
+    others = (kind for kind in device_types().values() if not kind.on_host)
+    return next((kind for kind in others if kind.is_started()), None)
 
 
 def _load(entry: metadata.EntryPoint) -> DeviceType:

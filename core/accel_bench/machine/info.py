@@ -144,7 +144,6 @@ def read_machine() -> Machine:
 
 
 def _memory_bytes() -> int:
-    """Return the host's memory in bytes, or a container's limit if that is less."""
     group, total = read_memory_group(), psutil.virtual_memory().total
     limit = group.limit_bytes if group else None
     return total if limit is None else min(total, limit)
@@ -167,9 +166,9 @@ def available_cores() -> int:
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of installed distributions by name, with the commits of checkouts."""
-    found = {name: distribution_version(name) for name in names}
-    return {name: version for name, version in found.items() if version}
+    """Return the versions of those distributions that are installed, with commits of checkouts."""
+    versions = {name: distribution_version(name) for name in names}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _processor() -> str:

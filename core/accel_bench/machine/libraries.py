@@ -61,9 +61,9 @@ def read_libraries() -> Libraries:
 
 def accelerator_modules() -> tuple[str, ...]:
     """Return the names of modules whose import alone can change how a model runs, sorted."""
-    return tuple(sorted({name for one in read_libraries().libraries for name in one.modules}))
+    return tuple(sorted({name for entry in read_libraries().libraries for name in entry.modules}))
 
 
 def known_distributions() -> tuple[str, ...]:
     """Return the distribution names of all listed libraries, sorted."""
-    return tuple(sorted(one.distribution for one in read_libraries().libraries))
+    return tuple(sorted(entry.distribution for entry in read_libraries().libraries))

@@ -56,7 +56,7 @@ class NVMLDevice:
     handle: Any
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """Return the value of `nvmlDevice<question>`; None if device or driver do not support it.
+        """Return the result of `nvmlDevice<question>` for this device, or None if unsupported.
 
         Raises NoReadingError when access is denied or the device does not respond.
         """
@@ -89,19 +89,19 @@ def library() -> Any:
 def devices() -> Devices:
     """Return all of NVML's devices. Raises NoReadingError if NVML itself does not respond."""
     nvml = library()
-    found, problems = [], []
+    gpus, problems = [], []
     for index in range(_call(nvml.nvmlDeviceGetCount) or 0):
         try:
-            found.append(_device(nvml, index))
+            gpus.append(_device(nvml, index))
         except NoReadingError as error:
             problems.append(f"NVML's device {index}: {error}")
-    return Devices(tuple(found), tuple(problems))
+    return Devices(tuple(gpus), tuple(problems))
 
 
 def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
     """Return the device with a uuid, in NVML's or torch's form, or None if no device has it."""
     wanted = uuid.removeprefix(UUID_PREFIX).lower()
-    same = [one for one in among if one.uuid.removeprefix(UUID_PREFIX).lower() == wanted]
+    same = [device for device in among if device.uuid.removeprefix(UUID_PREFIX).lower() == wanted]
     return same[0] if wanted and same else None
 
 
@@ -113,20 +113,20 @@ def clock_limit_mask(device: NVMLDevice) -> int | None:
 
 
 def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
-    """Return the processes that compute on a device; None if the device does not support it."""
-    found = device.ask("GetComputeRunningProcesses")
-    if found is None:
+    """Return the processes that compute on a device; None if the device does not report them."""
+    running = device.ask("GetComputeRunningProcesses")
+    if running is None:
         return None
     return tuple(
-        GPUProcess(pid=one.pid, name=_program(one.pid), memory_bytes=one.usedGpuMemory)
-        for one in found
+        GPUProcess(pid=process.pid, name=_program(process.pid), memory_bytes=process.usedGpuMemory)
+        for process in running
     )
 
 
 def visible_devices(
     listed: Devices, environment: Mapping[str, str]
 ) -> tuple[NVMLDevice, ...] | None:
-    """Return the devices that CUDA shows to a process with this environment, in CUDA's order.
+    """Return the devices in `listed` that CUDA shows with this environment, in CUDA's order.
 
     Returns None if NVML cannot tell: CUDA's default order begins with the fastest device, a lost
     device shifts the numbers, and NVML does not list instances of a partitioned device (MIG).
@@ -166,10 +166,10 @@ def _program(pid: int) -> str:
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
-    """Return the device of an item of CUDA_VISIBLE_DEVICES: a number, or a uuid's beginning."""
+    """Return the device of a CUDA_VISIBLE_DEVICES item, an index or a uuid's beginning, or None."""
     if entry.isdigit():
         return by_bus[int(entry)] if int(entry) < len(by_bus) else None
-    same = [one for one in by_bus if entry and one.uuid.startswith(entry)]
+    same = [device for device in by_bus if entry and device.uuid.startswith(entry)]
     return same[0] if len(same) == 1 else None
 
 

@@ -112,24 +112,24 @@ class Placement:
 
 
 def read_placement(variables: Mapping[str, str]) -> Placement | None:
-    """Return this process's position by launchers' variables, or None if no launcher set any.
+    """Return this process's position by launchers' environment variables; None if none are set.
 
-    Raises ScenarioError for contradictory variables.
+    Of nested launchers the innermost counts. Raises ScenarioError for contradictory variables.
     """
-    found = [
+    matches = [
         *filter(None, (_read(names, variables, False) for names in PER_PROCESS)),
         *filter(None, (_read(names, variables, True) for names in PER_NODE)),
     ]
-    if not found:
+    if not matches:
         return None
-    first, *others = found
+    first, *others = matches
     for other in others:
         _refuse_contradiction(first, other)
     return first
 
 
 def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Placement | None:
-    """Return the position by one launcher's variables, or None if the size is not set."""
+    """Return the position by one launcher's variables, or None if it has not set the size."""
     if not variables.get(names.size):  # such as SLURM_PROCID alone, in the batch step of a job
         return None
     if not variables.get(names.rank):
@@ -168,7 +168,7 @@ def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Pl
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:
-    """Return the number in a variable, or None if it is unset or a word such as `auto`."""
+    """Return the number in the variable `name`, or None if it is unset or a word such as `auto`."""
     text = variables.get(name, "") if name else ""
     if not text or (name.startswith("PET_") and text.isalpha()):
         return None

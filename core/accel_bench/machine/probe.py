@@ -31,15 +31,15 @@ CPU_FREQUENCIES = Path("/sys/devices/system/cpu")
 
 
 def read_state(gpus: bool) -> MachineState:
-    """Return the state of the host, and of GPUs if asked, within milliseconds; never raise."""
-    found, problems = _within(ANSWER_SECONDS, _read_gpus) if gpus else ((), ())
+    """Return the state of the host, and of GPUs if `gpus`, within milliseconds; never raise."""
+    states, problems = _within(ANSWER_SECONDS, _read_gpus) if gpus else ((), ())
     return MachineState(
-        monotonic_seconds=time.monotonic(), cpu=_read_cpu(), gpus=found, problems=problems
+        monotonic_seconds=time.monotonic(), cpu=_read_cpu(), gpus=states, problems=problems
     )
 
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
-    """Return the state after a run, once NVML lists no ended processes, or after 2 seconds."""
+    """Return the state after a run, waiting up to 2 s for processes not in `before` to end."""
     known = {
         process.pid
         for state in (before.gpus if before else ())
@@ -48,7 +48,7 @@ def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
     until = time.monotonic() + SETTLE_SECONDS
     state = read_state(gpus)
     while time.monotonic() < until and any(
-        process.pid not in known for one in state.gpus for process in one.other_processes
+        process.pid not in known for gpu in state.gpus for process in gpu.other_processes
     ):
         time.sleep(0.1)
         state = read_state(gpus)
@@ -78,7 +78,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
     memory = ask("GetMemoryInfo")
     mode = ask("GetPersistenceMode")
     mask = _or_problem(problems, lambda: clock_limit_mask(device))
-    found = _or_problem(problems, lambda: compute_processes(device)) or ()
+    running = _or_problem(problems, lambda: compute_processes(device)) or ()
     return GPUState(
         uuid=device.uuid,
         sm_clock_megahertz=ask("GetClockInfo", pynvml.NVML_CLOCK_SM),
@@ -102,7 +102,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
             "GetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile
         ),
         remap_pending=None if rows is None else bool(rows[2] or rows[3]),
-        other_processes=tuple(process for process in found if not _is_ours(process.pid)),
+        other_processes=tuple(process for process in running if not _is_ours(process.pid)),
         problems=tuple(dict.fromkeys(problems)),
     )
 
@@ -159,10 +159,10 @@ def _read_cpu() -> CPUState:
 def _frequency() -> float | None:
     """Return the cores' mean frequency in MHz; None on some, mostly virtual, machines."""
     try:
-        found = psutil.cpu_freq()
+        frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError):
         return None
-    return found.current or None if found else None
+    return frequency.current or None if frequency else None
 
 
 def _read(path: Path) -> str:
@@ -176,10 +176,10 @@ def _within(
     seconds: float, read: Callable[[], tuple[tuple[GPUState, ...], tuple[str, ...]]]
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
     """Return the GPUs' states and problems, read in a thread that is given up after `seconds`."""
-    answers: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
-    thread = threading.Thread(target=lambda: answers.append(read()), daemon=True)
+    results: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
+    thread = threading.Thread(target=lambda: results.append(read()), daemon=True)
     thread.start()
     thread.join(seconds)
-    if answers:
-        return answers[0]
+    if results:
+        return results[0]
     return (), (f"NVML fails: no answer within {seconds:g} s",)

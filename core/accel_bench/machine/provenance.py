@@ -31,15 +31,15 @@ def distribution_version(name: str) -> str:
     Returns an empty string for a distribution that is not installed.
     """
     try:
-        found = metadata.distribution(name)
+        package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return ""
-    commit = commit_of(found)
-    return f"{found.version}+{commit}" if commit else found.version
+    commit = commit_of(package)
+    return f"{package.version}+{commit}" if commit else package.version
 
 
 def commit_of(distribution: metadata.Distribution) -> str:
-    """Return the commit of an editable install, or a digest of its sources; else an empty text."""
+    """Return an editable install's commit, or a digest of its sources; empty if not editable."""
     folder = _editable_folder(distribution)
     if folder is None:
         return ""
@@ -48,7 +48,7 @@ def commit_of(distribution: metadata.Distribution) -> str:
 
 @cache
 def git_state(folder: Path) -> str:
-    """Return a checkout's commit, with a hash of uncommitted changes, or an empty text."""
+    """Return a checkout's commit, with a hash of uncommitted changes; empty without a commit."""
     arguments = ("--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
     lines = _git(folder, "status", *arguments).splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
@@ -78,10 +78,10 @@ def _digest(path: Path) -> str:
 def _sources_digest(folder: Path) -> str:
     """Return a digest of a folder's Python sources, for code that git does not track."""
     sources = sorted(_sources(folder))
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sources:
-        found.update(f"{path.relative_to(folder)}\0{_digest(path)}\0".encode())
-    return f"sources-{found.hexdigest()[:8]}"
+        digest.update(f"{path.relative_to(folder)}\0{_digest(path)}\0".encode())
+    return f"sources-{digest.hexdigest()[:8]}"
 
 
 def _sources(folder: Path) -> Iterator[Path]:

@@ -24,7 +24,10 @@ PATIENCE_SECONDS = 5.0
 
 
 def main(parent: int, report: int, command: list[str]) -> int:
-    """Run the command, report its process id, and return its exit code (-N for signal N)."""
+    """Run the command until it ends; return its exit code (-N for signal N).
+
+    `parent` is the starting process's id. The command's id is written to the descriptor `report`.
+    """
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     reading, writing = os.pipe()
@@ -51,13 +54,13 @@ def main(parent: int, report: int, command: list[str]) -> int:
 
 def reap(worker: int) -> int | None:
     """Collect all ended children; return the worker's wait status, or None while it runs."""
-    found = None
+    status = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            found = ended[1] if ended[0] == worker else found
+            status = ended[1] if ended[0] == worker else status
     except ChildProcessError:
         pass
-    return found
+    return status
 
 
 def end_children() -> None:

@@ -72,7 +72,7 @@ def ended_children() -> Iterator[None]:
     This works on Linux in the main thread, if all other threads are daemons. Elsewhere no process
     is ended, since it is unknown who started it.
     """
-    threads = (one for one in threading.enumerate() if not one.daemon)
+    threads = (thread for thread in threading.enumerate() if not thread.daemon)
     if sys.platform != "linux" or [*threads] != [threading.current_thread()]:
         yield
         return
@@ -90,7 +90,6 @@ def ended_children() -> Iterator[None]:
 if sys.platform == "linux":
 
     def _settings_of(thread: int) -> tuple[set[int], int, int, int]:
-        """Return CPUs, policy, real-time priority and nice value of a thread."""
         policy, parameter = os.sched_getscheduler(thread), os.sched_getparam(thread)
         nice = os.getpriority(os.PRIO_PROCESS, thread)
         return os.sched_getaffinity(thread), policy, parameter.sched_priority, nice

@@ -138,7 +138,7 @@ class MachineState(Frozen):
 def used_by(state: MachineState, uuids: Iterable[str]) -> tuple[GPUState, ...]:
     """Return the states of the GPUs with these uuids, in torch's or NVML's form."""
     wanted = {uuid.removeprefix("GPU-").lower() for uuid in uuids}
-    return tuple(one for one in state.gpus if one.uuid.removeprefix("GPU-").lower() in wanted)
+    return tuple(gpu for gpu in state.gpus if gpu.uuid.removeprefix("GPU-").lower() in wanted)
 
 
 def limits_in(mask: int) -> tuple[str, ...]:

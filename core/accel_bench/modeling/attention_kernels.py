@@ -25,16 +25,16 @@ def attention_kernels(output: Any) -> dict[str, int]:
     """
     names = Counter(ENDING.sub("", node.name()) for node in _nodes(output.grad_fn))
     for kind in (FUSED, UNFUSED):
-        if found := {name: count for name, count in names.items() if kind.search(name)}:
-            return found
+        if matches := {name: count for name, count in names.items() if kind.search(name)}:
+            return matches
     return {}
 
 
 def _nodes(first: Any) -> set[Any]:
-    found, waiting = set(), [first]
+    nodes, waiting = set(), [first]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
+        if node is not None and node not in nodes:
+            nodes.add(node)
             waiting += [following for following, _ in node.next_functions]
-    return found
+    return nodes

@@ -11,18 +11,18 @@ CHECKPOINTS = "gradient_checkpointing"
 
 
 def block_lists(model: Any) -> dict[str, list[nn.Module]]:
-    """Return the repeated blocks of a model by the path of their list, one for each tower or stack.
+    """Return a model's repeated blocks by the path of their list, as an encoder's or a decoder's.
 
     The lists are the outermost `ModuleList`s of layers of one class that transformers can
     checkpoint. A model without such lists has the list of `decoder_blocks`.
     """
-    found: dict[str, list[nn.Module]] = {}
+    lists: dict[str, list[nn.Module]] = {}
     for name, module in model.named_modules():
-        outer = not any(name.startswith(f"{path}.") for path in found)
+        outer = not any(name.startswith(f"{path}.") for path in lists)
         if outer and isinstance(module, nn.ModuleList) and _are_blocks([*module]):
-            found[name] = [*module]
-    if found:
-        return found
+            lists[name] = [*module]
+    if lists:
+        return lists
     path, blocks = decoder_blocks(model)
     return {path: blocks} if blocks else {}
 
@@ -33,8 +33,7 @@ def repeated_blocks(model: Any) -> list[nn.Module]:
 
 
 def _are_blocks(modules: list[nn.Module]) -> bool:
-    """Return whether modules are layers of one class, which transformers can checkpoint."""
-    return len({type(one) for one in modules}) == 1 and hasattr(modules[0], CHECKPOINTS)
+    return len({type(module) for module in modules}) == 1 and hasattr(modules[0], CHECKPOINTS)
 
 
 def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
@@ -62,4 +61,4 @@ def adapter_modules(model: nn.Module) -> set[int]:
         for name in getattr(module, "adapter_layer_names", ())
     )
     # An adapter may consist of tensors alone.
-    return {id(part) for one in parts if isinstance(one, nn.Module) for part in one.modules()}
+    return {id(part) for layer in parts if isinstance(layer, nn.Module) for part in layer.modules()}

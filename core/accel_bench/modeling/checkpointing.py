@@ -28,7 +28,7 @@ class CheckpointFunction(Protocol):
     configuration."""
 
     def __call__(self, function: Any, *args: Any) -> Any:
-        """Call a block's forward, `function`, so that the backward pass recomputes it."""
+        """Return `function(*args)`, a block's forward pass, which the backward pass recomputes."""
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
         """Return whether a block recomputes its matmuls, and its attention.

@@ -1,6 +1,6 @@
 """Counters of torch's compiler in this process: graphs, breaks, recompilations, seconds.
 
-The counters are not public in torch, so a figure is null if a version lacks it.
+The counters are not public in torch, so a count is null if a version lacks it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ REASONS = 3
 
 
 def read_compilation() -> dict[str, Any]:
-    """Return counts of all compilations so far as JSON; null for a count that torch lacks.
+    """Return counts of all compilations so far, by the names of `Compilation`'s fields.
 
-    Imports torch's compiler if it is not imported yet.
+    A count that this torch lacks is None. Imports torch's compiler if it is not imported yet.
     """
     parts = {
         _seconds: ("compile_seconds",),
@@ -23,17 +23,17 @@ def read_compilation() -> dict[str, Any]:
         _recompile_counts: ("recompiles",),
         _cache_counts: ("graph_cache_hits", "graph_cache_misses"),
     }
-    found: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     for read, keys in parts.items():
         try:
-            found |= read()
+            counts |= read()
         except (ImportError, AttributeError, KeyError):
-            found |= dict.fromkeys(keys)
-    return found
+            counts |= dict.fromkeys(keys)
+    return counts
 
 
 def reset_compiler() -> None:
-    """Reset the compiler's counters, if this torch has them."""
+    """Reset the compiler's counters to 0, if this torch has them."""
     try:
         from torch._dynamo import utils
 
@@ -50,7 +50,7 @@ def _seconds() -> dict[str, Any]:
 
 
 def _graph_counts() -> dict[str, Any]:
-    """Return the numbers of graphs, graph breaks, and functions left uncompiled."""
+    """Return the numbers of graphs, of graph breaks with reasons, and of uncompiled functions."""
     frames, breaks = _counter("frames"), _counter("graph_break")
     # Here are breaks by branching on a tensor, say, or by the recompile limit.
     breaks.update(_counter("unimplemented"))
@@ -63,12 +63,12 @@ def _graph_counts() -> dict[str, Any]:
 
 
 def _recompile_counts() -> dict[str, Any]:
-    """Return the number of recompilations, with the reasons of the first recompilations."""
+    """Return the number of recompilations, and the first few reasons for them, by name."""
     from torch._dynamo.utils import get_compilation_metrics
 
     reasons = (entry.recompile_reason for entry in get_compilation_metrics())
-    found = [reason for reason in reasons if reason]
-    return {"recompiles": len(found), "recompile_reasons": _first_lines(found)}
+    recompiles = [reason for reason in reasons if reason]
+    return {"recompiles": len(recompiles), "recompile_reasons": _first_lines(recompiles)}
 
 
 def _cache_counts() -> dict[str, Any]:

@@ -33,17 +33,17 @@ CLOSE = 0.05
 
 
 def text_config(config: Any) -> Any:
-    """Return the text model's part of a configuration; the configuration itself without parts."""
+    """Return a configuration's part for the text model, or the whole if it has no such part."""
     return getattr(config, "get_text_config", lambda: config)()
 
 
 def has_attention(config: Any) -> bool:
     """Return whether a configuration has attention heads, unlike a convolutional network."""
-    return any(hasattr(one, "num_attention_heads") for one in (config, text_config(config)))
+    return any(hasattr(part, "num_attention_heads") for part in (config, text_config(config)))
 
 
 def check_model(run: Run) -> None:
-    """Raise PluginError, naming the defect, for a model that shipped engines train wrongly."""
+    """Raise PluginError, with the defect, if shipped engines would train the model wrongly."""
     if run.loss is not own_loss:
         return  # The task divides.
     adapted = run.unwrapped_model
@@ -65,20 +65,19 @@ def check_precision(run: Run) -> None:
 
 
 def _written_in(model: Any) -> str:
-    """Return the name of the Python module that defines a model's forward."""
     owners = (kind.__module__ for kind in type(model).__mro__ if "forward" in vars(kind))
     return next(owners, "")
 
 
 def _problem(model: Any, run: Run) -> str:
-    """Return a text on a model's defect for the shipped engines, or an empty text."""
+    """Return a model's defect for the shipped engines, as a sentence part; empty without one."""
     forward = getattr(model, "forward", None)
     if forward is None or not hasattr(model, "named_parameters"):
         return "is no torch.nn.Module"
     parameters = inspect.signature(forward).parameters.values()
-    names = {one.name for one in parameters}
+    names = {parameter.name for parameter in parameters}
     if "num_items_in_batch" not in names and not any(
-        one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
     ):
         return "takes no num_items_in_batch, by which the loss of a step is divided"
     if run.scenario.train.gradient_accumulation * run.world_size > 1:
@@ -87,7 +86,7 @@ def _problem(model: Any, run: Run) -> str:
 
 
 def _wrong_division(model: Any, run: Run) -> str:
-    """Return a text if a model's loss ignores `num_items_in_batch`, or an empty text.
+    """Return a sentence part if a model's loss ignores `num_items_in_batch`, else an empty string.
 
     The function compares two losses of one sequence, uncompiled, in evaluation mode.
     """
@@ -113,5 +112,5 @@ def _loss(model: Any, run: Run, count: int) -> float:
 
     ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=str(run.device))
     torch.manual_seed(0)
-    found: float = model(input_ids=ids, labels=ids, num_items_in_batch=count).loss.item()
-    return found
+    loss: float = model(input_ids=ids, labels=ids, num_items_in_batch=count).loss.item()
+    return loss

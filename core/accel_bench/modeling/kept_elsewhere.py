@@ -18,7 +18,7 @@ ATTRIBUTE = "accel_bench_kept_elsewhere"
 
 
 class ShownGradient(NamedTuple):
-    """Facts about a gradient that is freed before the optimizer steps."""
+    """Norm and a few elements' indices of a gradient that is freed before the optimizer steps."""
 
     norm: float
     """L2 norm of the whole gradient."""
@@ -29,7 +29,7 @@ class ShownGradient(NamedTuple):
 
 @dataclass
 class KeptElsewhere:
-    """Access to one parameter that a library stores elsewhere."""
+    """Shape, dtype, sharding and reader of one parameter that a library stores elsewhere."""
 
     shape: torch.Size
     """Shape of the whole parameter."""
@@ -59,9 +59,9 @@ def keep_elsewhere(parameter: torch.Tensor, kept: KeptElsewhere) -> None:
 
 
 def kept_elsewhere(parameter: torch.Tensor) -> KeptElsewhere | None:
-    """Return the declared access to a parameter; None for an ordinary parameter."""
-    found: KeptElsewhere | None = getattr(parameter, ATTRIBUTE, None)
-    return found
+    """Return what `keep_elsewhere` declared of a parameter; None for an ordinary parameter."""
+    kept: KeptElsewhere | None = getattr(parameter, ATTRIBUTE, None)
+    return kept
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:
@@ -84,22 +84,23 @@ def dtype_of(parameter: torch.Tensor) -> torch.dtype:
 def show_gradients(
     gradients: Mapping[torch.Tensor, Callable[[], torch.Tensor | None]], most: float | None
 ) -> None:
-    """Store the norms, and two indices, of whole gradients, which are read one at a time.
+    """Store whole gradients' norms, and the indices of two elements that the step should change.
 
-    An engine calls this on all ranks together, before its first step. `most` is the total norm to
-    which the engine clips the gradients in that step.
+    `gradients` has functions that read a parameter's gradient, one at a time. An engine calls this
+    on all ranks together, before its first step. `most` is the total norm to which the engine clips
+    the gradients in that step.
     """
     shown: dict[torch.Tensor, ShownGradient] = {}
     for parameter, read in gradients.items():
         kept, gradient = kept_elsewhere(parameter), read()
         if kept is not None and gradient is not None:
             shown[parameter] = describe_gradient(kept.read(), gradient)
-    total = sum(one.norm**2 for one in shown.values()) ** 0.5
+    total = sum(summary.norm**2 for summary in shown.values()) ** 0.5
     factor = 1.0 if most is None else min(1.0, most / (total + 1e-6))
-    for parameter, one in shown.items():
+    for parameter, summary in shown.items():
         kept = kept_elsewhere(parameter)
         assert kept is not None
-        kept.gradient = one._replace(norm=one.norm * factor)
+        kept.gradient = summary._replace(norm=summary.norm * factor)
 
 
 def describe_gradient(weights: torch.Tensor, gradient: torch.Tensor) -> ShownGradient:

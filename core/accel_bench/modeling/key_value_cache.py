@@ -49,7 +49,7 @@ class CacheSize:
 
 
 def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
-    """Return the size of a key-value cache of transformers, or None if it cannot be read."""
+    """Return the size of transformers' cache of `requests` requests, or None if unreadable."""
     layers = getattr(cache, "layers", None)
     if not layers:
         return None
@@ -82,10 +82,10 @@ def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tens
 
 
 def expected_numbers(config: Any, length: int, static: bool) -> int | None:
-    """Return the expected number of elements in the keys of a request, by the configuration.
+    """Return the expected number of elements in the keys of a request of `length` tokens.
 
     Returns None if layers store other tensors than keys and values of the last tokens, or if the
-    configuration does not state the number of heads.
+    configuration does not state the number of heads. `static` means a cache of fixed size.
     """
     heads, size = key_value_heads(config), head_size(config)
     kept = kept_lengths(config, length, static)

@@ -76,10 +76,10 @@ class Served:
 
         The tokens that arrive first have no interval, but count in the first token's latency.
         """
-        found: list[float] = []
+        gaps: list[float] = []
         for (before, _), (after, count) in itertools.pairwise(self.tokens):
-            found += [(after - before) / count] * (count * self.requests)
-        return found
+            gaps += [(after - before) / count] * (count * self.requests)
+        return gaps
 
     def _arrivals(self) -> Sequence[float]:
         return self.arrivals or [self.started] * self.requests
@@ -94,16 +94,16 @@ class Arrivals:
         self._next = self._gap()
 
     def until_next(self, instant: float) -> float:
-        """Return the seconds from a time to the next arrival; 0 if a request waits already."""
+        """Return the seconds from `instant` to the next arrival; 0 if a request waits already."""
         return max(0.0, self._next - instant)
 
     def take(self, instant: float, most: int) -> list[float]:
-        """Remove and return up to `most` arrival times that are not after a time."""
-        taken: list[float] = []
-        while len(taken) < most and self._next <= instant:
-            taken.append(self._next)
+        """Remove and return up to `most` arrival times that are not after `instant`."""
+        arrivals: list[float] = []
+        while len(arrivals) < most and self._next <= instant:
+            arrivals.append(self._next)
             self._next += self._gap()
-        return taken
+        return arrivals
 
     def _gap(self) -> float:
         return self._random.expovariate(self._rate)
@@ -138,9 +138,9 @@ def load_of(served: Sequence[Served], offered: float) -> Load:
 
     The benchmark's own time between batches counts neither as work nor as waiting.
     """
-    working = sum(one.ended - one.started for one in served)
-    whole = working + sum(one.waited for one in served[1:])
-    answered = sum(one.requests for one in served)
+    working = sum(batch.ended - batch.started for batch in served)
+    whole = working + sum(batch.waited for batch in served[1:])
+    answered = sum(batch.requests for batch in served)
     busy = working / whole
     return Load(offered, answered / whole, busy, busy >= SATURATED)
 
@@ -150,12 +150,12 @@ KEEPS_UP = 0.9
 
 
 def load_of_streams(served: Sequence[Served], offered: float) -> Load:
-    """Return the load of a server that answers requests concurrently.
+    """Return the load of a server that answers requests concurrently; `offered` is in requests/s.
 
-    The server is saturated if later requests have longer latencies. The medians of the first and
-    of the last third of the requests are compared.
+    The server is saturated if later requests have longer latencies. The medians of the first and of
+    the last third of the requests are compared.
     """
-    requests = sorted((one.arrivals[0], one.ended) for one in served)
+    requests = sorted((batch.arrivals[0], batch.ended) for batch in served)
     ends = sorted(ended for _, ended in requests)
     span = ends[-1] - ends[0]
     if not span:
@@ -168,7 +168,6 @@ def load_of_streams(served: Sequence[Served], offered: float) -> Load:
 
 
 def _middles(requests: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median arrival and latency of requests, given as pairs (arrival, end)."""
     latencies = [ended - arrival for arrival, ended in requests]
     return statistics.median(arrival for arrival, _ in requests), statistics.median(latencies)
 
@@ -191,13 +190,13 @@ def latency_metrics(
     """
     if not served:
         return
-    tokens = [one for batch in served for one in batch.inter_token_seconds]
+    tokens = [interval for batch in served for interval in batch.inter_token_seconds]
     yield from _percentiles("time_to_first_token", _all(served, "first_token_seconds"))
     yield from _percentiles("inter_token_latency", tokens)
     yield from _percentiles("request_latency", _all(served, "request_seconds"))
-    requests = sum(one.requests for one in served)
-    prefill = covered_seconds([(one.started, one.tokens[0][0]) for one in served])
-    prompts = sum(one.prompt_tokens for one in served)
+    requests = sum(batch.requests for batch in served)
+    prefill = covered_seconds([(batch.started, batch.tokens[0][0]) for batch in served])
+    prompts = sum(batch.prompt_tokens for batch in served)
     yield _rate("prefill_tokens_per_second", prompts / prefill if prefill else None, "tokens/s")
     yield _rate("decode_tokens_per_second", _decode(served), "tokens/s")
     yield _count("measured_requests", requests)
@@ -212,9 +211,9 @@ def latency_metrics(
 
 
 def _decode(served: Sequence[Served]) -> float | None:
-    """Return the tokens per second after first tokens, or None if all tokens came together."""
-    seconds = covered_seconds([(one.tokens[0][0], one.ended) for one in served])
-    tokens = sum(one.new_tokens - one.requests * one.tokens[0][1] for one in served)
+    """Return the rate of tokens per second after first tokens; None if all tokens came together."""
+    seconds = covered_seconds([(batch.tokens[0][0], batch.ended) for batch in served])
+    tokens = sum(batch.new_tokens - batch.requests * batch.tokens[0][1] for batch in served)
     return tokens / seconds if seconds else None
 
 
@@ -228,11 +227,11 @@ def covered_seconds(intervals: Sequence[tuple[float, float]]) -> float:
 
 
 def _all(served: Sequence[Served], name: str) -> list[float]:
-    return [value for one in served for value in getattr(one, name)]
+    return [value for batch in served for value in getattr(batch, name)]
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return a percentile by linear interpolation between order statistics."""
+    """Return the `percent`-th percentile, by linear interpolation between order statistics."""
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

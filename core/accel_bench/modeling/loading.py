@@ -74,13 +74,13 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
 
 
 def load_other_model(run: Run, name: str) -> Any:
-    """Return a model other than the scenario's, such as the draft model for speculative decoding.
+    """Return the model with id `name`, such as the draft model for speculative decoding.
 
     Raises ScenarioError if the model cannot be loaded, or has another vocabulary.
     """
     use = run.scenario.model.model_copy(update={"id": name, "overrides": {}, "revision": None})
     config = build_config(use, run.trust_remote_code)
-    ours, theirs = (text_config(one).vocab_size for one in (run.unwrapped_model.config, config))
+    ours, theirs = (text_config(part).vocab_size for part in (run.unwrapped_model.config, config))
     if ours != theirs:
         raise ScenarioError(
             f"the model {name!r} has a vocabulary of {theirs} tokens, and model.id one of {ours}; "
@@ -110,11 +110,11 @@ def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedCo
 
 
 def model_class_of(run: Run) -> str:
-    """Return the transformers class that loads the run's model, by its task."""
+    """Return the name of the transformers class that loads the run's model, by its task."""
     if run.task is None:
         return MODEL_CLASS
-    found: str = run.task.model_class_of(run.scenario.model)
-    return found
+    name: str = run.task.model_class_of(run.scenario.model)
+    return name
 
 
 def check_model_class(config: Any, model_class: str, run: Run) -> None:
@@ -144,7 +144,7 @@ def count_parameters(model: Any, trainable: bool = False) -> int:
 def _published_config(
     use: ModelUse, trust_remote_code: bool
 ) -> tuple[PreTrainedConfig, dict[str, Any]]:
-    """Return the published configuration, as an object and as its JSON."""
+    """Return a model's configuration without overrides, as an object and as its JSON."""
     if use.id in find_presets("models"):
         card = read_card(use.id)
         return CONFIG_MAPPING[card.model_type](**card.config), dict(card.config)
@@ -187,7 +187,7 @@ def _apply_overrides(
 
 
 def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
-    """Raise ScenarioError for an unknown key, which the configuration would silently accept."""
+    """Raise ScenarioError for reserved keys, and unknown ones, which would pass silently."""
     for key in overrides:
         if key in RESERVED:
             raise ScenarioError(f"model.overrides.{key} cannot be set here: {RESERVED[key]}")
@@ -274,7 +274,7 @@ def check_fit(config: Any, run: Run, name: str | None = None) -> None:
 
 
 def learned_positions(config: Any) -> int | None:
-    """Return the longest sequence that learned positions allow, or None for rotary positions.
+    """Return the most tokens that learned positions allow, or None for rotary positions.
 
     Rotary positions extend beyond the published length; learned positions end with their table.
     """

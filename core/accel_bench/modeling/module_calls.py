@@ -43,7 +43,7 @@ def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Modul
         if id(module) in inside:
             continue
         if is_compiled(module):
-            inside |= {id(one) for one in module.modules()}
+            inside |= {id(inner) for inner in module.modules()}
         yield path, module
 
 

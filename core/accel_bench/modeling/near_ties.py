@@ -54,7 +54,7 @@ def find_near_ties(
     pairs = list(zip(run.prompts, run.answers, strict=True))[:MOST_REQUESTS]
     begun = monotonic()
     until, longest = begun + _seconds_for_them(run), 0.0
-    found: list[Sequence[int]] = []
+    ties: list[Sequence[int]] = []
     ended = ""
     with torch.no_grad(), run.autocast(), _uncompiled():
         try:
@@ -62,7 +62,7 @@ def find_near_ties(
                 if begun + longest >= until:
                     ended = "no more time for them is left"
                     break
-                found.append(_near_ties(model, run.device, prompt, answer, margin))
+                ties.append(_near_ties(model, run.device, prompt, answer, margin))
                 end_pass()
                 ended_at = monotonic()
                 begun, longest = ended_at, max(longest, ended_at - begun)
@@ -72,13 +72,12 @@ def find_near_ties(
             ended = str(error)
     if ended:
         run.logger.warning(
-            "near ties are known of %d of %d requests: %s", len(found), len(pairs), ended
+            "near ties are known of %d of %d requests: %s", len(ties), len(pairs), ended
         )
-    return found
+    return ties
 
 
 def _seconds_for_them(run: Run) -> float:
-    """Return the seconds for the search: a share of the time limit, at most the time left."""
     limit = run.scenario.measure.timeout_seconds
     return min(SHARE_OF_TIME * limit, (1 - RESERVE) * limit - run.trace.age())
 
@@ -112,7 +111,6 @@ def _near_ties(
 
 
 def _are_near(logits: torch.Tensor, margin: float) -> torch.Tensor:
-    """Return a mask of near ties between the two best tokens, shape (positions,)."""
     logits = logits.float()
     best = logits.topk(2).values
     return best[:, 0] - best[:, 1] <= margin * logits.std(dim=-1)

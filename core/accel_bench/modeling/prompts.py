@@ -31,7 +31,7 @@ def _rows(batches: Iterator[Batch]) -> Iterator[torch.Tensor]:
 def left_padded(
     prompts: Sequence[torch.Tensor], width: int, pad_token_id: int, device: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and mask of left-padded prompts on the device, both of shape (prompts, width)."""
+    """Return left-padded prompts' ids and attention mask on the device, shape (prompts, width)."""
     ids = torch.full((len(prompts), width), pad_token_id, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for number, prompt in enumerate(prompts):

@@ -24,9 +24,10 @@ def describe_quantized(
 ) -> dict[str, JsonValue]:
     """Return JSON evidence of a model with quantized modules: their number, kernel and bytes.
 
-    `quantized` has the modules by name, with weights of `bits` bits. `kernel` multiplies with them.
-    Each module has `in_features` and `out_features`, unless `elements` is the number of weights.
-    Bytes include all tensors of a module, such as scales; shared tensors count once.
+    `quantized` has the modules by name, with weights of `bits` bits. `kernel` is the name of the
+    kernel that multiplies with them. Each module has `in_features` and `out_features`, unless
+    `elements` is the number of weights. Bytes include all tensors of a module, such as scales;
+    shared tensors count once.
     """
     from accel_bench.modeling.tensors import elements_by_dtype
 
@@ -93,7 +94,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _attached(holder: object, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Yield tensors among an object's attributes, and among their attributes, such as scales."""
+    """Yield the tensors, such as scales, in an object's attributes, nested up to `depth` deep."""
     import torch
 
     for value in getattr(holder, "__dict__", {}).values():

@@ -113,7 +113,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
 
 
 def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
-    """Move a model to the device, block by block; return the model and its fingerprint."""
+    """Move a model to `place` block by block, replacing modules; return it and its fingerprint."""
     moves = not is_simulated()  # Fake weights are made where they stay.
     return _in_blocks(model, lambda name, module: moves and module.to(place), replace)
 
@@ -121,7 +121,7 @@ def place_model(model: Any, place: torch.device, replace: Replace | None = None)
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Make each block's weights, then all other weights; return the model and its fingerprint."""
+    """Call `make(path, module)` for blocks, then the model; return the model and fingerprint."""
     fingerprint = Fingerprint(model)
     for path, blocks in block_lists(model).items():
         for number, block in enumerate(blocks):
@@ -142,9 +142,9 @@ def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None
         if name and next(module.parameters(recurse=False), None) is not None
     ]
     for name, module in owners:
-        found = replace(f"{block_name}.{name}", module)
-        if found is not None and found is not module:
-            block.set_submodule(name, found)
+        new = replace(f"{block_name}.{name}", module)
+        if new is not None and new is not module:
+            block.set_submodule(name, new)
 
 
 class _Filling:
@@ -160,7 +160,7 @@ class _Filling:
         self._seed = seed
         self._made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
         ids = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-        self._tied = {found for found, count in ids.items() if count > 1}
+        self._tied = {object_id for object_id, count in ids.items() if count > 1}
         self._filled: set[int] = set()
         self._has_blocks = False
 
@@ -173,7 +173,7 @@ class _Filling:
         inside = {id(module) for block in blocks for module in block.modules()}
         self._filled |= inside
         self._fill("", self._model, self._model)
-        if any(one.isnan().any() for one in self._model.parameters() if not one.is_meta):
+        if any(weight.isnan().any() for weight in self._model.parameters() if not weight.is_meta):
             raise _OwnValuesError
         self._filled = {id(module) for module in self._model.modules()} - inside
 
@@ -198,7 +198,7 @@ class _Filling:
         self._has_blocks = True
 
     def _fill(self, name: str, module: nn.Module, owner: PreTrainedModel) -> None:
-        """Fill a module's children, then the module itself, in transformers' order."""
+        """Fill a module's children, then the module, by `owner`, in transformers' order."""
         if id(module) in self._filled:
             return
         owner = module if isinstance(module, PreTrainedModel) else owner
@@ -234,7 +234,7 @@ class _Filling:
 
 
 def seed_generators(seed: int, device_types: Collection[str]) -> None:
-    """Seed the generators of all devices, or only the CPU's if nothing else draws numbers.
+    """Seed the generators of all devices, or only the CPU's if `device_types` has no other.
 
     `torch.manual_seed` formats the call stack for each device that has not been started, which
     takes a millisecond for each module of a model.

@@ -38,8 +38,8 @@ def saved_bytes_by_module(
     """
     entered: list[str] = []
     with around_modules(model, lambda path: _within(path, entered)):
-        found = _saved(model, forward, device, lambda: entered[-1] if entered else OUTSIDE)
-    return dict(found.most_common())
+        sizes = _saved(model, forward, device, lambda: entered[-1] if entered else OUTSIDE)
+    return dict(sizes.most_common())
 
 
 def one_forward(run: Run, model: torch.nn.Module, count: Callable[..., _CountT]) -> _CountT:
@@ -64,12 +64,12 @@ def _saved(
 ) -> Counter[str]:
     own = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
     kind = torch.device(device).type
-    found: dict[int, tuple[str, int]] = {}
+    storages: dict[int, tuple[str, int]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == kind and (address := _address(tensor)) not in own:
-            first, _ = found.get(address, (place(), 0))
-            found[address] = first, tensor.untyped_storage().nbytes()
+            first, _ = storages.get(address, (place(), 0))
+            storages[address] = first, tensor.untyped_storage().nbytes()
         # What is returned keeps the storage, and so its address, until the graph goes. Without its
         # history, since a tensor that its own graph holds would never go.
         return tensor.detach()
@@ -78,7 +78,7 @@ def _saved(
         result = forward()
     del result
     sizes: Counter[str] = Counter()
-    for first, size in found.values():
+    for first, size in storages.values():
         sizes[first] += size
     return sizes
 
@@ -93,5 +93,4 @@ def _within(path: str, entered: list[str]) -> Iterator[None]:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's storage, the same for all views of it."""
     return tensor.untyped_storage().data_ptr()

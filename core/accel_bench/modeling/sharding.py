@@ -18,9 +18,9 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> tor
     different sharding: each kind is added up by itself.
     """
     kinds: dict[Any, list[torch.nn.Parameter]] = {}
-    for one in parameters:
-        if one.grad is not None:
-            kinds.setdefault(getattr(one.grad, "device_mesh", None), []).append(one)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            kinds.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
     if kinds.keys() <= {None}:
         return torch.nn.utils.clip_grad_norm_(kinds.get(None, []), most)
     parts = (torch.nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds.values())
@@ -44,7 +44,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a tensor, detached; the whole of a plain tensor.
+    """Return this rank's part of a sharded tensor, detached, or a plain tensor, detached.
 
     A parameter stored elsewhere by a library is read whole.
     """
@@ -89,8 +89,8 @@ def without_gradient_sync(
     the model cannot delay the synchronization of gradients.
     """
     if hasattr(model, "no_sync"):
-        found: Callable[[], contextlib.AbstractContextManager[Any]] = model.no_sync
-        return found
+        no_sync: Callable[[], contextlib.AbstractContextManager[Any]] = model.no_sync
+        return no_sync
     if hasattr(model, "set_requires_gradient_sync"):
         return lambda: _accumulating(model)
     return contextlib.nullcontext

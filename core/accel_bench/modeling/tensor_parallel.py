@@ -76,7 +76,7 @@ def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
 
 
 def _check(model: Any, planned: dict[str, str], size: int, option: str) -> None:
-    """Raise ScenarioError for layers that cannot be sharded."""
+    """Raise ScenarioError for a planned layer that cannot be sharded over `size` devices."""
     for name, style in planned.items():
         module = model.get_submodule(name)
         layer = getattr(module, "base_layer", module)
@@ -94,7 +94,7 @@ def _check(model: Any, planned: dict[str, str], size: int, option: str) -> None:
 
 
 def _style(style: str) -> ParallelStyle:
-    """Return torch's style for a style of the plan."""
+    """Return torch's parallel style for the name of a style in transformers' plan."""
     if style in COLUMNS:
         whole = style == GATHERED
         return ColwiseParallel(output_layouts=Replicate() if whole else Shard(-1))
@@ -103,7 +103,7 @@ def _style(style: str) -> ParallelStyle:
 
 
 def _adapted(name: str, style: str) -> dict[str, ParallelStyle]:
-    """Return the styles, by module name, of a layer with LoRA and of one LoRA matrix.
+    """Return the styles, by module name, of the base layer and one LoRA matrix of `name`.
 
     B is sharded with a column-wise layer, and A with a row-wise layer. The other matrix is whole.
     """
@@ -116,7 +116,6 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 def _tied(model: nn.Module) -> set[int]:
-    """Return the ids of weights that several modules share."""
     owned = (weight for module in model.modules() for weight in module._parameters.values())
     seen = Counter(id(weight) for weight in owned if weight is not None)
     return {weight for weight, count in seen.items() if count > 1}

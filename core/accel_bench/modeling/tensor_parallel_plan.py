@@ -33,7 +33,7 @@ def tensor_parallel_problems(model: ModelUse, size: int, option: str) -> Iterato
 
 
 def _configuration_source(model_type: str) -> Path | None:
-    """Return the source file of a transformers configuration; None if its name is unknown."""
+    """Return the source file of a transformers configuration, or None if there is no such file."""
     package = find_spec("transformers")
     if package is None or package.origin is None:
         return None

@@ -18,7 +18,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """Return the number of elements of tensors by dtype, largest first."""
+    """Return the number of elements of tensors by dtype, largest number first."""
     counts: Counter[str] = Counter()
     for tensor in tensors:
         counts[dtype_name(dtype_of(tensor))] += elements_of(tensor)

@@ -22,7 +22,7 @@ from accel_bench.worker.measurement import measure
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank of a job and write its result file; return 0, whatever the result's status."""
+    """Run a rank by `JOB.json RANK LOCAL_RANK`, write its result file, and return 0 always."""
     job_file, rank, local_rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     faulthandler.enable()

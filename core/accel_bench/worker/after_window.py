@@ -1,5 +1,5 @@
 """Stages of extra steps after the measured window (the timed steps of a run), for checks, phases
-and observation. No figure of the window includes these steps."""
+and observation. No result of the window includes these steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PaceSteps(StepStage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Mark the beginning of the first step."""
+        """Mark the beginning of the first step; return True, since a step is always needed."""
         self._began = monotonic()
         self._made = self._nodes_made()
         self._clock.mark()
@@ -88,11 +88,11 @@ class PaceSteps(StepStage):
 
     def _has_enough(self) -> bool:
         """Return whether steps were as fast as measured steps, or enough slow steps were taken."""
-        taken = len(self.samples)
+        count = len(self.samples)
         window = self.window.samples if self.window else ()
-        if taken >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
+        if count >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
             return True
-        return taken >= PATIENCE_STEPS and monotonic() - self._began >= PATIENCE_SECONDS
+        return count >= PATIENCE_STEPS and monotonic() - self._began >= PATIENCE_SECONDS
 
 
 class PhaseSplitter(StepStage):
@@ -123,7 +123,7 @@ class PhaseSplitter(StepStage):
         self._names.append(phase)
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step, and compute the split after the last; return whether one is to follow."""
+        """End a step; return whether another is needed, or else compute the split of the steps."""
         self.mark(None)
         if self._names.count(None) < self._steps:
             return True
@@ -136,7 +136,7 @@ class PhaseSplitter(StepStage):
 def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> PhaseSplit:
     """Return the seconds by phase of the step of median duration, from consecutive marks.
 
-    `names[i]` is the phase that the mark after `seconds[i]` ended; None for the end of a step,
+    `names[i]` is the phase that ended with the mark after `seconds[i]`; None for the end of a step,
     since the time after a step's last mark belongs to no phase. One whole step is chosen, since
     medians of the phases need not add up to the median of the steps.
     """

@@ -10,9 +10,9 @@ from accel_bench.run_context import Run
 
 
 def require(active: ActivePlugins, hook: str, run: Run) -> Any:
-    """Return the value of a hook listed in `EXPECTED`. Raises HookError for a wrong type."""
+    """Return the value of a hook such as `load_model`. Raises HookError for a wrong type."""
     expected, accepts = EXPECTED[hook]
-    return active.require(hook, expected, lambda found: accepts(found, run), run=run)
+    return active.require(hook, expected, lambda value: accepts(value, run), run=run)
 
 
 def is_model(value: object, run: Run) -> bool:
@@ -32,13 +32,13 @@ EXPECTED: dict[str, tuple[str, Callable[[Any, Run], bool]]] = {
     "load_model": ("a model", is_model),
     "add_adapter": ("a model", is_model),
     "parallelize_model": ("a model", is_model),
-    "build_loss": ("a function", lambda found, run: callable(found)),
+    "build_loss": ("a function", lambda value, run: callable(value)),
     "build_optimizer": ("an optimizer", is_optimizer),
-    "build_batches": ("an iterator", lambda found, run: isinstance(found, Iterator)),
+    "build_batches": ("an iterator", lambda value, run: isinstance(value, Iterator)),
     "build_evaluation_batches": (
         "batches to iterate over again and again",
-        lambda found, run: isinstance(found, Iterable) and not isinstance(found, Iterator),
+        lambda value, run: isinstance(value, Iterable) and not isinstance(value, Iterator),
     ),
-    "build_engine": ("an Engine", lambda found, run: callable(getattr(found, "run", None))),
+    "build_engine": ("an Engine", lambda value, run: callable(getattr(value, "run", None))),
 }
 """Checked hooks, each with a description and a test of its value."""

@@ -65,7 +65,7 @@ class CommunicationProbe(StepStage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Start observing the collectives of the stage's steps."""
+        """Start observing the collectives of the stage's steps; return True."""
         self._mode = EachOperation(self._observe)
         self._mode.__enter__()
         self._began = monotonic()
@@ -107,7 +107,7 @@ class CommunicationProbe(StepStage):
         )
 
     def _observe(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation; if it is a collective, wait for its group before, and time it."""
+        """Return an operation's result; wait for the group before a collective, and time it."""
         if not is_collective(function):
             return function(*args, **kwargs)
         arguments = (*args, *kwargs.values())
@@ -115,15 +115,15 @@ class CommunicationProbe(StepStage):
         began = monotonic()
         meet(group_of(arguments))
         met = monotonic()
-        found = function(*args, **kwargs)
-        wait_for(found)
+        result = function(*args, **kwargs)
+        wait_for(result)
         self._synchronize()
         total = self._totals.setdefault(name_of(function), _Total())
         total.calls += 1
-        total.bytes += largest_buffer((*arguments, found))
+        total.bytes += largest_buffer((*arguments, result))
         total.waiting_seconds += met - began
         total.seconds += monotonic() - met
-        return found
+        return result
 
 
 def _of_step(totals: Sequence[_Total | None]) -> Collective:
@@ -131,12 +131,12 @@ def _of_step(totals: Sequence[_Total | None]) -> Collective:
 
     Counts are means; seconds are medians, which a single delayed step does not move.
     """
-    found = [total or _Total() for total in totals]
+    sums = [total or _Total() for total in totals]
     return Collective(
-        calls=fmean(one.calls for one in found),
-        bytes=fmean(one.bytes for one in found),
-        seconds=median(one.seconds for one in found),
-        waiting_seconds=median(one.waiting_seconds for one in found),
+        calls=fmean(total.calls for total in sums),
+        bytes=fmean(total.bytes for total in sums),
+        seconds=median(total.seconds for total in sums),
+        waiting_seconds=median(total.waiting_seconds for total in sums),
     )
 
 
@@ -172,7 +172,6 @@ def name_of(function: Any) -> str:
 
 
 def _bare_name(function: Any) -> str:
-    """Return an operation's name without its namespace and its overload."""
     return str(function.name().partition("::")[2].partition(".")[0])
 
 
@@ -181,10 +180,10 @@ def group_of(arguments: tuple[Any, ...]) -> Any:
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    for one in arguments:
-        if isinstance(one, torch.ScriptObject) and "ProcessGroup" in str(one._type()):
-            return ProcessGroup.unbox(one)
-    names = [one for one in arguments if isinstance(one, str)]
+    for argument in arguments:
+        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+            return ProcessGroup.unbox(argument)
+    names = [name for name in arguments if isinstance(name, str)]
     return _resolve_process_group(names[-1])
 
 
@@ -195,19 +194,19 @@ def meet(group: Any) -> None:
 
 def wait_for(returned: Any) -> None:
     """Wait for the end of a collective, given its return value."""
-    for one in tree_leaves(returned):
-        if isinstance(one, torch.ScriptObject) and str(one._type()).endswith("Work"):
-            torch.distributed.Work.unbox(one).wait()
-        elif isinstance(one, torch.Tensor) and not isinstance(returned, torch.ScriptObject):
-            torch.ops._c10d_functional.wait_tensor(one)
+    for leaf in tree_leaves(returned):
+        if isinstance(leaf, torch.ScriptObject) and str(leaf._type()).endswith("Work"):
+            torch.distributed.Work.unbox(leaf).wait()
+        elif isinstance(leaf, torch.Tensor) and not isinstance(returned, torch.ScriptObject):
+            torch.ops._c10d_functional.wait_tensor(leaf)
 
 
 def largest_buffer(values: tuple[Any, ...]) -> int:
-    """Return the bytes of the larger of input and output, the size stated by NCCL's tests."""
+    """Return the bytes of a collective's largest argument or result, as NCCL's tests state."""
     sizes = [
         sum(
-            leaf.numel() * leaf.element_size() for leaf in tree_leaves(one) if torch.is_tensor(leaf)
+            leaf.numel() * leaf.element_size() for leaf in tree_leaves(arg) if torch.is_tensor(leaf)
         )
-        for one in values
+        for arg in values
     ]
     return max(sizes, default=0)

@@ -1,6 +1,6 @@
-"""Conversion of a worker's exception into a status, reasons and figures.
+"""Conversion of a worker's exception into a status, reasons and sizes of memory.
 
-An out-of-memory error yields figures (requested and available bytes) and the part of the step.
+An out-of-memory error yields sizes (requested and available bytes) and the part of the step.
 """
 
 from __future__ import annotations
@@ -117,21 +117,21 @@ def _step_part(error: BaseException, phase: str) -> StepPart | None:
 
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:
-    """Return memory figures from an out-of-memory error's text, or else from the allocator.
+    """Return memory sizes in bytes from an out-of-memory error's text, or else from the allocator.
 
-    The figures are `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this process,
-    `bytes_allocated` to tensors, and `bytes_reserved_unallocated`. A figure is None if unknown, and
+    The sizes are `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this process,
+    `bytes_allocated` to tensors, and `bytes_reserved_unallocated`. A size is None if unknown, and
     rounded if it is from the text.
     """
     text = str(error)
-    found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
-    in_use, total = found["bytes_in_use"], found["bytes_total"]
+    sizes = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
+    in_use, total = sizes["bytes_in_use"], sizes["bytes_total"]
     if in_use is not None and total is not None and in_use > total:
         # In a container that hides processes torch prints 2**64, the sum of what it could not read.
-        found["bytes_in_use"] = None
+        sizes["bytes_in_use"] = None
     on_host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in text
     known = _host_memory() if on_host else _device_memory()
-    return {name: known.get(name) if value is None else value for name, value in found.items()}
+    return {name: known.get(name) if value is None else value for name, value in sizes.items()}
 
 
 def step_part(error: BaseException) -> StepPart | None:
@@ -155,7 +155,7 @@ def step_part(error: BaseException) -> StepPart | None:
 
 
 def sentence(figures: Mapping[str, int | None], where: str) -> str:
-    """Return text such as `out of memory in forward: asked 2.00 GiB, 1.10 GiB free of 79.1 GiB`."""
+    """Return text like `out of memory in forward: asked 2 GiB`; `where` is a phase or step part."""
     parts = []
     if (asked := figures.get("bytes_asked")) is not None:
         parts.append(f"asked {size(asked)}")
@@ -169,13 +169,13 @@ def sentence(figures: Mapping[str, int | None], where: str) -> str:
 
 
 def _first(wordings: tuple[str, ...], text: str) -> int | None:
-    found = (re.search(wording, text) for wording in wordings)
-    match = next(filter(None, found), None)
+    matches = (re.search(wording, text) for wording in wordings)
+    match = next(filter(None, matches), None)
     return int(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
 def _device_memory() -> dict[str, int]:
-    """Return memory figures of the current device's allocator; empty if torch started none."""
+    """Return memory sizes of the current device in bytes; empty if torch started no device."""
     device = started_device()
     if device is None:
         return {}
@@ -184,16 +184,16 @@ def _device_memory() -> dict[str, int]:
     except RuntimeError:
         # After some errors a device does not respond.
         return {}
-    found = {} if left is None else {"bytes_free": left[0], "bytes_total": left[1]}
+    sizes = {} if left is None else {"bytes_free": left[0], "bytes_total": left[1]}
     if (allocated := held.get("device_allocated_bytes")) is not None:
-        found["bytes_allocated"] = allocated
+        sizes["bytes_allocated"] = allocated
         if (reserved := held.get("device_reserved_bytes")) is not None:
-            found["bytes_reserved_unallocated"] = reserved - allocated
-    return found
+            sizes["bytes_reserved_unallocated"] = reserved - allocated
+    return sizes
 
 
 def _host_memory() -> dict[str, int]:
-    """Return memory figures of host and process, within the limit of the address space."""
+    """Return the host's free and total bytes, within RLIMIT_AS, and this process's bytes."""
     import psutil
 
     memory, own = psutil.virtual_memory(), psutil.Process().memory_info()

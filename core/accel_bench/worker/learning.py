@@ -33,7 +33,7 @@ class Evaluator:
         self._warm = False
 
     def evaluate(self, step: int) -> Evaluation:
-        """Return the evaluation, with the mean loss of held-out samples, after `step` steps.
+        """Return the evaluation after `step` steps, with this rank's part of the held-out loss.
 
         One batch is computed untimed before the first evaluation. Work before the first batch, such
         as reading all samples, is not timed either.
@@ -47,7 +47,7 @@ class Evaluator:
                     self._loss(batch)
             self._synchronize()
             started = monotonic()
-            done = [(one.sequences, one.tokens, self._loss(one)) for one in chain(first, rest)]
+            done = [(item.sequences, item.tokens, self._loss(item)) for item in chain(first, rest)]
             self._synchronize()
             seconds = monotonic() - started
         return _evaluation(step, seconds, done)
@@ -61,7 +61,7 @@ class Evaluator:
         left_out = (self._run.task or Task).loss_inputs
         with self._evaluating():
             for batch in islice(self._batches, 1):
-                inputs = {name: one for name, one in batch.inputs.items() if name not in left_out}
+                inputs = {name: item for name, item in batch.inputs.items() if name not in left_out}
                 if getattr(config, "is_encoder_decoder", False) and "labels" in batch.inputs:
                     inputs["decoder_input_ids"] = batch.inputs["labels"].clamp(min=0)
                 self._run.model(**self._on_device(inputs))
@@ -73,17 +73,16 @@ class Evaluator:
         return evaluating(self._run)
 
     def _loss(self, batch: Batch) -> Any:
-        """Return the loss of a batch by the task's function, a tensor of shape ()."""
         inputs, run = self._on_device(batch.inputs), self._run
         return run.loss(run.model, inputs, batch.supervised_in_step).detach()
 
     def _on_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         device = str(self._run.device)
-        return {name: one.to(device, non_blocking=True) for name, one in inputs.items()}
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
 
 
 def make_evaluator(run: Run, synchronize: Callable[[], None]) -> Evaluator | None:
-    """Return an evaluator or None (no held-out samples). Raises InvalidRunError without torch."""
+    """Return an evaluator; None without held-out samples. Raises InvalidRunError without torch."""
     if not run.scenario.evaluates:
         return None
     if not hasattr(run.model, "named_parameters"):
@@ -182,7 +181,6 @@ class LearningSteps(StepStage):
         return False
 
     def _keep_steps(self) -> None:
-        """Store the steps since the last evaluation as samples."""
         laps, self._laps = self._laps, []
         self._steps += samples_of(self._first + len(self._steps), self._clock.read(), laps)
         self._keep()

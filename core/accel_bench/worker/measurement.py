@@ -162,9 +162,9 @@ def pursue(job: Job, rank: Rank) -> None:
     """Call the function of the job's purpose, untimed, and write its value as JSON to a file."""
     rank.heartbeat.phase = "purpose"
     purpose = find_entry(PURPOSES, "purpose", job.purpose)
-    found = purpose.load()(rank)
+    value = purpose.load()(rank)
     try:
-        write_atomically(job.answer_path(rank.run.rank), to_json(found), mode=PRIVATE)
+        write_atomically(job.answer_path(rank.run.rank), to_json(value), mode=PRIVATE)
     except PydanticSerializationError as error:
         raise purpose.broken(f"what it returned is no JSON: {error}") from error
 
@@ -332,7 +332,7 @@ class AroundWindow:
         self.run.barrier()
 
     def after(self, window: Window) -> None:
-        """Record the measured window and its metrics. Raises InvalidRunError if it is invalid."""
+        """Record the measured window and its metrics. Raises InvalidRunError if a check fails."""
         self.record.window = window
         if self.pace is not None:
             self.pace.window = window
@@ -425,7 +425,7 @@ def verification_of(
 
 
 def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningSteps | None:
-    """Evaluate before training, if configured, and return the stage of the learning curve."""
+    """Evaluate before training, and return the learning curve's stage; None if not configured."""
     clock = clock_of(run)
     evaluator = make_evaluator(run, clock.synchronize)
     if evaluator is None and not run.scenario.evaluate.steps:
@@ -437,7 +437,7 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
 
 
 def pace_of(run: Run) -> PaceSteps | None:
-    """Return the stage that checks measured durations by later steps, if a model trains."""
+    """Return the stage that checks measured durations by later steps; None if no model trains."""
     if not run.scenario.trains:
         return None
     from accel_bench.worker.verify.optimizer_steps import nodes_made
@@ -446,7 +446,7 @@ def pace_of(run: Run) -> PaceSteps | None:
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:
-    """Return the stage that observes collectives, if ranks have joined a process group."""
+    """Return the stage that times collectives; None if switched off, or without a process group."""
     steps = run.scenario.measure.phase_steps
     if not steps or run.world_size == 1 or not settings.has_process_group():
         return None

@@ -44,9 +44,9 @@ class ObservedSteps(StepStage):
 
     def start(self) -> bool:
         """Call all `observe_steps` hooks; start the first observer, or return False without one."""
-        for plugin, found in self._active.call_all(HOOK, run=self._run):
-            if found is not None:
-                self._waiting.append((plugin, _checked(plugin, found)))
+        for plugin, observer in self._active.call_all(HOOK, run=self._run):
+            if observer is not None:
+                self._waiting.append((plugin, _checked(plugin, observer)))
         return self._begin()
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
@@ -63,10 +63,10 @@ class ObservedSteps(StepStage):
             return True
         self._synchronize()
         with self._of(plugin):
-            found: Any = observer.finish()
+            result: Any = observer.finish()
             # A metric is a model, which yields its fields.
-            several = isinstance(found, Iterable) and not isinstance(found, Metric)
-            metrics = list(found) if several else [found]
+            several = isinstance(result, Iterable) and not isinstance(result, Metric)
+            metrics = list(result) if several else [result]
         for metric in metrics:
             if not isinstance(metric, Metric):
                 raise wrong_return_type(plugin, HOOK, "Metric objects from finish", metric)

@@ -128,7 +128,7 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
 
 
 def check_window(window: Window, generates: bool = False) -> None:
-    """Raise InvalidRunError for measured steps without tokens, or with a non-finite loss."""
+    """Raise InvalidRunError for steps without tokens or (unless `generates`) a finite loss."""
     steps = (*window.warmup, *window.samples)
     if generates:
         if not all(sample.real_tokens for sample in steps):

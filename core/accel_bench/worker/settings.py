@@ -28,7 +28,7 @@ BACKEND_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def set_environment(asked: Mapping[str, str]) -> None:
-    """Set the same allocator, device order and OpenMP waiting for every stack by variables.
+    """Set environment variables for one allocator, device order and OpenMP waiting of all stacks.
 
     Call this before any import that reads the variables. `asked` has the scenario's variables:
     torch imports registered distributions only if `TORCH_DEVICE_BACKEND_AUTOLOAD` is among them.
@@ -92,14 +92,14 @@ def apply_settings(run: Run) -> None:
 
 
 def started_processes() -> str:
-    """Return the number of processes that the launcher states, or an empty text.
+    """Return the number of processes that the launcher states; empty if it states none.
 
     `accelerate launch` states it in MPI's variables if MPI starts the processes; it states none if
     it starts one process, which it also does on CPUs when asked for more.
     """
     variables = MPI_SIZES if LAUNCHED_BY_ACCELERATE in os.environ else ()
-    found = (os.environ[name] for name in ("WORLD_SIZE", *variables) if name in os.environ)
-    return next(found, "1" if variables else "")
+    counts = (os.environ[name] for name in ("WORLD_SIZE", *variables) if name in os.environ)
+    return next(counts, "1" if variables else "")
 
 
 def agree(run: Run, ready: bool) -> bool:

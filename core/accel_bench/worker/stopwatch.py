@@ -71,7 +71,9 @@ class WindowStopwatch:
         self.resume: Callable[[], None] = self._resume if self.may_resume else refuse_resume
         self._page = self.heartbeat.page
         splitter = self._splitter if self.phase_steps else None
-        self._waiting = [one for one in (self.learning, splitter, *self.stages) if one is not None]
+        self._waiting = [
+            stage for stage in (self.learning, splitter, *self.stages) if stage is not None
+        ]
         self._resumed: list[int] = []
         self._resumes = False
         self._left_out = 0.0
@@ -164,10 +166,10 @@ class WindowStopwatch:
         self._ended = monotonic()
         gc.unfreeze()
         samples = self._read_samples(first=self._done - self.steps)
-        found = self.instabilities(samples)
-        stable = self.agree(not found)
+        problems = self.instabilities(samples)
+        stable = self.agree(not problems)
         if not stable:
-            self._unstable.append("; ".join(found) or "the window of another rank was disturbed")
+            self._unstable.append("; ".join(problems) or "the window of another rank was disturbed")
         if stable or len(self._discarded) == MOST_DISCARDED:
             self._keep_window(samples)
         else:
@@ -211,7 +213,7 @@ class WindowStopwatch:
     def _leave_out(
         self, host: list[float], device: list[float] | None
     ) -> tuple[list[float], list[float] | None]:
-        """Return the seconds of steps alone, and add up the time excluded by `resume`."""
+        """Return steps' seconds by host and device, and add up the time excluded by `resume`."""
         places, self._resumed, self._resumes = set(self._resumed), [], True
         kept = [place for place in range(len(host)) if place not in places]
         true = host if device is None else device
@@ -258,11 +260,11 @@ class WindowMonitor:
         """Return a text for each disturbance since `start`, such as slow steps of the window."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
-        found = [f"{count} {name}" for name, count in grown.items() if count > 0]
+        problems = [f"{count} {name}" for name, count in grown.items() if count > 0]
         if jumps := out_of_range(samples):
             listed = ", ".join(f"step {jump.step} took {jump.seconds:.3g} s" for jump in jumps[:3])
-            found.append(f"{listed}, more than {JUMP:g} times the median")
-        return found
+            problems.append(f"{listed}, more than {JUMP:g} times the median")
+        return problems
 
     def _counts(self) -> dict[str, int]:
         """Return the counters, by name, that must not change within a measured window."""

@@ -87,9 +87,10 @@ def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> Iterator[Integers]:
-    """Yield the sample indices of each step, without end, and without partly filled steps.
+    """Yield the indices of each step's samples, over all ranks, without end or partly filled steps.
 
-    `order` is the seeded permutation of `sample_order` unless it is given.
+    `samples` are the indices to train on. `order` permutes them in each epoch; the default is the
+    seeded permutation of `sample_order`.
     """
     size = plan.global_batch_size
     for epoch in itertools.count():
@@ -102,7 +103,7 @@ def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> I
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
-    """Return the order of samples in an epoch, a permutation determined by seed and epoch."""
+    """Return the order of `samples` samples in an epoch, a permutation by seed and epoch."""
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
@@ -127,7 +128,8 @@ def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: st
 def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integers, Integers]:
     """Return the indices of training samples, and of held-out samples chosen by the seed.
 
-    Raises ScenarioError if all samples would be held out.
+    `samples` is the number of all samples, and `held_out` a number or a fraction of them. Raises
+    ScenarioError if all samples would be held out.
     """
     count = held_out if isinstance(held_out, int) else max(1, round(held_out * samples))
     if not count:
@@ -142,7 +144,7 @@ def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integ
 
 
 def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
-    """Yield this rank's rows of each evaluation batch, and whether the rows count.
+    """Yield this rank's rows of each evaluation batch, with false if the rows do not count.
 
     Ranks that share a model must call the model equally often. A rank without rows left therefore
     gets another rank's first row, which does not count.

@@ -18,7 +18,7 @@ class TokenData(Plugin[OptionsT]):
     """Base of data plugins whose dataset is a `TokenDataset`."""
 
     def padding(self) -> Padding:
-        """Return the padding of samples of several lengths."""
+        """Return how samples of several lengths are padded."""
         raise NotImplementedError
 
     @hookimpl
@@ -40,7 +40,7 @@ class SampleData(Plugin[OptionsT]):
     """Base of data plugins whose samples are not rows of tokens, but images, for example."""
 
     def padding(self) -> Padding:
-        """Return the padding of samples of several lengths."""
+        """Return how samples of several lengths are padded."""
         return "none"
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
@@ -48,7 +48,7 @@ class SampleData(Plugin[OptionsT]):
         raise NotImplementedError
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-        """Yield this rank's micro-batches without end, of a dataset that is `Sampled`."""
+        """Yield without end this rank's micro-batches of `run.dataset`, which must be `Sampled`."""
         from accel_bench.modeling.data import batch_plan, sample_batches
 
         return sample_batches.collated(batch_plan.steps(run.dataset, plan), plan, collate)

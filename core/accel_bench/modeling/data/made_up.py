@@ -30,5 +30,5 @@ def markov_tokens(
 
 
 def digest_of(content: bytes) -> str:
-    """Return the fingerprint of synthetic content, in hexadecimal."""
+    """Return the first 24 hex digits of the SHA-256 of synthetic content."""
     return hashlib.sha256(content).hexdigest()[:24]

@@ -33,8 +33,8 @@ class Step(NamedTuple):
     def places(self, samples: Integers) -> Integers:
         """Return the positions of some of the step's samples in the endless order."""
         order = np.argsort(self.samples)
-        found: Integers = order[np.searchsorted(self.samples, samples, sorter=order)]
-        return self.first + found
+        indices: Integers = order[np.searchsorted(self.samples, samples, sorter=order)]
+        return self.first + indices
 
 
 Collate: TypeAlias = Callable[[Integers, Step], Batch]
@@ -51,9 +51,9 @@ def micro_batches(
 ) -> Iterator[Batch]:
     """Yield this rank's micro-batches without end, divided by the plan.
 
-    `order` is the seeded permutation of `sample_order` unless it is given; `more_samples` advises
-    users on how to get more samples. Held-out samples are left out. The call raises ScenarioError
-    if the training samples do not fill one step.
+    `samples` is the number of all samples; held-out ones are left out. `order` is the seeded
+    permutation of `sample_order` unless it is given; `more_samples` advises users on how to get
+    more samples. The call raises ScenarioError if the training samples do not fill one step.
     """
     training = training_samples(samples, plan, "samples", more_samples)
     return collated(endless(training, plan, order), plan, collate)
@@ -79,13 +79,16 @@ class SampleEvaluation:
 def batch_of(
     tensors: dict[str, torch.Tensor], plan: BatchPlan, tokens: TokenCounts, supervised: int
 ) -> Batch:
-    """Return a micro-batch of tensors whose first dimension counts the samples."""
+    """Return a micro-batch of tensors by name, whose first dimension counts the samples.
+
+    `supervised` is the number of supervised elements of the whole step, over all ranks.
+    """
     samples = len(next(iter(tensors.values())))
     return Batch(pinned(tensors, plan), samples, tokens, supervised)
 
 
 def collated(steps: Iterator[Integers], plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-    """Yield this rank's micro-batches of the samples of each step."""
+    """Yield this rank's micro-batches of each step; `steps` has sample indices over all ranks."""
     first = 0
     for samples in steps:
         step, first = Step(samples, first), first + len(samples)

@@ -57,10 +57,10 @@ def home_path(path: str) -> Path:
 
 
 def stdlib_files(limit_bytes: int) -> list[TextFile]:
-    """Return source files of the standard library, sorted by name, `limit_bytes` in all."""
+    """Return source files of the standard library, sorted by name, up to `limit_bytes` in all."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = (*root.glob("*.py"), *root.glob("*/*.py"))
-    return _limit(root, [path for path in found if path.parent.name not in NOT_CODE], limit_bytes)
+    paths = (*root.glob("*.py"), *root.glob("*/*.py"))
+    return _limit(root, [path for path in paths if path.parent.name not in NOT_CODE], limit_bytes)
 
 
 def path_files(root: Path, limit_bytes: int, suffixes: Sequence[str] = SUFFIXES) -> list[TextFile]:
@@ -70,8 +70,8 @@ def path_files(root: Path, limit_bytes: int, suffixes: Sequence[str] = SUFFIXES)
     """
     if root.is_dir():
         return _limit(root, [path for path in _walk(root) if path.suffix in suffixes], limit_bytes)
-    found = [root] if root.is_file() and root.suffix in suffixes else []
-    return _limit(root.parent, found, limit_bytes)
+    paths = [root] if root.is_file() and root.suffix in suffixes else []
+    return _limit(root.parent, paths, limit_bytes)
 
 
 def content_digest(files: list[TextFile]) -> str:
@@ -120,9 +120,9 @@ def read_documents(
 ) -> Iterator[str]:
     """Yield the non-blank documents of files in order, at most `limit_bytes` of UTF-8 in all.
 
-    With `functions`, the functions of a .py file are its documents. The document that reaches the
-    limit is cut. Raises ScenarioError with file and line for bytes that are not UTF-8 (unless
-    skipped), for invalid JSON, or for a missing field.
+    `field` is the JSON key or column of the text. With `functions`, the functions of a .py file are
+    its documents. The document that reaches the limit is cut. Raises ScenarioError with file and
+    line for bytes that are not UTF-8 (unless skipped), for invalid JSON, or for a missing field.
     """
     left = limit_bytes
     for file in files:
@@ -151,15 +151,15 @@ def _walk(root: Path) -> Iterator[Path]:
 def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
     """Return paths as `TextFile`s, sorted by relative name, until their sizes reach the limit."""
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
-    taken, left = [], limit_bytes
+    files, left = [], limit_bytes
     for name, path in named:
         if left <= 0:
             break
         size = path.stat().st_size
         used = size if path.suffix in WHOLE else min(size, left)
-        taken.append(TextFile(path, name, used, cut=used < size))
+        files.append(TextFile(path, name, used, cut=used < size))
         left -= used
-    return taken
+    return files
 
 
 def _blocks(file: TextFile) -> Iterator[bytes]:
@@ -199,15 +199,15 @@ def source_lines(source: str) -> list[str]:
 
 
 def _functions(source: str) -> Iterator[str]:
-    """Yield the text of each function of a Python source, or an unparsable source itself."""
+    """Yield the text of each function of a Python source, or a source that cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         yield source
     else:
         lines = source_lines(source)
-        for found in functions_of(tree):
-            yield "\n".join(lines[found.lineno - 1 : found.end_lineno])
+        for node in functions_of(tree):
+            yield "\n".join(lines[node.lineno - 1 : node.end_lineno])
 
 
 def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -233,7 +233,7 @@ def decode(file: TextFile) -> str:
 
 
 def json_rows(file: TextFile, example: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield location and object of each line of JSON, without a line that the limit cut.
+    """Yield location (`path:line`) and object of each JSON line, without a line that the limit cut.
 
     Raises ScenarioError for a line that is no object; the error's text ends with `example`.
     """
@@ -262,7 +262,8 @@ def _json_documents(file: TextFile, field: str) -> Iterator[str]:
 
 
 def checked_text(value: Any, field: str, where: str) -> str:
-    """Return `value` if it is a text, or an empty text for None. Raises ScenarioError else."""
+    """Return the string `value`, or an empty string for None. Raises ScenarioError for other
+    values, naming `field`, the value's key, and `where`, its file and line."""
     if value is None:
         return ""
     if not isinstance(value, str):

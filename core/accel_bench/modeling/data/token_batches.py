@@ -119,8 +119,8 @@ def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -
 def kept_lengths(folder: Path) -> list[int]:
     """Return the lengths in tokens of the samples cached in a folder, from its `ends.npy`."""
     ends = np.load(folder / "ends.npy", allow_pickle=False)
-    found: list[int] = np.diff(ends, prepend=0).tolist()
-    return found
+    lengths: list[int] = np.diff(ends, prepend=0).tolist()
+    return lengths
 
 
 def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Integers, Integers]:
@@ -187,8 +187,8 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         rows = [
-            _row(self.dataset, self.plan, int(one), HELD_OUT_PLACES + place)
-            for place, one in enumerate(self.samples)
+            _row(self.dataset, self.plan, int(index), HELD_OUT_PLACES + place)
+            for place, index in enumerate(self.samples)
         ]
         supervised = sum(row.supervised for row in rows)
         with_mask = _may_pad(self.dataset, self.plan)
@@ -207,7 +207,7 @@ def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
 
 
 def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
-    """Return the plan of an evaluation's batches, and the indices of its samples in order."""
+    """Return the plan of an evaluation's batches, and the evaluated samples' indices in order."""
     evaluate, shown = run.scenario.evaluate, len(run.evidence_callbacks)
     plan = plan_of(run, padding)
     del run.evidence_callbacks[shown:]  # What the task makes of these samples trains nothing.
@@ -219,11 +219,11 @@ def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """Return a copy of a batch with counts of 0, whose labels the loss ignores."""
+    """Return a copy of a batch with token counts of 0, whose labels the loss ignores."""
     import torch
 
-    labels = {name: one for name, one in batch.inputs.items() if name == "labels"}
-    ignored = {name: torch.full_like(one, IGNORED_LABEL) for name, one in labels.items()}
+    labels = {name: tensor for name, tensor in batch.inputs.items() if name == "labels"}
+    ignored = {name: torch.full_like(tensor, IGNORED_LABEL) for name, tensor in labels.items()}
     none = TokenCounts(processed=0, real=0, supervised=0)
     return replace(batch, inputs={**batch.inputs, **ignored}, sequences=0, tokens=none)
 
@@ -241,7 +241,7 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
 def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]) -> Iterator[Batch]:
     with_mask, first = _may_pad(dataset, plan), 0
     for step in steps:
-        rows = [_row(dataset, plan, int(one), place) for place, one in enumerate(step, first)]
+        rows = [_row(dataset, plan, int(index), place) for place, index in enumerate(step, first)]
         first += len(step)
         supervised = sum(row.supervised for row in rows)
         mine, size = rows[plan.rank :: plan.data_parallel], plan.micro_batch_size
@@ -271,8 +271,8 @@ def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row
 def batch_of(
     dataset: TokenDataset, samples: Integers, plan: BatchPlan, supervised_in_step: int
 ) -> Batch:
-    """Return a micro-batch of given samples, for plugins that choose samples themselves."""
-    rows = [_row(dataset, plan, int(one), place) for place, one in enumerate(samples)]
+    """Return a micro-batch of samples by index, for plugins that choose samples themselves."""
+    rows = [_row(dataset, plan, int(index), place) for place, index in enumerate(samples)]
     plan = replace(plan, micro_batch_size=len(samples))
     return _collate(dataset, rows, plan, _may_pad(dataset, plan), supervised_in_step)
 
@@ -289,7 +289,7 @@ def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
 def _collate(
     dataset: TokenDataset, rows: Sequence[_Row], plan: BatchPlan, with_mask: bool, supervised: int
 ) -> Batch:
-    """Return a micro-batch of padded rows, with its tokens counted on the host."""
+    """Return a micro-batch of padded rows, counted on the host; `supervised` is the step's."""
     import torch
 
     lengths = np.array([len(row.inputs) for row in rows])

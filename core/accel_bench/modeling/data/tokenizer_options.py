@@ -138,9 +138,9 @@ def _hub_folder(name: str, revision: str) -> Path:
         if try_to_load_from_cache(name, file, revision=revision) is None
     ]
     problem = _download(name, revision, missing) if missing else ""
-    found = try_to_load_from_cache(name, TOKENIZER_FILES[0], revision=revision)
-    if isinstance(found, str):
-        return Path(found).parent
+    cached = try_to_load_from_cache(name, TOKENIZER_FILES[0], revision=revision)
+    if isinstance(cached, str):
+        return Path(cached).parent
     at = "" if revision == "main" else f" at revision {revision!r}"
     reason = problem or "it has none"
     raise ScenarioError(
@@ -150,7 +150,7 @@ def _hub_folder(name: str, revision: str) -> Path:
 
 
 def _download(name: str, revision: str, files: Sequence[str]) -> str:
-    """Download the files that a hub has into the cache; return the error, or an empty text."""
+    """Download those of the files that a hub has into the cache; return the error's text, or ''."""
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     endpoint = os.environ.get("HF_ENDPOINT")

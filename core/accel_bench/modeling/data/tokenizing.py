@@ -26,7 +26,7 @@ def make_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer
 
 
 def train_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
-    """Return a byte-level BPE trained on documents that are evenly spread over all."""
+    """Return a byte-level BPE trained on at most `tokenizer_files` documents, evenly spread."""
     count = min(len(documents), options.tokenizer_files)
     chosen = (documents[index * len(documents) // count] for index in range(count))
     return train_bpe(chosen, options.vocab_size, (options.end_of_text, PAD))
@@ -59,18 +59,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def end_of_text(tokenizer: Tokenizer, options: TokenizerOptions) -> int:
-    """Return the id of the token that ends a document. Raises ScenarioError without one."""
+    """Return the id of the token that ends a document, or raise ScenarioError if there is none."""
     text = options.end_of_text
     if "end_of_text" not in options.model_fields_set:
         text = _own_end(options.tokenizer_folder()) or text
-    found = tokenizer.token_to_id(text)
-    if found is None:
+    token_id = tokenizer.token_to_id(text)
+    if token_id is None:
         special = (token.content for token in tokenizer.get_added_tokens_decoder().values())
         raise ScenarioError(
             f"data.end_of_text {text!r} is not a token of {options.tokenizer_name()}; "
             f"its special tokens are {', '.join(islice(special, 20)) or 'none'}"
         )
-    return int(found)
+    return int(token_id)
 
 
 def _own_end(folder: Path | None) -> str | None:
@@ -89,4 +89,4 @@ def _own_end(folder: Path | None) -> str | None:
 def pad_token(tokenizer: Tokenizer, end: int) -> int:
     """Return the id of the padding token, or `end` for a tokenizer without a padding token."""
     known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
-    return next((int(found) for found in known if found is not None), end)
+    return next((int(token_id) for token_id in known if token_id is not None), end)

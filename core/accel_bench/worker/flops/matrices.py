@@ -62,14 +62,14 @@ class WeightedModule:
 
 
 def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[WeightedModule]:
-    """Yield the modules with weights in a module, in order. May raise UnknownPartError."""
+    """Yield the modules with weights inside a module called `path`. May raise UnknownPartError."""
     for name, listed in module.named_children():
         place, child = f"{path}.{name}" if path else name, _in_use(listed)
-        found = matrices_of(child, place, facts)
+        matrices = matrices_of(child, place, facts)
         whole = _sizes(child) is not None or hasattr(child, "base_layer")
-        if found is not None:
+        if matrices is not None:
             trains = any(p.requires_grad for p in child.parameters(recurse=whole))
-            yield WeightedModule(place, child, module, tuple(found), trains)
+            yield WeightedModule(place, child, module, tuple(matrices), trains)
         if not whole:
             yield from parts_of(child, place, facts)
 
@@ -91,7 +91,7 @@ def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightM
         dtype, trains = dtype_name(weight.dtype), weight.requires_grad
         return [WeightMatrix(name=path, rows=rows, columns=columns, trains=trains, dtype=dtype)]
     convolution = isinstance(module, nn.Conv1d)
-    if large and all(len(shape_of(one)) == 3 for one in large.values()) and not convolution:
+    if large and all(len(shape_of(tensor)) == 3 for tensor in large.values()) and not convolution:
         return _experts(module, large, path, facts)
     if large:
         name = next(iter(large))
@@ -130,7 +130,6 @@ def _is_whole(module: nn.Module, sizes: tuple[int, int]) -> bool:
 
 
 def _linear(module: nn.Module, path: str, facts: ModelFacts) -> WeightMatrix:
-    """Return the matrix of a linear module, with its unpacked size."""
     sizes = _sizes(module)
     assert sizes is not None
     weight: Any = getattr(module, "weight", None)
@@ -158,11 +157,11 @@ def _experts(
         )
     first = tuple(f"{path}.{name}" for name in tensors if "down" not in name)
     transposed = bool(getattr(module, "is_transposed", False))
-    found = []
+    matrices = []
     for name, tensor in tensors.items():
         experts, *sizes = shape_of(tensor)
         rows, columns = reversed(sizes) if transposed else sizes
-        found.append(
+        matrices.append(
             WeightMatrix(
                 name=f"{path}.{name}",
                 rows=rows,
@@ -175,20 +174,20 @@ def _experts(
                 autocast=experts_implementation(module) != "grouped_mm",
             )
         )
-    return found
+    return matrices
 
 
 def _adapted(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix]:
     """Return the matrices of a module under LoRA: its base and the active adapters'."""
     base: Any = module.base_layer
-    found = matrices_of(base, path, facts)
+    matrices = matrices_of(base, path, facts)
     pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]
     known = {id(p) for kept in (base, *pairs) if kept is not None for p in kept.parameters()}
     others = [p for p in module.parameters() if len(shape_of(p)) > 1 and id(p) not in known]
-    if found is None or others or hasattr(module, "parameter_name"):
+    if matrices is None or others or hasattr(module, "parameter_name"):
         raise UnknownPartError(f"{path} has an adapter that is not known ({type(module).__name__})")
     if getattr(module, "merged", False) or getattr(module, "disable_adapters", False):
-        return found
+        return matrices
     for adapter in getattr(module, "active_adapters", ()):
         if any(pair is None or adapter not in pair for pair in pairs):
             continue
@@ -196,5 +195,5 @@ def _adapted(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatr
             _linear(pair[adapter], f"{path}.lora_{letter}", facts)
             for pair, letter in zip(pairs, "AB", strict=True)
         )
-        found += [down, up.model_copy(update={"after": (down.name,)})]
-    return found
+        matrices += [down, up.model_copy(update={"after": (down.name,)})]
+    return matrices

@@ -137,22 +137,22 @@ class Products(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, and collect its matrix products, if any."""
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if self._packed is not None:
-            return found
+            return result
         if name in UNCOUNTED:
             self._problem = self._problem or f"torch.{name} is not counted"
         elif name in ("conv1d", "conv2d", "conv3d"):
-            self._convolution(found, *args, **(kwargs or {}))
+            self._convolution(result, *args, **(kwargs or {}))
         elif name in self._readers:
             self._readers[name](*args, **(kwargs or {}))
-        return found
+        return result
 
     def _see_call(self, module: nn.Module, inputs: Any) -> None:
         if self._packed is None and (sizes := packed_sizes(module)) is not None:
             self._packed = module
-            self._weights |= {id(one) for one in module.parameters(recurse=False)}
+            self._weights |= {id(weight) for weight in module.parameters(recurse=False)}
             self._add("linear", sizes, inputs[0].numel() / sizes[1], (inputs[0], None))
 
     def _see_return(self, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -178,9 +178,12 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield each different product once, with its number per input element as `share`."""
-        for one, share in self._found.items():
-            yield one.model_copy(update={"share": share, "recomputed": recomputed})
+        """Yield each different product once, with its number per input element as `share`.
+
+        `recomputed` is stored in each: whether the backward pass computes it again.
+        """
+        for matmul, share in self._found.items():
+            yield matmul.model_copy(update={"share": share, "recomputed": recomputed})
 
     def _linear(self, inputs: Any, weight: Any, bias: Any = None) -> None:
         rows, columns = weight.shape
@@ -236,9 +239,9 @@ class Products(TorchFunctionMode):
         operands: Sequence[Any],
         hidden: float = 0.0,
     ) -> None:
-        """Add a product of `count` rows with a matrix of `sizes`, made from the operands."""
+        """Add a product of `count` rows with a `sizes` matrix; `hidden` is the masked fraction."""
         *inputs, weight = operands
-        known = any(isinstance(one, nn.Parameter) for one in operands)
+        known = any(isinstance(operand, nn.Parameter) for operand in operands)
         matmul = Matmul(
             name=name,
             rows=sizes[0],

@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-    """Return whether an operation moves no data: a property, a view, or empty memory."""
+    """Return whether an operation on tensors `used` that made `made` moves no data, like a view."""
     if "empty" in func.overloadpacket.__name__ or not (made or func._schema.is_mutable):
         return True
     before = {id(tensor.untyped_storage()) for tensor in used}
@@ -26,7 +26,7 @@ def content_bytes(tensor: torch.Tensor) -> int:
 
 
 def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """Return the FLOPs of a matrix product or of attention; 0 for other operations."""
+    """Return the FLOPs of a call of operation `packet`; 0 but for matmuls and attention."""
     if packet is aten._grouped_mm:
         return 2 * args[0].shape[-2] * args[0].shape[-1] * args[1].shape[-1]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:

@@ -112,9 +112,8 @@ def _observed(run: Run, batch: Batch | None) -> Workload:
 
 
 def _with_dtype(declared: Workload, run: Run) -> Workload:
-    """Return a workload whose matmuls without a dtype get the scenario's dtype."""
     dtype = run.scenario.compute_dtype
-    matmuls = (one.model_copy(update={"dtype": one.dtype or dtype}) for one in declared.matmuls)
+    matmuls = (m.model_copy(update={"dtype": m.dtype or dtype}) for m in declared.matmuls)
     return declared.model_copy(update={"matmuls": tuple(matmuls)})
 
 
@@ -197,12 +196,12 @@ class _Reader:
     def _add(self, matrix: WeightMatrix, gradient: bool, part: WeightedModule) -> None:
         """Add a matrix's product; `gradient` is true if a module before it trains."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
-        found = {
+        fields = {
             "name": NUMBER.sub("", matrix.name),
             "input_needs_gradient": gradient or inner,
             "dtype": (matrix.autocast and self._autocast) or matrix.dtype,
         }
-        self._matmuls.append(Matmul(**matrix.model_dump(include=OF_PRODUCT) | found))
+        self._matmuls.append(Matmul(**matrix.model_dump(include=OF_PRODUCT) | fields))
 
     def _attention(
         self,
@@ -211,16 +210,16 @@ class _Reader:
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
-        """Return a layer's attention, with heads of the configuration and sizes of matrices."""
-        found = {_leaf(part.path): part for _, part in parts if part.matrices}
+        """Return a layer's attention; `needs` tells by module if its output needs a gradient."""
+        modules = {_leaf(part.path): part for _, part in parts if part.matrices}
         heads = getattr(self._config, "num_attention_heads", None)
-        output = next((found[name] for name in OUTPUTS if name in found), None)
-        fused = next((name for name in FUSED if name in found), None)
+        output = next((modules[name] for name in OUTPUTS if name in modules), None)
+        fused = next((name for name in FUSED if name in modules), None)
         names = [fused or name for name in (QUERY, KEY, VALUE)]
-        if not heads or output is None or not all(name in found for name in names):
+        if not heads or output is None or not all(name in modules for name in names):
             raise UnknownPartError(f"no attention is known in layer {number}")
         value_size = output.matrices[0].columns // heads
-        query_size = value_size if fused else found[QUERY].matrices[0].rows // heads
+        query_size = value_size if fused else modules[QUERY].matrices[0].rows // heads
         query, key, value = (needs[name] for name in names)
         return Attention(
             heads=heads,
@@ -257,7 +256,7 @@ def _leaf(path: str) -> str:
 def _follows_training(
     place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
 ) -> bool:
-    """Return whether a module whose output reaches this stage of the layer has trained weights."""
+    """Return whether a trained module feeds stage `place`; attention feeds no `parallel` MLP."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)
@@ -283,16 +282,16 @@ def _is_before(part: WeightedModule) -> bool:
 
 def expert_list(path: str) -> str:
     """Return the path of the list of experts around a module; empty if it is in no expert."""
-    found = EXPERT.match(f"{path}.")
-    return found["list"] if found else ""
+    match = EXPERT.match(f"{path}.")
+    return match["list"] if match else ""
 
 
 def _expert_fractions(
     parts: Sequence[tuple[float, WeightedModule]], facts: ModelFacts
 ) -> dict[str, float]:
-    """Return the fraction of tokens that reach one expert, by the path of the list of experts."""
-    found = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
-    experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in found})
+    """Return the fraction of tokens that one expert gets, by the path of its list of experts."""
+    matches = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
+    experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in matches})
     if experts and facts.experts_per_token is None:
         raise UnknownPartError(f"{next(iter(experts))}: it is not known how many a token uses")
     return {name: (facts.experts_per_token or 0) / count for name, count in experts.items()}

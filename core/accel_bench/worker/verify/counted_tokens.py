@@ -97,7 +97,7 @@ class CountedTokens(Watch):
     def _see_labels(self, module: Any, inputs: Any, keywords: dict[str, Any]) -> None:
         known = {name: keywords.get(name) for name in LABELS}
         if _is_watched():
-            tensors = {k: one.detach() for k, one in known.items() if isinstance(one, torch.Tensor)}
+            tensors = {k: v.detach() for k, v in known.items() if isinstance(v, torch.Tensor)}
             self._given.append(tensors)
 
     def _as_given(self, batches: Sequence[Batch]) -> list[Batch]:
@@ -115,15 +115,16 @@ class CountedTokens(Watch):
     ) -> Iterator[str]:
         """Yield texts on counts of a step that are out of the task's bounds for its micro-batches.
 
-        The two bounds differ if the first label of a row may count or not. A later step must be at
-        the same bound as the first step.
+        `kinds` are the counts to compare, and `holder` begins the part of a text on the bound. The
+        two bounds differ if the first label of a row may count or not. A later step must be at the
+        same bound as the first step.
         """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:
             return
         for kind in kinds:
             counted = sum(getattr(batch.tokens, kind) for batch in batches)
-            ends = [sum(getattr(one, kind)[end] for one in held) for end in (0, 1)]
+            ends = [sum(getattr(bounds, kind)[end] for bounds in held) for end in (0, 1)]
             fits = ends[0] <= counted <= ends[1]
             if kind == "supervised" and fits:
                 here = {place for place in (0, 1) if counted == ends[place]}
@@ -193,7 +194,6 @@ def _may_miss(batches: Sequence[Batch]) -> int:
 
 
 def _part(model: Any, getter: str) -> Any:
-    """Return the module that the model's method `getter` returns, or None without a module."""
     try:
         return getattr(model, getter, lambda: None)()
     except (AttributeError, NotImplementedError):
@@ -202,12 +202,11 @@ def _part(model: Any, getter: str) -> Any:
 
 def _only_embedding(model: Any) -> Any:
     """Return the model's embedding; None if there are several, as one may be of positions."""
-    found = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    return found[0] if len(found) == 1 else None
+    embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    return embeddings[0] if len(embeddings) == 1 else None
 
 
 def _in_compiled(module: Any, model: Any) -> bool:
-    """Return whether a module is compiled, or lies within a compiled module of the model."""
     return any(
         is_compiled(outer) and any(inner is module for inner in outer.modules())
         for outer in model.modules()

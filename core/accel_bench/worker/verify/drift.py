@@ -16,13 +16,13 @@ from accel_bench.worker.verify.recomputation import read_checkpointing
 
 
 class TrainingState(NamedTuple):
-    """State of model, optimizer and torch at the end of a step, as facts with readable names."""
+    """State of model, optimizer and torch at the end of a step, as values with readable names."""
 
     training: Mapping[str, Any]
-    """Facts that decide the training's results: a change makes the run invalid."""
+    """Values that decide the training's results: a change makes the run invalid."""
 
     speed: Mapping[str, Any]
-    """Facts that decide the training's speed: a change makes the run degraded."""
+    """Values that decide the training's speed: a change makes the run degraded."""
 
     evaluating: frozenset[str]
     """Names of the modules that are not in training mode."""
@@ -35,7 +35,7 @@ class TrainingState(NamedTuple):
 
 
 def read_state(run: Run) -> TrainingState:
-    """Read the state of model, optimizer and torch, without computing anything."""
+    """Return the state of model, optimizer and torch, without computing anything."""
     model = run.unwrapped_model
     parameters = list(model.named_parameters())
     modules = dict(model.named_modules())
@@ -61,7 +61,7 @@ def read_state(run: Run) -> TrainingState:
         training,
         speed,
         evaluating=frozenset(name for name, module in modules.items() if not module.training),
-        trained=frozenset(name for name, one in parameters if one.requires_grad),
+        trained=frozenset(name for name, tensor in parameters if tensor.requires_grad),
         replaced=frozenset(name for name, module in modules.items() if "forward" in vars(module)),
     )
 
@@ -71,13 +71,13 @@ def read_dropout(model: torch.nn.Module) -> dict[str, int]:
 
     Probabilities are `p` of torch's dropout, and attributes with `drop` in their names.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for module in model.modules():
         dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
         values = vars(module).items()
         own = [v for name, v in values if (dropout and name == "p") or "drop" in name]
-        found.update(f"{value:g}" for value in own if isinstance(value, float) and value > 0)
-    return dict(found.most_common())
+        counts.update(f"{value:g}" for value in own if isinstance(value, float) and value > 0)
+    return dict(counts.most_common())
 
 
 def changes(

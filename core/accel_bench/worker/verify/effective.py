@@ -51,7 +51,7 @@ def read_effective(
     """
     model = run.unwrapped_model
     config = getattr(model, "config", None)
-    found = EffectiveConfiguration(
+    effective = EffectiveConfiguration(
         **_of_process(run, environment),
         model_class=_model_class(model),
         weight_dtypes=elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
@@ -72,7 +72,7 @@ def read_effective(
         training=bool(model.training),
         synchronizations_per_step=synchronizations,
     )
-    return found if probe is None else found.model_copy(update=_seen(probe))
+    return effective if probe is None else effective.model_copy(update=_seen(probe))
 
 
 def read_process(run: Run, environment: Mapping[str, str] | None = None) -> EffectiveConfiguration:
@@ -81,10 +81,10 @@ def read_process(run: Run, environment: Mapping[str, str] | None = None) -> Effe
     The device is the scenario's, since an engine of another library refuses any other device. A
     process group of this process alone counts as none.
     """
-    found = _of_process(run, environment)
+    fields = _of_process(run, environment)
     if run.world_size == 1:
-        found["backend"] = None
-    return EffectiveConfiguration(**found, device=str(run.device))
+        fields["backend"] = None
+    return EffectiveConfiguration(**fields, device=str(run.device))
 
 
 def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, Any]:
@@ -105,7 +105,6 @@ def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, An
 
 
 def _attention(config: Any) -> str | None:
-    """Return transformers' name of the attention implementation, or None without attention."""
     if config is None or not has_attention(config):
         return None
     return getattr(config, "_attn_implementation", None)

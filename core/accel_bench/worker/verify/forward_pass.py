@@ -103,7 +103,7 @@ class ForwardPass:
     @property
     def matmul_dtypes(self) -> dict[str, int]:
         """Number of linear layers by the dtype of their matmul, largest number first."""
-        return dict(Counter(one.dtype for one in self.products.values()).most_common())
+        return dict(Counter(product.dtype for product in self.products.values()).most_common())
 
     def changes(
         self, later: ForwardPass, dropout: Mapping[str, int]
@@ -157,7 +157,7 @@ class ForwardPass:
 def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
     """Yield texts with the numbers of layers that compute in another dtype in the later pass."""
     pairs = Counter(
-        (first[one].dtype, product.dtype) for one, product in later.items() if one in first
+        (first[layer].dtype, product.dtype) for layer, product in later.items() if layer in first
     )
     for (before, after), layers in pairs.items():
         if before != after:
@@ -169,11 +169,11 @@ def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) ->
 
 def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
     """Yield a text on layers with the same dtype, but other operations, in the later pass."""
-    pairs = [(first[one], product) for one, product in later.items() if one in first]
+    pairs = [(first[layer], product) for layer, product in later.items() if layer in first]
     same = [(before, after) for before, after in pairs if before.dtype == after.dtype]
     # What was frozen in one of the two has no nodes there.
     traced = [(before, after) for before, after in same if before.operations and after.operations]
-    others = [(one, other) for one, other in traced if one.operations != other.operations]
+    others = [(before, after) for before, after in traced if before.operations != after.operations]
     if others:
         new = {name for before, after in others for name in after.operations - before.operations}
         by = f", by {join_names(sorted(new))}" if new else ""
@@ -184,7 +184,6 @@ def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]
 
 
 def _dropout(module: Any) -> float:
-    """Return a module's dropout probability; 0 for a module without dropout."""
     known = isinstance(module, torch.nn.modules.dropout._DropoutNd)
     return module.p if known else 0.0
 
@@ -209,8 +208,8 @@ def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
     """
     for node in _nodes(output.grad_fn):
         if node.name().startswith(PRODUCTS):
-            found: torch.dtype = node._input_metadata[0].dtype
-            return found
+            dtype: torch.dtype = node._input_metadata[0].dtype
+            return dtype
     return output.dtype
 
 
@@ -224,13 +223,13 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _operations(output: torch.Tensor, inputs: Any) -> Iterator[str]:
-    """Yield the names of all nodes between the inputs of a module and its output.
+    """Yield the names of all autograd nodes between the inputs of a module and its output.
 
     Yields none for a module whose first input is no tensor.
     """
     if not (inputs and isinstance(inputs[0], torch.Tensor)):
         return
-    seen = {one.grad_fn for one in inputs if isinstance(one, torch.Tensor)} | {None}
+    seen = {value.grad_fn for value in inputs if isinstance(value, torch.Tensor)} | {None}
     waiting: list[Any] = [output.grad_fn]
     while waiting and len(seen) < MOST_NODES:
         node = waiting.pop(0)

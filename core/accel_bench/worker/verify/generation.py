@@ -36,25 +36,29 @@ class GenerationCheck(Watch):
         self._handles = [*self._watch()]
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return `lap`, which ends a warm-up step, wrapped so that its first call runs a check."""
+        """Return `lap`, which ends a step, wrapped so that its first call checks the tokens."""
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record the effective configuration. Raises InvalidRunError for an invalid run."""
+        """Record the effective configuration, with `synchronizations` in a warm-up step.
+
+        `strategy` is a plugin's for parallel training. Raises InvalidRunError if the scenario
+        differs.
+        """
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
-        found = read_effective(run, None, record.environment, synchronizations)
+        effective = read_effective(run, None, record.environment, synchronizations)
         # Whether there is a cache is not what the configuration says, which is for training.
         seen: dict[str, Any] = {"use_cache": self._used_cache}
         if self._matmul_dtype is not None:
             seen["matmul_dtype"] = self._matmul_dtype
-        record_effective(run, record, found.model_copy(update=seen), strategy)
+        record_effective(run, record, effective.model_copy(update=seen), strategy)
 
     later = None
     """Stage that repeats checks after the measured window; None, since no model trains."""
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
-        """Do nothing: no steps follow the measured window."""
+        """Do nothing: steps after the measured window are not checked."""
 
     def after_window(self, window: Window) -> list[str]:
         """Return a reason for `invalid` if the model has gone back to training mode."""

@@ -97,7 +97,7 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def _watch_forward(self) -> list[Any]:
-        """Register hooks for the first forward pass, outside of compiled regions.
+        """Register hooks for the first forward pass, outside of compiled regions; return handles.
 
         In a compiled region a hook would be compiled, and its removal would compile again.
         """
@@ -184,7 +184,8 @@ class FirstStepProbe:
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
         """Return whether a module belongs to an expert that got no tokens.
 
-        Compiled experts cannot be observed: another expert of their list must have a gradient.
+        `without` has the modules without a gradient. Compiled experts cannot be observed: another
+        expert of their list must have a gradient.
         """
         experts = expert_list(name)
         if not experts:

@@ -47,9 +47,9 @@ def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def read_experts(model: torch.nn.Module) -> str | None:
-    """Return the names of experts' kernels, such as `grouped_mm`, in one text, or None."""
-    found = {name for module in model.modules() if (name := experts_implementation(module))}
-    return ", ".join(sorted(found)) or None
+    """Return the experts' kernels, such as `grouped_mm`, joined by commas; None without experts."""
+    names = {name for module in model.modules() if (name := experts_implementation(module))}
+    return ", ".join(sorted(names)) or None
 
 
 def experts_implementation(module: torch.nn.Module) -> str | None:

@@ -63,7 +63,7 @@ class OptimizerStepCounter:
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._tensors = [one for one in parameters if one.requires_grad and has_values(one)]
+        self._tensors = [p for p in parameters if p.requires_grad and has_values(p)]
         self._sampled = self._tensors[:: max(1, len(self._tensors) // SAMPLED_TENSORS)]
         self._start = self._last = self._versions()
         self._values = self._elements()
@@ -129,7 +129,7 @@ class OptimizerStepCounter:
     def _elements(self) -> list[torch.Tensor]:
         """Return copies of a few elements of a few tensors, if sharded of this rank's part."""
         plain = [next(plain_tensors(tensor.detach())) for tensor in self._sampled]
-        rows = [one[(-1,) * (one.dim() - 1)] for one in plain if one.numel()]
+        rows = [tensor[(-1,) * (tensor.dim() - 1)] for tensor in plain if tensor.numel()]
         return [row.reshape(-1)[:SAMPLED_ELEMENTS].clone() for row in rows]
 
 
@@ -164,8 +164,8 @@ def progress_reasons(
     """
     degraded: list[str] = []
     witnesses = (progress.counted_steps, progress.observed_steps)
-    taken = max((steps for steps in witnesses if steps is not None), default=None)
-    invalid = [*_steps_left_out(scenario, taken, progress.steps, progress.steps)]
+    counted = max((steps for steps in witnesses if steps is not None), default=None)
+    invalid = [*_steps_left_out(scenario, counted, progress.steps, progress.steps)]
     asked, rates = scenario.train.learning_rate, progress.learning_rates
     total = sum(rates.values())
     other = [
@@ -178,7 +178,7 @@ def progress_reasons(
         (invalid if set(rates) == {"0"} else degraded).append(sentence)
     decay = scenario.optimizer.options.get("weight_decay")
     decays = progress.weight_decays
-    if isinstance(decay, (int, float)) and decays and not any(_is(one, decay) for one in decays):
+    if isinstance(decay, (int, float)) and decays and not any(_is(rate, decay) for rate in decays):
         degraded.append(f"weight decay {', '.join(decays)} in force, the scenario says {decay:g}")
     return degraded, invalid
 
@@ -196,10 +196,10 @@ def window_reasons(
     seen = counter.steps_between(opened, last)
     # A counter that has counted each step of the warm-up does so in the window.
     tells = warm.counted - first.counted >= warm.steps - first.steps > 0
-    taken = own if tells or seen is None else max(own, seen)
+    counted = own if tells or seen is None else max(own, seen)
     if tells or seen is not None:
-        where = " of the window" if taken < asked else ""
-        yield from _steps_left_out(scenario, taken, asked, last.steps, where)
+        where = " of the window" if counted < asked else ""
+        yield from _steps_left_out(scenario, counted, asked, last.steps, where)
     rate = max(1.0, own / asked)
     for start, end in pairwise(readings[:-1]):
         asked = end.steps - start.steps
@@ -294,17 +294,17 @@ def _groups(optimizers: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
     """Return the number of tensors by their groups' value of `key`, such as a learning rate."""
-    found: dict[tuple[str, int], None] = {}
+    pairs: dict[tuple[str, int], None] = {}
     for group in _groups(optimizers):
         if rate := _number_words(group.get(key)):
-            found |= {(rate, id(one)): None for one in group["params"]}
-    return dict(Counter(rate for rate, _ in found).most_common())
+            pairs |= {(rate, id(tensor)): None for tensor in group["params"]}
+    return dict(Counter(rate for rate, _ in pairs).most_common())
 
 
 def _number_words(value: Any) -> str:
     """Return a number, or a sequence of numbers and Nones, as text; empty for anything else."""
     if isinstance(value, tuple | list):
-        words = ["none" if one is None else _number_words(one) for one in value]
+        words = ["none" if item is None else _number_words(item) for item in value]
         return ", ".join(words) if all(words) else ""
     if isinstance(value, bool):
         return str(value).lower()
@@ -313,10 +313,10 @@ def _number_words(value: Any) -> str:
 
 def _state_tensors(optimizers: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield each state tensor of the optimizers as it is stored, without step counters."""
-    states = {id(state): state for one in optimizers for state in _states(one)}
+    states = {id(state): state for optimizer in optimizers for state in _states(optimizer)}
     for value in (value for state in states.values() for value in state.values()):
         if isinstance(value, torch.Tensor):
-            yield from (one for one in plain_tensors(value) if one.dim())
+            yield from (tensor for tensor in plain_tensors(value) if tensor.dim())
 
 
 def _is(rate: str, asked: float) -> bool:

@@ -18,7 +18,7 @@ def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
     blocks = repeated_blocks(model)
     again = [block for block in blocks if is_recomputed(block)]
     functions = (getattr(block, "_gradient_checkpointing_func", None) for block in again)
-    policies = (one.policy for one in functions if isinstance(one, CheckpointFunction))
+    policies = (func.policy for func in functions if isinstance(func, CheckpointFunction))
     return CheckpointedBlocks(
         checkpointed=len(again), blocks=len(blocks), policy=next(policies, None)
     )

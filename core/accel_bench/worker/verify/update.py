@@ -101,7 +101,6 @@ class UpdateSketch:
 
     @torch.no_grad()
     def _read_start(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """Return the sketch of a parameter before training, and write its weights to the file."""
         weights = whole(parameter).detach()
         if self._kept:
             self._kept.write(name, weights)
@@ -146,7 +145,7 @@ class UpdateFileWriter:
             self.remove(f"it takes {size(self.bytes)}, and {size(most)} may be used")
 
     def write(self, name: str, weights: torch.Tensor) -> None:
-        """Write a tensor's weights before training."""
+        """Write the weights that a tensor has before training to the file."""
         if weights.dtype == torch.float64:
             self.remove(f"{name} is float64, which a file in float32 cannot hold")
         if self.reason:
@@ -198,7 +197,6 @@ class UpdateFileWriter:
 
     @contextlib.contextmanager
     def _removed_on_error(self) -> Iterator[None]:
-        """Remove the file if an error of the disk is raised within the block."""
         try:
             yield
         except OSError as error:
@@ -207,7 +205,7 @@ class UpdateFileWriter:
 
 @torch.no_grad()
 def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's sketch, shape (SKETCH_BUCKETS,), in float64 on the CPU."""
+    """Return a tensor's sketch (SKETCH_BUCKETS,), float64 on the CPU; `name` seeds its signs."""
     flat = whole(tensor).detach().reshape(-1)
     rows = -(-flat.numel() // ROW)
     signs = _signs(name, ROW + rows).to(flat.device)
@@ -230,7 +228,7 @@ def _signs(name: str, count: int) -> torch.Tensor:
 
 
 def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
-    """Yield the model's parameters by their names without wrappers."""
+    """Yield name without wrappers, and parameter, of the model's floating-point parameters."""
     for name, parameter in run.unwrapped_model.named_parameters():
         if parameter.is_floating_point() and has_values(parameter):
             yield plain_name(name), parameter

@@ -1,7 +1,7 @@
 """Verification of a run that trains with torch: its first step, and all measured steps.
 
-Facts are read in the warm-up, or after a measured window has closed, and never within a window. The
-first step's facts are read again in a step after the window, which is in no figure.
+State is read in the warm-up, or after a measured window has closed, and never within a window. The
+first step's state is read again in a step after the window, which no result includes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LaterStep(Watch, StepStage):
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Compare the step with the first step, and end the stage."""
+        """Compare the step with the first step; return False, which ends the stage."""
         self.remove()
         self.steps += 1
         changed = self._probe.forward.changes(self._forward, self._dropout)
@@ -103,16 +103,17 @@ class Verification:
         return self._counted.at_first_lap(watched_lap)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record the effective configuration, before the first window opens.
+        """Record workload and effective configuration, before the first window opens.
 
-        Raises InvalidRunError for an invalid run.
+        The arguments are as in `GenerationCheck.before_window`. Raises InvalidRunError if the
+        scenario differs, or no optimizer has taken a step.
         """
         run, probe, record = self._run, self._probe, self._record
         probe.remove()
         run.workload = record.workload = read_workload(run, self._counted.first_batch)
         record.workload_reason = run.workload_reason
-        found = read_effective(run, probe, record.environment, synchronizations)
-        record_effective(run, record, found, strategy)
+        effective = read_effective(run, probe, record.environment, synchronizations)
+        record_effective(run, record, effective, strategy)
         probe.check()
 
     def read_steps(self, steps: int) -> None:
@@ -125,8 +126,8 @@ class Verification:
         self.read_steps(steps)
         progress = read_progress(self._optimizers(), steps, self._counter)
         degraded, invalid = progress_reasons(self._run.scenario, progress)
-        found = window_reasons(self._run.scenario, self._counter, self._readings)
-        invalid = invalid or [*found]
+        reasons = window_reasons(self._run.scenario, self._counter, self._readings)
+        invalid = invalid or [*reasons]
         flow = self._probe.flow
         if self._first is not None and flow is not None:
             changed = changes(self._first, read_state(self._run), flow.gradient_norms)
@@ -155,7 +156,7 @@ class Verification:
             self._record.update = self._update.finish(steps)
 
     def remove(self) -> None:
-        """Remove all hooks; keep the first step's facts even if that step ended the run."""
+        """Remove all hooks; record the first step's gradient flow even if it ended the run."""
         self.later.remove()
         self._update.close()
         self._probe.remove()

@@ -43,23 +43,23 @@ def is_sharding(kind: type) -> bool:
 
 
 def read_wrapping(run: Run) -> dict[str, Any]:
-    """Return the outermost strategy, sharding, nested wrappers and bytes of sent buffers by name.
+    """Return strategy, sharding, nested wrappers and bytes of sent buffers as fields by name.
 
     An engine may wrap the model on its own: every wrapper in this process that holds the model
     counts.
     """
     outer = _outermost(run)
-    found = list(filter(None, map(strategy_of, outer.modules())))
-    strategy = strategy_of(outer) or next(iter(found), None) or _other(run)
+    wrappers = list(filter(None, map(strategy_of, outer.modules())))
+    strategy = strategy_of(outer) or next(iter(wrappers), None) or _other(run)
     if strategy == DEEPSPEED:
         strategy = f"{DEEPSPEED} ZeRO-{zero_stage(outer)}"
     # Sharding block by block nests by design; a replica within another strategy does not.
-    mixed = len(found) > 1 and REPLICATES in found
-    inner = next((name for name in found if name != found[0]), REPLICATES)
+    mixed = len(wrappers) > 1 and REPLICATES in wrappers
+    inner = next((name for name in wrappers if name != wrappers[0]), REPLICATES)
     return {
         "strategy": strategy,
         **read_sharding(run.unwrapped_model),
-        "nested_wrapping": [found[0], inner] if mixed else [],
+        "nested_wrapping": [wrappers[0], inner] if mixed else [],
         "synchronized_buffer_bytes": _synchronized_buffer_bytes(outer),
     }
 
@@ -76,20 +76,20 @@ def zero_stage(engine: Any) -> int:
 
 
 def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
-    """Return elements by placement, elements on this rank, and number of ranks, each by name."""
+    """Return elements by placement, held elements and sharing ranks by name; empty if unsharded."""
     parameters = list(model.parameters())
-    sharded = [one for one in parameters if is_sharded(one)]
+    sharded = [parameter for parameter in parameters if is_sharded(parameter)]
     kept = list(filter(None, map(kept_elsewhere, parameters)))
     if not sharded and not kept:
         return {}
     counts: Counter[str] = Counter()
-    for one in parameters:
-        counts[_placement(one)] += elements_of(one)
+    for parameter in parameters:
+        counts[_placement(parameter)] += elements_of(parameter)
     return {
         "sharding": dict(counts.most_common()),
         "held_elements": sum(map(_held_elements, parameters)),
         "sharing_ranks": max(
-            [*(one.device_mesh.size() for one in sharded), *(one.ranks for one in kept)]
+            [*(tensor.device_mesh.size() for tensor in sharded), *(entry.ranks for entry in kept)]
         ),
     }
 
@@ -113,7 +113,7 @@ def _placement(parameter: Any) -> str:
 
 
 def _outermost(run: Run) -> torch.nn.Module:
-    """Return the outermost wrapper that holds the model; the model itself without any."""
+    """Return the outermost wrapper that holds the model; the model itself if it has none."""
     outer: torch.nn.Module = run.model
     if has_process_group():
         wrappers = (
