@@ -25,7 +25,8 @@ __all__ = ["AccelerateCallback", "AcceleratedModel", "Outside", "accelerate"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name from the module that holds it, imported on first use."""
+    """Return the public name of the package, imported from its module on first use. Raises
+    AttributeError for an unknown name."""
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

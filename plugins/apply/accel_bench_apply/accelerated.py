@@ -111,7 +111,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return self._checked or read_effective(run)
 
     def evidence(self) -> dict[str, Any]:
-        """Return the evidence that each plugin gives of its effect, by the plugin's name."""
+        """Return each plugin's evidence of its effect, such as counts of replaced modules, by the
+        plugin's name."""
         record = RankRecord()
         collect_evidence(self._active, self._alive(), record)
         return record.evidence
@@ -126,14 +127,16 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return run.optimizer
 
     def answered(self, hook: str) -> bool:
-        """Return whether a plugin of the stack implements a hook that one plugin may answer."""
+        """Return whether a plugin of the stack itself, not the scenario's plugin of a slot,
+        implements `hook`, which only one plugin may implement."""
         plugin = self._active.answers(hook)
         return plugin is not None and plugin.slot is None
 
     def loss(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
         """Return the loss of a micro-batch as a run computes it, a tensor of shape ().
 
-        It is the sum over supervised tokens, divided by their number in the whole optimizer step.
+        It is the sum over supervised tokens, divided by `supervised_in_step`, their number in the
+        whole optimizer step.
         """
         run = self._alive()
         built: Loss = require(self._active, "build_loss", run)
@@ -155,14 +158,14 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
             run = replace(run, dataset=self._dataset(samples))
         elif run.dataset is None:
             run.dataset = self._active.require("load_data", run=run)
-        found: Iterator[Batch] = require(self._active, "build_batches", run)
-        return found
+        batches: Iterator[Batch] = require(self._active, "build_batches", run)
+        return batches
 
     def collate(self, features: Sequence[Features]) -> dict[str, Any]:
-        """Return the model inputs of one micro-batch of the given samples, as a data collator does.
+        """Return the model inputs of one micro-batch, as a data collator does.
 
-        A stack's plugin that builds batches makes the micro-batch, or else the scenario's data
-        plugin.
+        `features` are the samples, as in `batches`. A stack's plugin that builds batches makes the
+        micro-batch, or else the scenario's data plugin.
         """
         run = self._alive()
         alone = one_micro_batch(run, self._dataset(features), len(features))
@@ -170,7 +173,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return dict(batch.inputs)
 
     def check(self) -> EffectiveConfiguration:
-        """Read back the effective configuration after the first optimizer step, as a run does.
+        """Return the effective configuration, read back after the first optimizer step as a run
+        does.
 
         Differences from the scenario are warnings. Raises InvalidRunError before the first step,
         and if the training differs from the stack: a trained module has no gradient, or the model
@@ -185,8 +189,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self._probe.remove()
         # The script's own one, if it takes none from here.
         run.optimizer = next(iter(self._probe.optimizers.values()), run.optimizer)
-        found = read_effective(run, self._probe)
-        degraded, invalid = differences(self._as_asked(found), found)
+        effective = read_effective(run, self._probe)
+        degraded, invalid = differences(self._as_asked(effective), effective)
         if invalid:
             raise InvalidRunError(invalid)
         for plugin in self._active.plugins:
@@ -194,8 +198,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
                 self._active.call_plugin(plugin, "start_metrics", run=run)
         for text in degraded:
             warnings.warn(f"stack {self.stack!r}: {text}", stacklevel=2)
-        self._checked = found
-        return found
+        self._checked = effective
+        return effective
 
     @property
     def stepped(self) -> bool:
@@ -226,7 +230,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self.close()
 
     def _alive(self) -> Run:
-        """Return the run of this model. Raises AccelBenchError if the model is closed."""
+        """Return the run object of this model. Raises AccelBenchError if the model is closed."""
         if self.closed:
             raise AccelBenchError(
                 f"the accelerated model of stack {self.stack!r} is closed; call accelerate again"
@@ -234,7 +238,10 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return self._run
 
     def _build(self, given: Any, asked: Asked) -> None:
-        """Call the hooks from `prepare_experiment` to `parallelize_model`, as a run does."""
+        """Call the plugins' hooks from `prepare_experiment` to `parallelize_model`, as a run does.
+
+        `given` is the script's module, or None if a plugin loads the model. `asked` is the plan.
+        """
         run, active = self._run, self._active
         run.task = task_of(active)
         list(active.call_all("prepare_experiment", run=run))
@@ -304,14 +311,16 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return made
 
     def _as_asked(self, found: EffectiveConfiguration) -> Run:
-        """Return the run to compare with. Its checkpointing is the effective one if the script uses
-        any."""
+        """Return the run object with which `check` compares the effective configuration `found`.
+
+        If only the script recomputes activations, its setting of that is copied from `found`.
+        """
         if self._recomputes_anyway and not self.recomputes:
             return with_checkpointing(self._run, bool(found.gradient_checkpointing))
         return self._run
 
     def _undo(self) -> BaseException | None:
-        """Close all plugins and remove the folder. Return the first error, or None."""
+        """Close all plugins and remove the folder. Return the first error of a plugin, or None."""
         self.closed = True
         error = close(self._active, self._run, self._heartbeat)
         self._remove_folder()

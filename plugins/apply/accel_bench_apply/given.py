@@ -23,10 +23,11 @@ STATE = ("training", "gradient_checkpointing", "_gradient_checkpointing_func")
 def read_module(
     model: Any, draft: Draft, folder: Path, device: str | None, dtype: str | None
 ) -> dict[str, Any]:
-    """Return the scenario settings of a given module, and write its configuration into a folder.
+    """Return the scenario settings of a script's module, and write its configuration into `folder`.
 
-    The module will be moved to `device` and converted to `dtype`, unless they are None. Raises
-    ScenarioError for a module that cannot be accelerated.
+    `draft` is the scenario. The module will be moved to `device` and converted to `dtype`, unless
+    they are None. Raises ScenarioError for a module that cannot be accelerated: it has no weights,
+    has an adapter, or is wrapped or compiled.
     """
     import torch
 
@@ -37,7 +38,7 @@ def read_module(
         )
     _refuse_changed(model)
     parameter = next(model.parameters(), None)
-    if parameter is None or any(one.is_meta for one in model.parameters()):
+    if parameter is None or any(weight.is_meta for weight in model.parameters()):
         raise ScenarioError(f"the model {type(model).__name__} has no weights to train")
     config: Any = getattr(model, "config", None)
     written = config.to_dict() if hasattr(config, "to_dict") else {}
@@ -56,7 +57,7 @@ def read_module(
             "dtype": dtype or str(parameter.dtype).removeprefix("torch."),
             "attention": draft.get("model.attention") or own,
         },
-        "resources.device": next(n for n, one in device_types().items() if one is kind),
+        "resources.device": next(n for n, entry in device_types().items() if entry is kind),
     }
 
 
@@ -98,7 +99,10 @@ def refuse_settings(settings: Mapping[str, Any], module: Mapping[str, Any]) -> N
 
 
 def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each setting of the scenario that a given module does not have."""
+    """Return a sentence for each setting of the scenario `draft` that a script's module lacks.
+
+    `module` is the `model` section that `read_module` returned.
+    """
     asked = draft.get("model.dtype")
     if asked in (None, module["dtype"]):
         return []
@@ -109,7 +113,8 @@ def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
 
 
 def checked_dtype(dtype: Any) -> str | None:
-    """Return the name of a dtype. Raises ScenarioError for a dtype that no model is trained in."""
+    """Return the name of a dtype without `torch.`, or None for None. Raises ScenarioError for a
+    dtype that no model is trained in."""
     if dtype is None:
         return None
     name, known = str(dtype).removeprefix("torch."), get_args(DType)
@@ -119,7 +124,8 @@ def checked_dtype(dtype: Any) -> str | None:
 
 
 def torch_device(device: Any) -> Any:
-    """Return the torch.device for a device type or torch's device name. Raises ScenarioError."""
+    """Return the torch.device for a device type or torch's device name. Raises ScenarioError if
+    there is no such device."""
     import torch
 
     known = device_types()
@@ -132,7 +138,8 @@ def torch_device(device: Any) -> Any:
 
 
 def move(model: Any, device: str | None, dtype: str | None) -> None:
-    """Move a given module to a device, and convert it to a dtype."""
+    """Move a script's module to `device`, and convert it to `dtype`, a name such as `bfloat16`.
+    None changes nothing."""
     import torch
 
     if device is not None:
@@ -142,7 +149,8 @@ def move(model: Any, device: str | None, dtype: str | None) -> None:
 
 
 def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
-    """Set the attention implementation of a module, and return a function that undoes it.
+    """Set the attention of a module to the implementation `asked`, and return a function that
+    undoes it.
 
     Returns None if the module has that attention already, or has no attention at all. Raises
     ScenarioError if the module's attention cannot be changed.
@@ -166,14 +174,17 @@ def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
 
 def recomputes(model: Any) -> bool:
     """Return whether any block of a model recomputes its activations in the backward pass."""
-    return any(getattr(one, "gradient_checkpointing", False) is True for one in model.modules())
+    return any(
+        getattr(module, "gradient_checkpointing", False) is True for module in model.modules()
+    )
 
 
 def remembered(model: Any) -> Callable[[], None]:
-    """Return a function that restores the present modes and checkpointing of all modules."""
+    """Return a function that restores each module's present train mode and activation
+    checkpointing."""
     before = [
-        (vars(one), {name: vars(one)[name] for name in STATE if name in vars(one)})
-        for one in model.modules()
+        (vars(module), {name: vars(module)[name] for name in STATE if name in vars(module)})
+        for module in model.modules()
     ]
 
     def put_back() -> None:

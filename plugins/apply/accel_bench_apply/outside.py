@@ -73,11 +73,11 @@ def parts_outside(
     written: Collection[str],
     given: bool,
 ) -> Iterator[Outside]:
-    """Yield the parts of a stack that a script must apply itself.
+    """Yield the parts of a stack that a script must apply itself, with instructions.
 
-    `settings` and `written` are the dotted keys that the stack and the scenario set. Raises
-    PluginError for a plugin that drives the steps itself, and for a plugin that loads the model if
-    the script has `given` a module.
+    `settings` and `written` are the dotted keys that the stack and the scenario set. `given` is
+    True if the script has a module. Raises PluginError for a plugin that drives the steps itself,
+    and if `given` is True for a plugin that loads the model.
     """
     engine, loader = active.answers("build_engine"), active.answers("load_model")
     if engine is not None and engine.slot is None:
@@ -101,8 +101,8 @@ def parts_outside(
 def _settings(
     scenario: Scenario, by_stack: Collection[str], written: Collection[str]
 ) -> Iterator[Outside]:
-    """Yield the settings that a script must apply itself: all settings of the stack, and the
-    scenario's settings with an effect."""
+    """Yield the settings that a script must apply itself: all settings of the stack, by the dotted
+    keys `by_stack`, and the settings `written` in the scenario that have an effect."""
     for key in dict.fromkeys([*by_stack, *written]):
         value, by = _value(scenario, key), "the scenario"
         if key in by_stack:
@@ -114,7 +114,8 @@ def _settings(
 
 
 def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
-    """Return whether the script need not apply a scenario key itself."""
+    """Return whether a scenario key needs no work of the script: `accelerate` or a plugin applies
+    it, it concerns only runs, or the environment has it already."""
     section, _, name = key.partition(".")
     if section == "environment":
         return os.environ.get(name) == value
@@ -123,7 +124,8 @@ def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
 
 
 def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
-    """Yield the averaging of the ranks' gradients as a part to do, unless a plugin does it."""
+    """Yield one part, the averaging of gradients over ranks, if there are several ranks and no
+    plugin averages."""
     if scenario.world_size > 1 and active.answers("parallelize_model") is None:
         way = "wrap the model in DistributedDataParallel, as trainers do by themselves"
         yield Outside("parallel", "the scenario", way)
@@ -132,16 +134,16 @@ def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
 def _way(key: str, value: Any) -> str:
     if value is None:
         return "leave it out"
-    found = (way for known, way in KNOWN.items() if _is_below(key, (known,)))
-    return next(found, "set it in the script")
+    ways = (way for known, way in KNOWN.items() if _is_below(key, (known,)))
+    return next(ways, "set it in the script")
 
 
 def _is_below(key: str, keys: Collection[str]) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in keys)
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in keys)
 
 
 def _value(scenario: Scenario, key: str) -> Any:
-    """Return the resolved value of a dotted scenario key, or None if there is none."""
+    """Return the value of a dotted scenario key, or None if the scenario has no such key."""
     value: Any = scenario.model_dump(mode="json")
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

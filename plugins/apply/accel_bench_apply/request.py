@@ -78,7 +78,8 @@ class World(NamedTuple):
 
 
 def read_world() -> World:
-    """Return the size and ranks of torch.distributed's process group, or a world of one process."""
+    """Return the size and ranks of torch.distributed's process group, or a world of one process
+    without a group."""
     from accel_bench.worker.settings import has_process_group
 
     if not has_process_group():
@@ -105,8 +106,9 @@ def ask(  # noqa: PLR0913 - what a script says
 ) -> Asked:
     """Return the planned experiment of a script, checked like a run but for the needed memory.
 
-    `folder` receives the configuration of a given module. The module will be moved to `device` and
-    converted to `dtype`. Raises ScenarioError or PluginError.
+    The arguments are as for `accelerate`. `folder` receives the configuration of a given module,
+    which will be moved to `device` and converted to `dtype`. Raises ScenarioError or PluginError if
+    a run with these settings would be refused.
     """
     (draft, *others) = find_drafts([NOWHERE if scenario is None else scenario])
     if others:
@@ -154,7 +156,7 @@ def ask(  # noqa: PLR0913 - what a script says
 
 
 def _written(draft: Draft) -> tuple[str, ...]:
-    """Return the dotted scenario keys that concern a script's training."""
+    """Return the dotted keys of a script's training that the scenario `draft` sets."""
     sections = ("train", "optimizer", "environment")
     own = dict(dotted({key: draft.get(key) or {} for key in sections}))
     beside = [key for key in BESIDE_TRAINING if draft.get(key) is not None]
@@ -162,7 +164,8 @@ def _written(draft: Draft) -> tuple[str, ...]:
 
 
 def _matmul_precision(draft: Draft) -> str:
-    """Return the scenario's precision of float32 matrix products, or else this process's."""
+    """Return torch's name for the precision of float32 matrix products: the scenario's, or else the
+    present one of this process."""
     import torch
 
     said: str = draft.get("train.matmul_precision") or torch.get_float32_matmul_precision()
@@ -170,7 +173,8 @@ def _matmul_precision(draft: Draft) -> str:
 
 
 def _add_stack(draft: Draft, stack: Any) -> str | None:
-    """Add a stack to the draft, and return its name, or None for the baseline.
+    """Add a stack, as `accelerate` takes it, to the scenario `draft`, and return its name, or None
+    for the baseline.
 
     Raises PluginError for a name that is neither a stack nor a plugin.
     """
@@ -183,12 +187,17 @@ def _add_stack(draft: Draft, stack: Any) -> str | None:
 
 
 def _named(stack: str, others: Mapping[str, Any]) -> Any:
-    """Return a scenario's entry for a stack given as text: a stack's name, or a list of plugins."""
+    """Return the scenario entry of a stack written as a string: the name of a shipped stack, or a
+    list of the plugins that it names, joined by `+`.
+
+    `others` are the scenario's stacks, whose names help with a misspelt one. Raises PluginError for
+    an unknown name.
+    """
     known = find_presets("stacks")
     if stack in known:
         return stack
     if "+" in stack:
-        return [find(one).use for one in stack.split("+")]
+        return [find(name).use for name in stack.split("+")]
     with suppress(PluginError):
         return [find(stack).use]
     if reason := missing_extra(stack):
@@ -198,7 +207,8 @@ def _named(stack: str, others: Mapping[str, Any]) -> Any:
 
 
 def _spelt_out(stack: Any) -> tuple[str, Any]:
-    """Return the name and the scenario entry of a stack given as a list or mapping."""
+    """Return the name and the scenario entry of a stack given as a list of plugins or as a
+    mapping."""
     if isinstance(stack, Mapping):
         entry = to_plain(stack, "the stack")
         if isinstance(entry.get("use"), str):
@@ -215,13 +225,15 @@ def _spelt_out(stack: Any) -> tuple[str, Any]:
 
 
 def _joins_ranks(uses: Iterable[Use]) -> bool:
-    """Return whether a plugin of a stack distributes the training over ranks."""
+    """Return whether any plugin of a stack distributes the training over ranks. `uses` are the
+    stack's plugins with their options."""
     kinds = (load_class(use.use, allow_torch=True) for use in uses)
     return any("parallelize_model" in dict(marked_methods(kind)) for kind in kinds)
 
 
 def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the scenario keys and values that correspond to Trainer's arguments.
+    """Yield the scenario keys and values that correspond to Trainer's arguments; nothing if they
+    are None.
 
     Raises ScenarioError if the arguments are not TrainingArguments.
     """
@@ -238,7 +250,10 @@ def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_model(model: Any) -> dict[str, Any] | None:
-    """Return the settings of a model given by name or as a mapping, or None for a module."""
+    """Return the scenario settings of a model given as a name, folder or mapping, by dotted key.
+
+    The dict is empty for None; the result is None for a module.
+    """
     if model is None:
         return {}
     if isinstance(model, str | os.PathLike):
@@ -249,9 +264,9 @@ def _of_model(model: Any) -> dict[str, Any] | None:
 
 
 def _of_world(draft: Draft, world: World) -> dict[str, Any]:
-    """Return the scenario settings for the number of training processes.
+    """Return the scenario settings, by dotted key, for the number of training processes.
 
-    Raises ScenarioError if the scenario asks for another number of processes.
+    Raises ScenarioError if the scenario asks for another number of devices, except for one.
     """
     resources = draft.get("resources")
     asked = Resources.model_validate(resources if isinstance(resources, dict) else {}).world_size

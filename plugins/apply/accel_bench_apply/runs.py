@@ -18,7 +18,8 @@ from accel_bench_apply.request import World
 def run_of_script(
     experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, given: Any
 ) -> Run:
-    """Return the run object that all hooks share, on the device of the given model if any."""
+    """Return the run object that all hooks share, on the device of the module `given`, unless that
+    is None."""
     job = Job(
         run_id="apply",
         experiment=experiment,
@@ -57,7 +58,8 @@ def with_checkpointing(run: Run, checkpointing: bool) -> Run:
 
 
 def _with(run: Run, sections: dict[str, dict[str, Any]]) -> Run:
-    """Return a copy of a run with changed scenario settings, by section."""
+    """Return a copy of a run with changed scenario settings. `sections` maps names of scenario
+    sections to their changed values."""
     scenario = run.scenario
     update = {
         section: getattr(scenario, section).model_copy(update=values)

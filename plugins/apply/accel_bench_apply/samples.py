@@ -24,9 +24,10 @@ IGNORED_LABEL = -100
 
 
 def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -> TokenDataset:
-    """Return a dataset of tokens made of samples, whose sequence length is at least `longest`.
+    """Return a dataset of the samples' tokens, whose sequence length is at least `longest`.
 
-    Raises ScenarioError if a sample has other inputs, or labels that differ from its tokens.
+    Raises ScenarioError if there are no samples, or if a sample has other inputs, or labels that
+    differ from its tokens.
     """
     import numpy as np
 
@@ -50,7 +51,10 @@ def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -
 
 
 def _row(sample: Features) -> tuple[Any, Any]:
-    """Return a sample's token ids without padding, and the mask of supervised tokens."""
+    """Return a sample's token ids without padding, and an array that is True for supervised tokens.
+
+    Raises ScenarioError as `dataset_of` does.
+    """
     import numpy as np
 
     fields = sample if isinstance(sample, Mapping) else {"input_ids": sample}

@@ -100,7 +100,8 @@ def accelerate(  # noqa: PLR0913 - what a script says
 
 @contextmanager
 def _closing(made: AcceleratedModel) -> Iterator[None]:
-    """Hold the lock while the block undoes a model's changes, then allow another model."""
+    """Return a context in which a model's changes are undone under the lock; then another model is
+    allowed."""
     with _one_at_a_time:
         try:
             yield

@@ -50,7 +50,8 @@ class AccelerateCallback(TrainerCallback):
             self.accelerated = stack
 
     def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Accelerate the Trainer's model in place, if the callback has a stack."""
+        """Accelerate the Trainer's model in place, if the callback has a stack. Raises
+        ScenarioError if the stack makes another model of it."""
         if not self._own:
             return
         model = objects["model"]
@@ -98,7 +99,10 @@ class AccelerateCallback(TrainerCallback):
 
 
 def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each part of the stack that a Trainer omits or applies twice."""
+    """Yield a sentence for each part of the stack that a Trainer omits or applies twice.
+
+    `args` are its TrainingArguments, and `objects` the keyword arguments of the callback.
+    """
     yield from _otherwise(made, args)
     names = {part.name.partition(".")[0] for part in made.outside}
     if "loss" in names:
@@ -120,8 +124,8 @@ def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Ite
 
 
 def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
-    """Yield a sentence for each setting of the stack that Trainer's arguments set to another value.
-    Warn of settings that no argument shows."""
+    """Yield a sentence for each setting of the stack that TrainingArguments `args` set to another
+    value. Warn of settings that no argument shows."""
     said = dict(of_trainer(args))
     samples = said["train.micro_batch_size"] * said["train.gradient_accumulation"]
     said["train.global_batch_size"] = samples * args.world_size
@@ -145,7 +149,8 @@ def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
 
 
 def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
-    """Yield a sentence for each effect that both the stack and the Trainer would apply."""
+    """Yield a sentence for each effect, compilation or recomputation, that both the stack and the
+    TrainingArguments `args` would apply."""
     for acts, names in (
         (made.answered("compile_model"), ("torch_compile",)),
         (made.recomputes, tuple(f"{word}_checkpointing" for word in CHECKPOINTING_WORDS)),

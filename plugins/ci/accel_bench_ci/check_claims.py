@@ -52,10 +52,10 @@ def check_claims(
             with _placed(document, number, "where"):
                 chosen = [condition_of(store, claim.where)] if claim.where is not None else []
             stacks = [name for name in (claim.stack, claim.baseline) if name is not None]
-            found = store.results(RUNS.c.stack.in_(stacks), *chosen)
+            runs = store.results(RUNS.c.stack.in_(stacks), *chosen)
             with _placed(document, number, "metric"):
-                check_metric(claim, found)
-            checked.append(check_claim(claim, found))
+                check_metric(claim, runs)
+            checked.append(check_claim(claim, runs))
     report = report_of(str(file), checked)
     print_report(claims_report(report), output)
     raise typer.Exit(report.exit_code)
@@ -63,7 +63,11 @@ def check_claims(
 
 @contextmanager
 def _placed(document: ParsedFile, number: int, key: str) -> Iterator[None]:
-    """Add the position in the claims file to an error of the block. Raises ScenarioError."""
+    """Turn an error of the block into a ScenarioError that says where the claims file has it.
+
+    `number` is the index of the claim, `key` its erroneous key. StoreUnavailableError passes
+    unchanged.
+    """
     try:
         yield
     except StoreUnavailableError:
@@ -78,12 +82,12 @@ MOST_EVIDENCE = 3
 
 
 def claims_report(found: ClaimsReport) -> Report:
-    """Return a report with the number of claims by verdict, and a row for each claim."""
-    counts = Counter(one.verdict for one in found.claims)
-    answer = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    """Return a printable report with the number of claims by verdict, and a row for each claim."""
+    counts = Counter(claim.verdict for claim in found.claims)
+    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     section = Section(
         title=f"{found.file} (exit {found.exit_code})",
-        headline=f"{len(found.claims)} claims: {answer}. Each claim on its own is wrongly said to "
+        headline=f"{len(found.claims)} claims: {words}. Each claim on its own is wrongly said to "
         f"hold in at most {percent(found.error_rate)} of cases.",
         tables=[Table(COLUMNS, found.claims)],
     )

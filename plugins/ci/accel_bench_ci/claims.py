@@ -152,20 +152,23 @@ class ClaimsReport(Document):
 
 
 def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
-    """Return the report on checked claims; their worst verdict decides its exit code."""
-    verdicts = Counter(one.verdict for one in checked)
+    """Return the report on the checked claims of a file; their worst verdict decides its exit code.
+
+    `file` is the file's name.
+    """
+    verdicts = Counter(claim.verdict for claim in checked)
     code = 1 if verdicts["does not hold"] else 5 if verdicts["inconclusive"] else 0
     return ClaimsReport(file=file, claims=tuple(checked), exit_code=code)
 
 
 def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
-    """Return the verdict on a claim, judged by stored runs."""
+    """Return the verdict on a claim with its reason, judged by the stored runs `results`."""
     names = [name for name in (claim.stack, claim.baseline) if name is not None]
     sides = [_newest(results, name) for name in names]
     unclear = _unclear(names, sides)
-    rows = [] if unclear else [found[0] for found in sides]
+    rows = [] if unclear else [side[0] for side in sides]
     values = [_values(row, claim.figure) for row in rows]
-    keys = [key for key in values[0] if all(key in one for one in values)] if rows else []
+    keys = [key for key in values[0] if all(key in by_round for by_round in values)] if rows else []
     value = None
     obstacle = unclear or next(_obstacles(claim, rows, values, keys), "")
     if not obstacle:
@@ -184,7 +187,8 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
-    """Raise StoreError if a claim's metric is unknown or misspelt."""
+    """Raise StoreError if a claim's metric is no known column, or resembles a plugin's metric in
+    the runs `results` but is none."""
     if not claim.metric.startswith(METRICS):
         figure_named(claim.metric, results)
         return
@@ -194,7 +198,10 @@ def check_metric(claim: Claim, results: Sequence[Result]) -> None:
 
 
 def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
-    """Return the reason why a stack has no single usable experiment, or an empty text."""
+    """Return the reason why a stack has no single usable experiment, or an empty string.
+
+    `sides` has the experiments of each stack in `names`.
+    """
     for name, rows in zip(names, sides, strict=True):
         if not rows:
             return f"no measured run of {name} is stored, or none that `where` chooses"
@@ -212,12 +219,15 @@ def _newest(results: Sequence[Result], stack: str) -> list[ExperimentRuns]:
         (run.experiment.scenario.name, run.experiment.point): run.experiment
         for run in sorted(own, key=lambda run: run.started_at)
     }
-    return [collect_runs(PlannedSummary(experiment=one), own, 0) for one in newest.values()]
+    return [
+        collect_runs(PlannedSummary(experiment=experiment), own, 0)
+        for experiment in newest.values()
+    ]
 
 
 def _values(row: ExperimentRuns, figure: str) -> dict[RoundKey, float]:
-    found = {key: figures_of(run).get(figure) for key, run in row.completed.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    figures = {key: figures_of(run).get(figure) for key, run in row.completed.items()}
+    return {key: value for key, value in figures.items() if value is not None}
 
 
 def _obstacles(
@@ -226,7 +236,11 @@ def _obstacles(
     values: Sequence[Mapping[RoundKey, float]],
     keys: Sequence[RoundKey],
 ) -> Iterator[str]:
-    """Yield the reasons why a claim cannot be checked, most of them for a ratio of stacks."""
+    """Yield the reasons why a claim cannot be checked, most of them for a ratio of two stacks.
+
+    `rows` and `values` belong to the stack and, if named, its baseline; `keys` are the rounds of
+    both.
+    """
     if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
         yield f"{rows[0].name} and {rows[1].name} have no round in common"
     if not keys:
@@ -245,27 +259,30 @@ def _obstacles(
 
 
 def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> Iterator[str]:
-    """Yield the reasons why the load of requests forbids a comparison of two stacks."""
+    """Yield the reasons why the load of requests forbids comparing a figure of two stacks."""
     yield from filter(None, [rate_obstacle(baseline.load, stack.load)])
     if baseline.rate is not None and figure in OF_BUSY_TIME:
         yield (
             f"requests arrive at a rate, and {figure} is that of busy time "
             f"(metric: {REQUEST_LATENCY.name})"
         )
-    if full := [one.load for one in (baseline, stack) if one.saturated]:
+    if full := [row.load for row in (baseline, stack) if row.saturated]:
         yield saturation(*full)
 
 
 def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[Finding, str]:
-    """Return the verdict on a claim, and its reason, by the 95 % interval of the value."""
+    """Return the verdict on a claim, and its reason, by the 95 % interval of `value`.
+
+    `rounds` is the number of runs or paired rounds behind the value.
+    """
     low, high = claim.limits
     middle = significant(value.median, 4)
     if rounds < MINIMUM_ROUNDS or value.low is None or value.high is None:
         return "inconclusive", f"{middle}, in {rounds} of the {MINIMUM_ROUNDS} rounds that it needs"
     ends = f"[{significant(value.low, 4)}, {significant(value.high, 4)}]"
-    found = f"{middle} {ends} in {rounds} rounds"
+    reason = f"{middle} {ends} in {rounds} rounds"
     if (low is None or value.low >= low) and (high is None or value.high <= high):
-        return "holds", found
+        return "holds", reason
     if (low is not None and value.high < low) or (high is not None and value.low > high):
-        return "does not hold", found
-    return "inconclusive", f"{found}: the interval reaches across a limit"
+        return "does not hold", reason
+    return "inconclusive", f"{reason}: the interval reaches across a limit"

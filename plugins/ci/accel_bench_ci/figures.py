@@ -43,27 +43,29 @@ METRICS = "metrics."
 
 
 def change_of(figure: Quantity, log_ratio: float) -> Change:
-    """Return `better`, `worse` or `different` for a change, given log(new / old)."""
+    """Return `better`, `worse` or `different` for a change of a figure; `log_ratio` is log(new /
+    old)."""
     if figure.better == "neither":
         return "different"
     return "better" if (log_ratio > 0) == (figure.better == "higher") else "worse"
 
 
 def compared_figure(figure: Quantity, rate: float | None) -> Quantity:
-    """Return the figure to compare. Latency replaces figures of busy time if requests arrive at a
-    `rate`."""
+    """Return the figure to compare instead of `figure`: a latency for figures of busy time if
+    requests arrive at a `rate`, else the same figure."""
     return COLUMN_FIGURES.get(compared_name(figure.name, rate), figure)
 
 
 def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
-    """Return the figure with a given name, where `metrics.NAME` is a plugin's metric.
+    """Return the name, unit and better direction of a figure; `metrics.NAME` is a plugin's metric
+    in one of the `results`.
 
     Raises StoreError for an unknown name.
     """
     name = SHORT_NAMES.get(name, name)
     if name in COLUMN_FIGURES:
         return COLUMN_FIGURES[name]
-    known = {one: figure for result in results for one, figure in metrics_of(result).items()}
+    known = {metric: figure for result in results for metric, figure in metrics_of(result).items()}
     if name not in known:
         hint = did_you_mean(name, {*COLUMN_FIGURES, *known})
         raise StoreError(f"no run has a figure {name!r}{hint}")
@@ -71,24 +73,31 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
 
 
 def metrics_of(result: Result) -> dict[str, Quantity]:
-    """Return the metrics that plugins measured in a run as figures, by name."""
+    """Return name, unit and better direction of each metric that plugins measured in a run, by its
+    name with the prefix `metrics.`."""
     return {
-        f"{METRICS}{name}": Quantity(name=f"{METRICS}{name}", unit=one.unit, better=one.better)
-        for name, one in metrics_by_name(result).items()
+        f"{METRICS}{name}": Quantity(
+            name=f"{METRICS}{name}", unit=metric.unit, better=metric.better
+        )
+        for name, metric in metrics_by_name(result).items()
     }
 
 
 def figures_of(result: Result) -> dict[str, float]:
-    """Return a run's figures by name; empty unless it completed and passed its self-audit."""
+    """Return a run's values by figure name, with metrics of plugins. The dict is empty for an
+    imported run, and for a run that did not complete or failed its self-audit."""
     if not result.status.completed or result.imported or audit_failures(result):
         return {}
-    found = run_figures(result)
-    found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    figures = run_figures(result)
+    figures |= {
+        f"{METRICS}{name}": metric.value for name, metric in metrics_by_name(result).items()
+    }
+    return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def figure_interval(values: Sequence[float]) -> Interval | None:
-    """Return the median with its interval, which only positive values have; None without values."""
+    """Return the median of values, with a 95 % interval if all are positive. Return None if there
+    are no values."""
     if not values or min(values) > 0:
         return geometric_interval(values)
     return Interval(median=median(values), low=None, high=None)

@@ -97,7 +97,10 @@ def gate(options: GateOptions) -> int:
 
 
 def _plans(draft: Draft, invoked: Invocation, options: GateOptions) -> list[Plan]:
-    """Return the plan of each look (interim analysis), with an increasing number of rounds."""
+    """Return one plan for each look (interim analysis), with an increasing number of rounds.
+
+    Raises ScenarioError if the stack is its own baseline, or if --max-rounds is too small.
+    """
     written = _plan(draft, invoked, options, None)
     if written.baseline == options.stack:
         raise ScenarioError(
@@ -130,7 +133,11 @@ def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
 
 
 def _run(plans: Sequence[Plan], invoked: Invocation, options: GateOptions, floor: float) -> int:
-    """Measure rounds, judge them, add rounds while undecided, and print the report."""
+    """Measure rounds, judge them, add rounds while undecided, and print the report. Return the exit
+    code.
+
+    `floor` is the allowed relative slow-down.
+    """
     with open_results(options.results, write=True) as store:
         with invoked.sessions(store) as new_session:
             rounds = SessionRounds(plans, options.stack, floor, store, new_session)
@@ -174,7 +181,8 @@ FLAT = (
 
 
 def render_gate(report: GateReport, form: str) -> str:
-    """Return a report as text or JUnit XML. Raises AccelBenchError for an unknown format."""
+    """Return a report as text in the output format `form`: `junit` for JUnit XML, or a name that
+    `--output` takes. Raises AccelBenchError for an unknown format."""
     return render_junit(report) if form == "junit" else render_report(gate_report(report), form)
 
 
@@ -185,13 +193,14 @@ def _columns(report: GateReport) -> list[Column]:
     known = {confidence(point.ratio) for point in report.points if point.ratio}
     unit = f"[{known.pop()} interval]" if len(known) == 1 else "[interval]"
     return [
-        replace(one, title=times, unit=unit) if one.key == "times as fast" else one
-        for one in COLUMNS
+        replace(column, title=times, unit=unit) if column.key == "times as fast" else column
+        for column in COLUMNS
     ]
 
 
 def gate_report(report: GateReport) -> Report:
-    """Return a report with the outcome, the compared stacks, and a row for each sweep point."""
+    """Return a printable report with the outcome, the compared stacks, and a row for each sweep
+    point."""
     compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
     reasons = [point.reason for point in report.points]
     more = [reason for point in report.points for reason in point.reasons]
@@ -207,7 +216,7 @@ def gate_report(report: GateReport) -> Report:
 
 
 def render_junit(report: GateReport) -> str:
-    """Return a JUnit test suite with a test case for each sweep point."""
+    """Return the JUnit XML of a test suite with a test case for each sweep point."""
     tree = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(tree, "testsuite", name=plain(report.scenario))
     outcomes = [FAILURES.get(point.outcome, "passed") for point in report.points]

@@ -80,26 +80,34 @@ def history(options: HistoryOptions) -> int:
     that choose how to run concern these new runs.
     """
     with open_results(options.results) as store:
-        found = _histories(store, options)
-    chosen = [one for one in found if options.only is None or one.stack in options.only]
+        all_series = _histories(store, options)
+    chosen = [
+        series for series in all_series if options.only is None or series.stack in options.only
+    ]
     if not chosen:
         raise StoreError(
             f"no measured run of {options.scenario!r} with these options; its stacks: "
-            f"{', '.join(dict.fromkeys(one.stack for one in found)) or 'none'}"
+            f"{', '.join(dict.fromkeys(series.stack for series in all_series)) or 'none'}"
         )
     confirmed = []
     if options.confirm:
-        worse = [one for one in chosen if (step := one.newest_step) and step.change == "worse"]
-        confirmed = _confirm(worse, found, options) if worse else []
+        worse = [
+            series for series in chosen if (step := series.newest_step) and step.change == "worse"
+        ]
+        confirmed = _confirm(worse, all_series, options) if worse else []
     print_report(history_report(chosen, confirmed), options.output)
-    saturated = options.confirm and any(one.saturated_since for one in chosen)
-    return 1 if saturated or any(one.confirmed for one in confirmed) else 0
+    saturated = options.confirm and any(series.saturated_since for series in chosen)
+    return 1 if saturated or any(judged.confirmed for judged in confirmed) else 0
 
 
 def _histories(store: Store, options: HistoryOptions) -> list[History]:
     text = options.scenario
     where = [text] if any(sign in text for sign in CONDITION_SIGNS) else []
-    conditions = [condition_of(store, one) for one in (*where, options.where) if one is not None]
+    conditions = [
+        condition_of(store, condition)
+        for condition in (*where, options.where)
+        if condition is not None
+    ]
     if not where:
         draft = single_draft(text, "history") if Path(text).is_file() else None
         conditions.append(RUNS.c.scenario == (str(draft.data.get("name", "")) if draft else text))
@@ -110,9 +118,12 @@ def _histories(store: Store, options: HistoryOptions) -> list[History]:
 def _confirm(
     worse: Sequence[History], found: Sequence[History], options: HistoryOptions
 ) -> list[Confirmation]:
-    """Run stacks that became worse and their baselines, and judge each step by these runs."""
+    """Run stacks that became worse and their baselines, and judge each newest step by these runs.
+
+    `worse` are the histories to confirm, `found` all histories, among them the baselines'.
+    """
     draft = single_draft(options.scenario, "history")
-    stacks = tuple(dict.fromkeys(one.stack for one in worse))
+    stacks = tuple(dict.fromkeys(series.stack for series in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
     with Invocation(options).allocated([draft], request) as invoked:
         plan = invoked.plan(draft, request)
@@ -126,23 +137,28 @@ def _confirm(
                 session = new_session()
                 session.run_plan(plan)
             fresh = store.results(session=session.id)
-    return [_judged(one, found, plan, fresh) for one in worse]
+    return [_judged(series, found, plan, fresh) for series in worse]
 
 
 def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
-    """Return the plan restricted to the sweep points at which a series became worse."""
-    concerned = {one.series for one in worse}
-    own = (one.experiment for one in plan.planned)
-    points = {one.point for one in own if one.series in concerned}
+    """Return a plan restricted to the sweep points of the histories that became worse. Raises
+    ScenarioError if it has none of them."""
+    concerned = {history.series for history in worse}
+    own = (planned.experiment for planned in plan.planned)
+    points = {experiment.point for experiment in own if experiment.series in concerned}
     if not points:
-        raise ScenarioError("; ".join(other_series(one) for one in worse))
+        raise ScenarioError("; ".join(other_series(history) for history in worse))
     return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
 
 
 def _judged(
     one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
-    """Return the verdict of new runs of a series and its baseline on the newest step."""
+    """Return the verdict of new runs of a history's series and its baseline on the newest step.
+
+    `one` is the history, `found` has the baseline's history, `plan` is the plan of the new runs
+    `fresh`.
+    """
     own = _runs_of(one, fresh)
     planned = {p.experiment.series: p.experiment for p in plan.planned}
     if one.series not in planned:
@@ -165,9 +181,10 @@ def _runs_of(one: History, runs: Sequence[Result]) -> list[HistoryRun]:
 def read_history(
     store: Store, figure: str, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> tuple[list[HistoryRun], Quantity]:
-    """Return the selected measured runs, and the figure with the given name. Raises StoreError.
+    """Return the measured runs that fulfil all `conditions`, and the figure of the given name.
 
-    Damaged rows are skipped. Only one full result at a time is held in memory.
+    Raises StoreError for an unknown figure. Damaged rows are skipped. Only one full result at a
+    time is held in memory.
     """
 
     def results() -> Iterator[Result]:
@@ -189,10 +206,16 @@ MOST_POINTS = 30
 
 
 def history_report(found: Sequence[History], confirmed: Sequence[Confirmation] = ()) -> Report:
-    """Return a report with a section for each series: its conclusion, its steps, and its points."""
-    lines = [line for one in found for line in _lines(one)]
-    sections = [_section(one) for one in found]
-    sections += [Section(title="confirmation", headline=one.conclusion) for one in confirmed]
+    """Return a printable report on histories: a section for each with its conclusion, steps and
+    points.
+
+    `confirmed` are the verdicts of new runs, which get a section each.
+    """
+    lines = [line for history in found for line in _lines(history)]
+    sections = [_section(history) for history in found]
+    sections += [
+        Section(title="confirmation", headline=verdict.conclusion) for verdict in confirmed
+    ]
     document = {"histories": list(found), "confirmations": list(confirmed)}
     return Report(sections, document if confirmed else one_or_list(found), Table(FLAT, lines))
 
@@ -214,7 +237,7 @@ def _section(one: History) -> Section:
 
 
 def _lines(one: History) -> Iterator[Line]:
-    """Yield a line for each point of a history, with the step that begins there."""
+    """Yield a table line for each point of a history, with the step that begins there."""
     steps = {step.point: step for step in one.steps}
     for place, point in enumerate(one.points):
         yield Line(history=one, point=point, step=steps.get(place))

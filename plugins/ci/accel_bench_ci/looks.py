@@ -31,18 +31,25 @@ from accel_bench_ci.verdict import (
 
 
 class GateRounds(Protocol):
-    """Protocol of an object that measures and judges two stacks' rounds. Looks, which are interim
-    analyses, are numbered from 0."""
+    """Object that measures and judges rounds of two stacks. Looks, which are interim analyses, are
+    numbered from 0."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look to experiments not yet `settled`, and judge all rounds."""
+        """Add the rounds of a look, and return the judgement of all rounds so far.
+
+        `settled` are the ids of experiments that are decided and not run again.
+        """
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add rounds of a look for the `unsettled` alarms, and judge by new rounds alone."""
+        """Add new rounds of a look, and return a copy of the report `alarm` judged by new rounds
+        alone.
+
+        `unsettled` are the ids of experiments whose apparent slow-down is still to be confirmed.
+        """
 
 
 def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
-    """Return the gate's report: add rounds until each sweep point is decided, then confirm alarms.
+    """Add rounds until each sweep point is decided, then confirm alarms, and return the report.
 
     `looks` is the maximum number of interim analyses in each of the two phases, at least 1.
     """
@@ -50,7 +57,7 @@ def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
     settled: set[str] = set()
     for look in range(looks):
         alarm = rounds.measure(look, settled)
-        settled = {one.stack_id for one in alarm.points} - _open(alarm)
+        settled = {point.stack_id for point in alarm.points} - _open(alarm)
         if not _open(alarm):
             break
     report = alarm
@@ -64,7 +71,7 @@ def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
 
 
 def _open(report: GateReport) -> set[str]:
-    return {one.stack_id for one in report.points if one.outcome == "inconclusive"}
+    return {point.stack_id for point in report.points if point.outcome == "inconclusive"}
 
 
 @dataclass
@@ -86,25 +93,34 @@ class SessionRounds:
     """Sessions of new rounds that confirm an alarm."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look to earlier rounds, and judge all of them."""
+        """Add the rounds of a look to earlier rounds, and judge all of them.
+
+        `settled` are the ids of experiments that are decided; their sweep points are not run.
+        """
         plan = self.plans[look]
-        session = self.new_session(continues=tuple(one.id for one in self.sessions))
+        session = self.new_session(continues=tuple(earlier.id for earlier in self.sessions))
         points = points_of_both(plan)
-        points -= {one.experiment.point for one in plan.planned if one.experiment.id in settled}
+        points -= {
+            planned.experiment.point for planned in plan.planned if planned.experiment.id in settled
+        }
         session.run_plan(_at_points(plan, points))
         self.sessions.append(session)
         results = session.results(plan)
         return judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add new rounds of a look, and judge the alarms by the new rounds alone."""
+        """Add new rounds of a look, and judge the alarms by the new rounds alone.
+
+        `alarm` is the report of `measure`, `unsettled` the ids of experiments still to be
+        confirmed.
+        """
         plan = self.plans[look]
         session = self.new_session()
-        session.continues, session.resume = tuple(one.id for one in self._fresh), False
+        session.continues, session.resume = tuple(earlier.id for earlier in self._fresh), False
         session.run_plan(_of_experiments(plan, unsettled))
         self.sessions.append(session)
         self._fresh.append(session)
-        fresh = [run for one in self._fresh for run in self.store.results(session=one.id)]
+        fresh = [run for earlier in self._fresh for run in self.store.results(session=earlier.id)]
         concerned = _of_experiments(plan, points_to_confirm(alarm))
         return with_confirmation(alarm, concerned.summaries, fresh)
 
@@ -140,36 +156,43 @@ def points_to_confirm(report: GateReport) -> set[str]:
 def with_confirmation(
     report: GateReport, planned: Sequence[PlannedSummary], fresh: Sequence[Result]
 ) -> GateReport:
-    """Return a copy of a report whose alarms are judged by new rounds of both stacks."""
+    """Return a copy of a report whose alarms are judged by the new rounds of both stacks.
+
+    `planned` are the experiments concerned, and `fresh` their results in the new rounds.
+    """
     looks = max((point.looks for point in report.points if point.slower), default=0)
     pairs = pairs_of((report.stack, report.against), planned, fresh)
     return with_new_points(report, judge_pairs(pairs, report.floor, looks))
 
 
 def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
-    """Return a copy of a report whose alarms are judged by new rounds alone, given as points.
+    """Return a copy of a report whose alarms are judged by new rounds alone.
 
-    The significance level for passing takes the report's earlier looks into account.
+    `new` has the judgements of the new rounds for the slower stacks. The significance level for
+    passing takes the report's earlier looks into account.
     """
-    by_id = {one.stack_id: one for one in new}
-    points = tuple(_confirmed(one, by_id[one.stack_id]) if one.slower else one
-                   for one in report.points)  # fmt: skip
+    by_id = {point.stack_id: point for point in new}
+    points = tuple(_confirmed(point, by_id[point.stack_id]) if point.slower else point
+                   for point in report.points)  # fmt: skip
     outcome = worst_outcome(points)
     changes = {"points": points, "outcome": outcome, "exit_code": GATE_CODES[outcome]}
     return report.model_copy(update=changes)
 
 
 def _confirmed(point: GatePoint, new: GatePoint) -> GatePoint:
-    """Return a copy of a point with the outcome of its new rounds."""
-    found = ratio_interval(new.ratio) if new.ratio else "no ratio"
+    """Return a copy of a sweep point with the outcome of its new rounds, whose judgement is
+    `new`."""
+    measured = ratio_interval(new.ratio) if new.ratio else "no ratio"
     rounds = f"{new.rounds} new rounds in fresh processes"
     if new.slower:
         rate = f"error rate at most {percent(ERROR_RATE)} by the new rounds alone"
-        reason = f"{point.reason}; confirmed by {rounds}: {found}, {rate}"
+        reason = f"{point.reason}; confirmed by {rounds}: {measured}, {rate}"
     elif new.outcome in ("failed", "skipped", "regression"):
         reason = f"{point.reason}; {rounds}: {new.reason}"
     else:
-        reason = f"not confirmed by {rounds}: {found}; the first rounds had it that {point.reason}"
+        reason = (
+            f"not confirmed by {rounds}: {measured}; the first rounds had it that {point.reason}"
+        )
     changes = {
         "outcome": new.outcome,
         "reason": reason,

@@ -97,7 +97,8 @@ class ReferenceFigure(Frozen):
 
 
 class ReferenceRow(Frozen):
-    """Runs of both sets with the same key."""
+    """Row of a comparison: the runs of both sets with the same key, their state and their
+    figures."""
 
     key: dict[str, JsonValue]
     state: State
@@ -127,7 +128,7 @@ class ReferenceRow(Frozen):
     def worse(self) -> bool:
         """True if the row regressed in any figure or in its state."""
         newly = self.state in ("newly failing", "newly saturated")
-        return newly or any(one.verdict == "worse" for one in self.figures)
+        return newly or any(figure.verdict == "worse" for figure in self.figures)
 
 
 class ReferenceComparison(Document):
@@ -169,20 +170,22 @@ class ComparisonRule(NamedTuple):
 def compare_with_reference(
     name: str, reference: Sequence[Result], current: Sequence[Result], rule: ComparisonRule
 ) -> ReferenceComparison:
-    """Compare two sets of results row by row, current rows first. Raises StoreError without common
-    rows."""
-    found = rows_of(reference, current, rule.keys, rule.aliases)
-    if not any(all(sides) for sides in found.values()):
-        before, after = ([key for key, sides in found.items() if sides[n]] for n in (0, 1))
+    """Return the comparison of two sets of results row by row, current rows first.
+
+    `name` is the name of the reference set. Raises StoreError if no row has runs in both sets.
+    """
+    sides_of = rows_of(reference, current, rule.keys, rule.aliases)
+    if not any(all(sides) for sides in sides_of.values()):
+        before, after = ([key for key, sides in sides_of.items() if sides[n]] for n in (0, 1))
         raise StoreError(
             f"no row of {name} has a key of the current runs ({', '.join(rule.keys)}): "
             f"{_some_keys(before)} there, {_some_keys(after)} here; choose columns with --key, or "
             "name what has another name with --alias OLD=NEW"
         )
-    rows = _judged([_row(key, *sides, rule) for key, sides in found.items()], rule)
+    rows = _judged([_row(key, *sides, rule) for key, sides in sides_of.items()], rule)
     shared = _shared([row.differing for row in rows if row.reference_runs and row.current_runs])
     for place, row in enumerate(rows):
-        own = tuple(one for one in row.differing if one not in shared)
+        own = tuple(difference for difference in row.differing if difference not in shared)
         rows[place] = row.model_copy(update={"differing": own})
     worse = sum(row.worse for row in rows)
     return ReferenceComparison(
@@ -208,7 +211,11 @@ def _row(
     loads = offered_load("the reference", before), offered_load("the current runs", after)
     state = _state(before, after, loads)
     figures = _figures(before, after, loads, rule) if before and after else []
-    known = [one for one in figures if (one.reference, one.current) != (None, None) or one.reason]
+    known = [
+        figure
+        for figure in figures
+        if (figure.reference, figure.current) != (None, None) or figure.reason
+    ]
     imported = any(run.imported for run in (*before, *after))
     failed = [run for run in after if not run.status.completed]
     return ReferenceRow(
@@ -226,9 +233,10 @@ def _row(
 
 
 def _counted(results: Sequence[Result]) -> list[Result]:
-    """Return the runs to compare: the last attempts of rounds that no later round replaces."""
+    """Return the runs of a row to compare: the last attempts of rounds that no later round
+    replaces."""
     replaced = replaced_rounds(results)
-    kept = [one for one in results if (one.session, one.round) not in replaced]
+    kept = [run for run in results if (run.session, run.round) not in replaced]
     by_experiment: dict[str, list[Result]] = {}
     for result in kept:
         by_experiment.setdefault(result.experiment.id, []).append(result)
@@ -237,13 +245,13 @@ def _counted(results: Sequence[Result]) -> list[Result]:
 
 
 def _passes(runs: Sequence[Result]) -> bool:
-    """Return whether at least half of the runs completed and none is invalid."""
+    """Return whether at least half of a row's runs completed and none is invalid."""
     completed = sum(run.status.completed for run in runs)
     return 2 * completed >= len(runs) and all(run.status.value != "invalid" for run in runs)
 
 
 def _any_failed(runs: Sequence[Result]) -> bool:
-    """Return whether any run failed, except by an interruption."""
+    """Return whether any of a row's runs failed; interrupted and skipped runs did not."""
     return any(not run.status.completed and run.status not in NO_FAILURES for run in runs)
 
 
@@ -269,20 +277,24 @@ def _statuses(runs: Sequence[Result]) -> str:
 def _figures(
     before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: ComparisonRule
 ) -> list[ReferenceFigure]:
-    """Compare a row's figures; latencies replace figures of busy time if requests have a rate."""
-    rate = next((one.rate for one in loads if one.rate is not None), None)
-    compared = (compared_figure(one, rate) for one in rule.figures)
-    asked = {one.name: one for one in compared}.values()
-    found = [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
+    """Return the comparison of each figure of a row. Latencies replace figures of busy time if
+    requests arrive at a rate.
+
+    `before` are the reference's runs, `after` the current ones.
+    """
+    rate = next((load.rate for load in loads if load.rate is not None), None)
+    compared = (compared_figure(figure, rate) for figure in rule.figures)
+    asked = {figure.name: figure for figure in compared}.values()
+    figures = [_figure(figure, before, after, _obstacle(figure, *loads)) for figure in asked]
     if not _newly_saturated(*loads):
-        return found
+        return figures
     worse = {"verdict": "worse"}
-    return [one.model_copy(update=worse) if one.name == REQUEST_LATENCY.name else one
-            for one in found]  # fmt: skip
+    return [figure.model_copy(update=worse) if figure.name == REQUEST_LATENCY.name else figure
+            for figure in figures]  # fmt: skip
 
 
 def _obstacle(figure: Quantity, before: OfferedLoad, after: OfferedLoad) -> str:
-    """Return the reason why the load of requests forbids comparing a figure, or an empty text."""
+    """Return the reason why the load of requests forbids comparing a figure, or an empty string."""
     of_load = figure == REQUEST_LATENCY or figure.name.startswith(METRICS)
     return load_obstacle(before, after) if of_load else ""
 
@@ -290,7 +302,11 @@ def _obstacle(figure: Quantity, before: OfferedLoad, after: OfferedLoad) -> str:
 def _figure(
     figure: Quantity, before: Sequence[Result], after: Sequence[Result], obstacle: str
 ) -> ReferenceFigure:
-    """Compare a figure of a row; `_judged` later sets its verdict together with all rows."""
+    """Return the medians, ratio and p-value of a figure in two sets of runs. `_judged` later sets
+    its verdict together with all rows.
+
+    `obstacle` is the reason not to compare, or empty.
+    """
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
     positive = bool(old and new) and min(*old, *new) > 0 and not obstacle
     ratio, p_value = unpaired_ratio(new, old) if positive else (None, None)
@@ -308,24 +324,29 @@ def _figure(
 
 
 def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
-    """Yield the figure's value in each run; the value stated in the file for an imported run."""
+    """Yield the value of the figure `name` in each completed run that has it. Imported runs have
+    the value that their file states."""
     for run in runs:
-        stated = {one.name: one.value for one in run.metrics} if run.imported else figures_of(run)
+        stated = (
+            {metric.name: metric.value for metric in run.metrics}
+            if run.imported
+            else figures_of(run)
+        )
         value = stated.get(name, stated.get(name.removeprefix("metrics.")))
         if value is not None and run.status.completed:
             yield float(value)
 
 
 def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[ReferenceRow]:
-    """Return the rows with their verdicts and outliers. p-values are adjusted over all tests, and a
+    """Return the rows with verdicts and outliers set. p-values are adjusted over all tests, and a
     shift common to all rows makes no row an outlier."""
-    figures = [one for row in rows for one in row.figures]
-    adjusted = iter(holm([one.p_value for one in figures if one.p_value is not None]))
-    directions = {one.name: one for one in (*rule.figures, REQUEST_LATENCY)}
+    figures = [figure for row in rows for figure in row.figures]
+    adjusted = iter(holm([figure.p_value for figure in figures if figure.p_value is not None]))
+    directions = {figure.name: figure for figure in (*rule.figures, REQUEST_LATENCY)}
     logs: dict[str, list[float]] = {}
-    for one in figures:
-        if one.ratio is not None:
-            logs.setdefault(one.name, []).append(math.log(one.ratio.median))
+    for figure in figures:
+        if figure.ratio is not None:
+            logs.setdefault(figure.name, []).append(math.log(figure.ratio.median))
     limits = {name: _limits(values, rule.tolerance) for name, values in logs.items()}
 
     def judged(one: ReferenceFigure) -> ReferenceFigure:
@@ -346,7 +367,11 @@ def _judged(rows: Sequence[ReferenceRow], rule: ComparisonRule) -> list[Referenc
 
 
 def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
-    """Return the lowest and highest log-ratio of a row that is no outlier."""
+    """Return the lowest and highest log-ratio that is no outlier, given the log-ratios of a figure
+    in all rows.
+
+    A log-ratio within log(1 + `tolerance`) of their median is never an outlier.
+    """
     if len(values) < FEWEST_ROWS:
         return -math.inf, math.inf
     middle = median(values)
@@ -358,12 +383,12 @@ def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
 def _differing(
     before: Sequence[Result], after: Sequence[Result], imported: bool
 ) -> tuple[Difference, ...]:
-    """Return the differing settings and versions; for imported runs only settings stated in a
-    file."""
+    """Return the settings and versions that differ between the newest runs of both sets. Of
+    imported runs, only settings stated in a file are compared."""
     left, right = before[-1], after[-1]
     if not imported:
-        found = differing_keys(left.experiment.identity, right.experiment.identity)
-        return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
+        pairs = differing_keys(left.experiment.identity, right.experiment.identity)
+        return tuple(Difference(key=key, a=a, b=b) for key, a, b in pairs)
     sides = [run.experiment.scenario.model_dump(mode="json") for run in (left, right)]
     stated = {*left.provenance.stated, *right.provenance.stated}
     values = [(f"work.{key}", look_up(sides[0], key)[1], look_up(sides[1], key)[1])
@@ -372,13 +397,15 @@ def _differing(
 
 
 def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
-    """Return the differences common to all rows, or none if there is a single row."""
+    """Return the differences common to all rows, given each row's; an empty tuple for a single
+    row."""
     if len(differing) < 2:
         return ()
-    return tuple(one for one in differing[0] if all(one in row for row in differing))
+    return tuple(item for item in differing[0] if all(item in row for row in differing))
 
 
 def _newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
-    """Return whether requests pile up in `row` but not in `base`, at the same rate."""
+    """Return whether requests pile up under the load `row` but not under `base`, at the same
+    rate."""
     same = row.rate is not None and row.rate == base.rate
     return same and row.saturated and not base.saturated

@@ -36,7 +36,8 @@ def rows_of(
 ) -> dict[str, Sides]:
     """Return the runs of each row by its key as canonical JSON, rows with current runs first.
 
-    A row whose runs in one set differ in settings is split by these settings.
+    `names` are the key columns, `aliases` map old names in the reference to new ones. A row whose
+    runs in one set differ in settings is split by these settings.
     """
     keyed = [(_key(run, names, {}), run, False) for run in current]
     keyed += [(_key(run, names, aliases), run, True) for run in reference]
@@ -45,10 +46,10 @@ def rows_of(
     for key, run, before in keyed:
         rows.setdefault(canonical_json(key), ([], []))[0 if before else 1].append(run)
     first = {canonical_json(key): key for key, _, _ in keyed}
-    found: dict[str, Sides] = {}
+    split: dict[str, Sides] = {}
     for text, sides in rows.items():
-        found |= _split(first[text], sides, aliases)
-    return found
+        split |= _split(first[text], sides, aliases)
+    return split
 
 
 def _key(run: Result, names: Sequence[str], aliases: Mapping[str, str]) -> Keys:
@@ -56,7 +57,10 @@ def _key(run: Result, names: Sequence[str], aliases: Mapping[str, str]) -> Keys:
 
 
 def _key_value(result: Result, name: str) -> JsonValue:
-    """Return a run's value for a key column: a property of the run, or a dotted setting."""
+    """Return a run's value for the key column `name`: a property of the run, or a dotted setting.
+
+    Raises StoreError for an unknown column.
+    """
     experiment = result.experiment
     if name in ("sweep", "tag"):
         value: JsonValue = getattr(experiment, name)
@@ -88,12 +92,16 @@ def _device(result: Result) -> str | None:
 
 def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
     if isinstance(value, dict):
-        return {key: _renamed(one, aliases) for key, one in value.items()}
+        return {key: _renamed(inner, aliases) for key, inner in value.items()}
     return aliases.get(value, value) if isinstance(value, str) else value
 
 
 def _fill(keyed: Sequence[tuple[Keys, Result, bool]], names: Sequence[str]) -> None:
-    """Fill in a missing device or world size from runs with equal other keys, if they agree."""
+    """Fill in a missing device or world size in place, from runs with equal other keys if they
+    agree.
+
+    `keyed` has the keys of each run, and `names` the columns to fill.
+    """
     for name in names:
         known: dict[str, dict[str, JsonValue]] = {}
         for key, _, _ in keyed:
@@ -111,27 +119,33 @@ def _others(key: Keys) -> str:
 
 
 def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sides]:
-    """Return the rows of one key, split by settings in which the runs of one set differ."""
+    """Return the rows of one key, split by the settings in which the runs of one set differ.
+
+    `sides` are the key's runs in both sets, `aliases` new names by old names of the reference.
+    """
     settings = [dict(_settings(runs)) for runs in sides]
     added: list[str] = []
     for own in settings:
-        distinct = list({canonical_json(one): one for one in own.values()}.values())
-        added += [one for one in telling_apart(distinct, added) if one not in added]
-    found: dict[str, Sides] = {}
+        distinct = list({canonical_json(own_keys): own_keys for own_keys in own.values()}.values())
+        added += [name for name in telling_apart(distinct, added) if name not in added]
+    rows: dict[str, Sides] = {}
     for side in (1, 0):
         names = aliases if side == 0 else {}
         for run in sides[side]:
             known = settings[side][run.experiment.id]
             values = {name: _renamed(known.get(name), names) for name in added}
-            row = found.setdefault(canonical_json({**key, **values}), ([], []))
+            row = rows.setdefault(canonical_json({**key, **values}), ([], []))
             row[side].append(run)
-    return found
+    return rows
 
 
 def _settings(runs: Sequence[Result]) -> Iterator[tuple[str, Keys]]:
-    """Yield each experiment's id with its settings by dotted key."""
-    for one in {run.experiment.id: run.experiment for run in runs}.values():
-        row = collect_runs(PlannedSummary(experiment=one), runs, 0)
+    """Yield each experiment's id with its settings by dotted key, without versions and the like."""
+    for experiment in {run.experiment.id: run.experiment for run in runs}.values():
+        row = collect_runs(PlannedSummary(experiment=experiment), runs, 0)
         ignored = tuple(f"{name}." for name in NO_SETTINGS)
         keys = keys_of(row).items()
-        yield one.id, {key: value for key, value in keys if not f"{key}.".startswith(ignored)}
+        yield (
+            experiment.id,
+            {key: value for key, value in keys if not f"{key}.".startswith(ignored)},
+        )

@@ -91,15 +91,16 @@ def regressions(asked: RegressionOptions) -> int:
     tolerance = options.parse_fraction(asked.tolerance, "--tolerance")
     aliases = parse_aliases(asked.alias or ())
     reference, current = _both_sides(asked)
-    figures = [figure_named(one, current) for one in asked.figure or DEFAULT_FIGURES]
+    figures = [figure_named(name, current) for name in asked.figure or DEFAULT_FIGURES]
     rule = ComparisonRule(figures, asked.key or DEFAULT_KEYS, aliases, tolerance)
-    found = compare_with_reference(asked.reference, reference, current, rule)
-    print_report(reference_report(found), asked.output)
-    return found.exit_code
+    compared = compare_with_reference(asked.reference, reference, current, rule)
+    print_report(reference_report(compared), asked.output)
+    return compared.exit_code
 
 
 def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
-    """Return the reference's runs and the current runs. Raises StoreError if they are equal."""
+    """Return the reference's runs and the current runs. Raises StoreError if both sets are
+    equal."""
     with open_results(asked.results) as store:
         current = select_runs(store, asked.selection or "")
         reference = read_reference(asked.reference, store)
@@ -112,7 +113,11 @@ def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
 
 
 def read_reference(text: str, store: Store) -> list[Result]:
-    """Return the runs of a file, of another results folder, or of a selection in the store."""
+    """Return the runs of a reference: of a file, of another results folder, or of a selection in
+    `store`.
+
+    `text` is a path, a folder's URL, or a selection as `results` commands take it.
+    """
     path = Path(text)
     if path.is_file():
         entry = find_entry(READERS, "reader", "runs")
@@ -126,13 +131,16 @@ def read_reference(text: str, store: Store) -> list[Result]:
 
 
 def parse_aliases(texts: Sequence[str]) -> dict[str, str]:
-    """Return new names by old names, from `OLD=NEW` texts and files. Raises ScenarioError."""
-    found: dict[str, str] = {}
+    """Return new names by old names, from `OLD=NEW` texts and names of files with such pairs.
+
+    Raises ScenarioError for other texts, and if an old name has two new ones.
+    """
+    aliases: dict[str, str] = {}
     for text in texts:
         for old, new in _aliases_of(text):
-            if found.setdefault(old, new) != new:
-                raise ScenarioError(f"--alias: {old!r} means both {found[old]!r} and {new!r}")
-    return found
+            if aliases.setdefault(old, new) != new:
+                raise ScenarioError(f"--alias: {old!r} means both {aliases[old]!r} and {new!r}")
+    return aliases
 
 
 def _aliases_of(text: str) -> Iterable[tuple[str, str]]:
@@ -153,7 +161,8 @@ MOST_DIFFERENCES = 20
 
 
 def reference_report(found: ReferenceComparison) -> Report:
-    """Return a report: the conclusion, a line for each figure of each row, the differences."""
+    """Return a printable report: the conclusion, a line for each figure of each row, the
+    differences."""
     lines = [line for row in found.rows for line in _lines(row)]
     tables = [Table(COLUMNS, lines)]
     differing = [("differs in every row", found.differing)]
@@ -173,11 +182,12 @@ def reference_report(found: ReferenceComparison) -> Report:
 
 def _lines(row: ReferenceRow) -> Iterator[Line]:
     """Yield a line for each figure of a row, or a single line for a row without figures."""
-    yield from (Line(row=row, figure=one) for one in row.figures or (None,))
+    yield from (Line(row=row, figure=figure) for figure in row.figures or (None,))
 
 
 def _verdict(line: Line) -> str:
-    """Return the verdict on a line's figure, or the state of its row, in words."""
+    """Return the words of the verdict column: the verdict on a line's figure, or else its row's
+    state."""
     if line.figure is None:
         return str(line.row.state)
     # Runs of two sets are no pairs: what they show stays to be confirmed.
@@ -187,7 +197,8 @@ def _verdict(line: Line) -> str:
 
 
 def _answer(found: ReferenceComparison) -> str:
-    """Return the conclusion as text: the regressions, and the number of rows in each state."""
+    """Return the concluding sentence: the number of rows that look worse, and of rows in each
+    state."""
     states = Counter(row.state for row in found.rows)
     rows = ", ".join(f"{count} {state}" for state, count in states.items())
     if untold := sum(any(map(_untold, row.figures)) for row in found.rows):
@@ -211,15 +222,15 @@ def _notes(found: ReferenceComparison) -> Iterator[str]:
         if row.worse and row.reasons:
             yield f"{_key(row)}: {'; '.join(row.reasons)}"
         if row.state == "newly saturated":
-            load = next((one.reason for one in row.figures if one.reason), "saturated")
+            load = next((figure.reason for figure in row.figures if figure.reason), "saturated")
             yield f"{_key(row)}: newly {load}"
             continue
-        refused = dict.fromkeys(one.reason for one in row.figures if _untold(one))
+        refused = dict.fromkeys(figure.reason for figure in row.figures if _untold(figure))
         yield from (f"{_key(row)}: not tested: {reason}" for reason in refused)
     if any(row.imported for row in found.rows):
         yield "imported: another program measured one side of these rows"
-    figures = [one for row in found.rows for one in row.figures]
-    if any(one.verdict == "inconclusive" for one in figures):
+    figures = [figure for row in found.rows for figure in row.figures]
+    if any(figure.verdict == "inconclusive" for figure in figures):
         yield (
             "inconclusive: a single run on a side, or a change that chance could make "
             "(5 % over all rows and figures)"
@@ -258,6 +269,6 @@ FLAT = (
     *columns_of(ReferenceRow, "row"),
     *columns_of(ReferenceFigure, "figure", without="reason"),
     *columns_of(ReferenceFigure, "figure", "figure_{}", "reason"),
-    Column("differing", lambda line: [one.key for one in line.row.differing]),
+    Column("differing", lambda line: [difference.key for difference in line.row.differing]),
 )
 """CSV columns of `results regressions`."""

@@ -118,8 +118,11 @@ class HistoryStep(Frozen):
     def changed(self) -> list[str]:
         """Changed versions and machine properties as text, such as `torch 2.12 to 2.13`."""
         texts = (
-            (one.key, *("absent" if v is None else plain_value(v) for v in (one.a, one.b)))
-            for one in self.differing
+            (
+                differing.key,
+                *("absent" if v is None else plain_value(v) for v in (differing.a, differing.b)),
+            )
+            for differing in self.differing
         )
         return [f"{key} {before} to {after}" for key, before, after in texts]
 
@@ -166,7 +169,7 @@ class History(StackRow, Document):
 
 
 class HistoryRun(NamedTuple):
-    """One attempt of a run, reduced to its data for a history."""
+    """Attempt of a run, reduced to what a history needs."""
 
     result: Result
     """Result of the run, without the reports of its ranks."""
@@ -179,7 +182,11 @@ class HistoryRun(NamedTuple):
 
 
 def history_run(result: Result, figure: Quantity = TOKENS_PER_SECOND) -> HistoryRun:
-    """Return a stored result reduced for a history, with the value of a figure."""
+    """Return a stored result reduced for a history, with the value of `figure`.
+
+    The value is None if the run has no usable one; latency replaces figures of busy time if
+    requests arrive at a rate.
+    """
     name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
     saturated = name == REQUEST_LATENCY.name and is_saturated(result)
     value = None if saturated else figures_of(result).get(name)
@@ -187,7 +194,7 @@ def history_run(result: Result, figure: Quantity = TOKENS_PER_SECOND) -> History
 
 
 def histories(runs: Iterable[HistoryRun], figure: Quantity = TOKENS_PER_SECOND) -> list[History]:
-    """Return the history of each series, the series with the most points first.
+    """Return the history of a figure in each series, the series with the most points first.
 
     Imported runs must be excluded beforehand.
     """
@@ -195,12 +202,14 @@ def histories(runs: Iterable[HistoryRun], figure: Quantity = TOKENS_PER_SECOND) 
     for run in sorted(runs, key=_place):
         series.setdefault(run.result.experiment.series, []).append(run)
     newest = (PlannedSummary(experiment=own[-1].result.experiment) for own in series.values())
-    named = tell_apart([ExperimentRuns(one, StopReason(Status.OK), {}, {}, {}) for one in newest])
-    found = [
-        _history(group, figure, one.apart)
-        for group, one in zip(series.values(), named, strict=True)
+    named = tell_apart(
+        [ExperimentRuns(planned, StopReason(Status.OK), {}, {}, {}) for planned in newest]
+    )
+    unsorted = [
+        _history(group, figure, row.apart)
+        for group, row in zip(series.values(), named, strict=True)
     ]
-    return sorted(found, key=lambda one: len(one.points), reverse=True)
+    return sorted(unsorted, key=lambda history: len(history.points), reverse=True)
 
 
 def _place(run: HistoryRun) -> tuple[str, int, int]:
@@ -242,7 +251,10 @@ def _history(
 
 
 def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
-    """Return the point of a command's runs, by the last attempt of each run."""
+    """Return a history's point for the runs of one command, counting the last attempt of each run.
+
+    `session` is the id of the command's first session.
+    """
     last = {(run.result.session, run.result.round): run for run in runs}
     saturated = any(run.saturated for run in last.values())
     spoilt = saturated or any(run.result.status is Status.INVALID for run in last.values())
@@ -262,40 +274,42 @@ def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
 
 
 def _versions(experiment: Experiment) -> dict[str, JsonValue]:
-    """Return an experiment's versions that may vary within a series, by dotted key."""
+    """Return an experiment's versions of libraries and plugins, which may vary within a series, by
+    key."""
     facts = experiment.identity.get("environment")
     if not isinstance(facts, Mapping):
         return {}
-    found = {name: facts.get(name) for name in ("python", "cuda", "driver") if facts.get(name)}
+    versions = {name: facts.get(name) for name in ("python", "cuda", "driver") if facts.get(name)}
     for name in ("versions", "fingerprints", "distributions"):
         part = facts.get(name)
         if isinstance(part, Mapping):
-            found |= {str(key): value for key, value in part.items()}
+            versions |= {str(key): value for key, value in part.items()}
     plugins = facts.get("plugins")
     for plugin in plugins if isinstance(plugins, Sequence) else ():
         if isinstance(plugin, Mapping):
-            found[f"{plugin.get('name')} (plugin)"] = plugin.get("version")
-    return found
+            versions[f"{plugin.get('name')} (plugin)"] = plugin.get("version")
+    return versions
 
 
 def planned_devices(experiment: Experiment) -> tuple[str, ...]:
-    """Return the names of the devices that an experiment was planned for; empty if unknown."""
+    """Return the names of the devices that an experiment was planned for; an empty tuple if
+    unknown."""
     facts = experiment.identity.get("environment")
     devices = facts.get("devices") if isinstance(facts, Mapping) else None
     return tuple(map(str, devices)) if isinstance(devices, list | tuple) else ()
 
 
 def _steps(points: Sequence[HistoryPoint], figure: Quantity) -> tuple[HistoryStep, ...]:
-    known = [(place, one.value.median) for place, one in enumerate(points) if one.value]
+    known = [(place, point.value.median) for place, point in enumerate(points) if point.value]
     if len(known) < FEWEST or min(value for _, value in known) <= 0:
         return ()
     steps = find_steps([math.log(value) for _, value in known])
     ends = [*(step.place for step in steps), len(known)][1:]
-    found = []
+    changes = []
     for step, end in zip(steps, ends, strict=True):
         place, before = known[step.place][0], known[step.place - 1][0]
         differing = differing_keys(points[before].versions, points[place].versions)
-        found.append(
+        changes.append(
             HistoryStep(
                 point=place,
                 session=points[place].session,
@@ -309,7 +323,7 @@ def _steps(points: Sequence[HistoryPoint], figure: Quantity) -> tuple[HistorySte
                 differing=tuple(Difference(key=key, a=a, b=b) for key, a, b in differing),
             )
         )
-    return tuple(found)
+    return tuple(changes)
 
 
 def _conclusion(
@@ -318,8 +332,11 @@ def _conclusion(
     steps: Sequence[HistoryStep],
     figure: Quantity,
 ) -> str:
-    """Return the conclusion about a series in a sentence, its newest step first."""
-    known = [one.value.median for one in points if one.value]
+    """Return a sentence about a series: its newest step, or why there is none.
+
+    `name` is the stack's label.
+    """
+    known = [point.value.median for point in points if point.value]
     what = f"{figure.name} of {name}"
     if len(known) < FEWEST:
         return f"{what}: {len(known)} of the {FEWEST} sessions that a search for steps needs"
@@ -338,8 +355,11 @@ def _conclusion(
 def _saturated(
     experiment: Experiment, points: Sequence[HistoryPoint], since: HistoryPoint | None
 ) -> str:
-    """Return a sentence on the sessions in which requests piled up; empty if there are none."""
-    full = sum(one.saturated for one in points)
+    """Return a sentence on the sessions in which requests piled up, or an empty string.
+
+    `since` is the first of the sessions that are all saturated up to the newest, or None.
+    """
+    full = sum(point.saturated for point in points)
     if not full:
         return ""
     rate = offered_rate(experiment.scenario)
@@ -354,10 +374,10 @@ def _saturated(
 
 
 def _saturated_since(points: Sequence[HistoryPoint]) -> HistoryPoint | None:
-    """Return the first session since which all sessions up to the newest are saturated. Return None
-    if the newest is not saturated, or all are. Sessions without a value are ignored."""
-    known = [one for one in points if one.saturated or one.value]
-    kept_up = [place for place, one in enumerate(known) if not one.saturated]
+    """Return the first point since which all points up to the newest are saturated. Return None if
+    the newest is not saturated, or all are. Points without a value are ignored."""
+    known = [point for point in points if point.saturated or point.value]
+    kept_up = [place for place, point in enumerate(known) if not point.saturated]
     newest = known[kept_up[-1] + 1 :] if kept_up else []
     return newest[0] if newest else None
 

@@ -83,10 +83,10 @@ def confirm_step(
     baseline: History | None = None,
     fresh_baseline: Sequence[HistoryRun] = (),
 ) -> Confirmation:
-    """Judge new runs of a stack against the sessions before the newest step of its history.
+    """Return the verdict of new runs `fresh` of a stack on the newest step of its history.
 
-    `baseline` is the baseline's history at the same sweep point. `fresh_baseline` are the
-    baseline's new runs in the same rounds.
+    They are compared with the sessions before the step. `baseline` is the baseline's history at the
+    same sweep point. `fresh_baseline` are the baseline's new runs in the same rounds.
     """
     step = history.newest_step
     assert step is not None
@@ -95,7 +95,7 @@ def confirm_step(
     new = [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
     paired = min(len(before), len(new)) >= SHORTEST_SIDE
     if not paired:
-        before, since = _sides(history, step, {one.session: 1.0 for one in history.points})
+        before, since = _sides(history, step, {point.session: 1.0 for point in history.points})
         new = list(own.values())
     change, bound = judge_new_runs(before, new)
     half = abs(median(since) - median(before)) / 2 if before and since else 0.0
@@ -123,7 +123,7 @@ def confirm_step(
 
 
 def other_series(history: History) -> str:
-    """Return a sentence saying that new runs on this machine do not continue a series."""
+    """Return a sentence saying that new runs on this machine do not continue a history's series."""
     where = join_names(history.devices) or "no device"
     return (
         f"the step of {history.figure} of {label(history)} on {where} is not "
@@ -135,7 +135,11 @@ def other_series(history: History) -> str:
 def judge_new_runs(
     before: Sequence[float], new: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """Return the log-ratio of new to earlier logarithms, and the bound that it must exceed."""
+    """Return the log-ratio of new to earlier values, and the bound that its size must exceed.
+
+    The arguments are logarithms of values: one per earlier session, one per new run. The log-ratio
+    is None if either is empty, the bound None if they are too few.
+    """
     if len(before) < SHORTEST_SIDE or len(new) < 2:
         return (fmean(new) - median(before) if before and new else None), None
     middle, spread, freedom = _middle_spread_and_degrees(before)
@@ -146,7 +150,10 @@ def judge_new_runs(
 
 
 def _middle_spread_and_degrees(before: Sequence[float]) -> tuple[float, float, float]:
-    """Return the center of values, their standard deviation and its degrees of freedom."""
+    """Return the center of values, their standard deviation and its degrees of freedom.
+
+    Mean and standard deviation are replaced by robust estimates from 20 values on.
+    """
     size = len(before)
     if size < FEWEST_FOR_ROBUST:
         return fmean(before), stdev(before), size - 1
@@ -164,25 +171,29 @@ def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
 
 
 def _base(history: History, baseline: History | None) -> dict[str, float]:
-    """Return the baseline's value in each session by its id; empty for the baseline itself."""
+    """Return the baseline's median in each session by the session's id.
+
+    The dict is empty if there is no baseline, or if `history` is the baseline's own.
+    """
     if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
         return {}
-    return {one.session: one.value.median for one in baseline.points if one.value}
+    return {point.session: point.value.median for point in baseline.points if point.value}
 
 
 def _sides(
     history: History, step: HistoryStep, base: Mapping[str, float]
 ) -> tuple[list[float], list[float]]:
-    """Return a history's log-ratios to `base`, before and since its newest step.
+    """Return a history's log-ratios to the divisors `base`, before and since its newest step.
 
-    They begin at the previous step. Sessions without a positive divisor are skipped.
+    `base` has a divisor by session id; sessions without a positive one are skipped. The first list
+    begins at the previous step.
     """
     start = history.steps[-2].point if len(history.steps) > 1 else 0
     before, since = (
         [
-            math.log(one.value.median / base[one.session])
-            for one in points
-            if one.value and base.get(one.session, 0.0) > 0
+            math.log(point.value.median / base[point.session])
+            for point in points
+            if point.value and base.get(point.session, 0.0) > 0
         ]
         for points in (history.points[start : step.point], history.points[step.point :])
     )
@@ -190,12 +201,16 @@ def _sides(
 
 
 def _reason(change: float | None, bound: float | None, paired: bool, half: bool) -> str:
-    """Return the reason for the verdict in a sentence, with the change and its bound."""
+    """Return the reason for a confirmation's verdict in a sentence, with the change and its bound.
+
+    Both are log-ratios. `paired` is True for ratios to the baseline, and `half` if the bound is
+    half of the step.
+    """
     if change is None or bound is None:
         return "too few new runs, or sessions before it, to judge"
     basis = ", as a ratio to the baseline," if paired else ""
-    found = f"new runs{basis} are {percent(math.expm1(change))} from the sessions before it"
+    change_text = f"new runs{basis} are {percent(math.expm1(change))} from the sessions before it"
     if half:
-        return f"{found}; half of the step is {percent(math.expm1(bound))}"
+        return f"{change_text}; half of the step is {percent(math.expm1(bound))}"
     rate = f"at an error rate of {percent(ONE_SIDED_ALPHA)}"
-    return f"{found}; sure is {percent(math.expm1(bound))}, {rate}"
+    return f"{change_text}; sure is {percent(math.expm1(bound))}, {rate}"

@@ -93,26 +93,28 @@ class Step(NamedTuple):
 
 
 def find_steps(values: Sequence[float]) -> list[Step]:
-    """Return the steps of a series in order; of logarithms, sizes of steps are log-ratios.
+    """Return the steps of a series in order. If `values` are logarithms, sizes of steps are
+    log-ratios.
 
     Only the newest `LONGEST_SERIES` values are searched. Indices refer to `values`.
     """
     offset = max(0, len(values) - LONGEST_SERIES)
     series = list(values[offset:])
     split = dict(_splits(series))
-    found = {place: split[place] for place in split if _stands_out(series, place, split)}
-    if not found:
+    places = {place: split[place] for place in split if _stands_out(series, place, split)}
+    if not places:
         return []
-    edges = [0, *sorted(found), len(values) - offset]
+    edges = [0, *sorted(places), len(values) - offset]
     levels = [median(values[offset + a : offset + b]) for a, b in pairwise(edges)]
     return [
-        Step(offset + index, levels[place], levels[place + 1], found[index])
-        for place, index in enumerate(sorted(found))
+        Step(offset + index, levels[place], levels[place + 1], places[index])
+        for place, index in enumerate(sorted(places))
     ]
 
 
 def _splits(values: list[float]) -> list[tuple[int, float]]:
-    """Return the index and p-value of each step of a segment, by binary segmentation."""
+    """Return the index and p-value of each step of a segment of a series, by binary
+    segmentation."""
     if len(values) < SHORTEST_SERIES:
         return []
     # Few values show much memory by chance, and to take it out would take out any step.
@@ -141,9 +143,10 @@ def autocorrelation(values: Sequence[float]) -> float:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Return a robust standard deviation of values around their level, by differences."""
-    found = median(abs(b - a) for a, b in pairwise(values))
-    return MAD_TO_SIGMA * found / math.sqrt(2)
+    """Return a robust standard deviation of values around their level, from differences of
+    neighbors."""
+    usual = median(abs(b - a) for a, b in pairwise(values))
+    return MAD_TO_SIGMA * usual / math.sqrt(2)
 
 
 def _whitened(values: Sequence[float], correlation: float) -> list[float]:
@@ -153,7 +156,8 @@ def _whitened(values: Sequence[float], correlation: float) -> list[float]:
 
 
 def _slope(values: Sequence[float], index: int) -> float:
-    """Return the median slope of pairs on the same side of a split, unaffected by a step there."""
+    """Return the median slope per value, over pairs on the same side of a split before `index`, so
+    that a step there has no effect."""
     slopes: list[float] = []
     for start, end in ((0, index), (index, len(values))):
         # Pairs half a side apart: each value once, and the longest distances.
@@ -165,7 +169,8 @@ def _slope(values: Sequence[float], index: int) -> float:
 
 
 class _Split:
-    """Split of a series at which the standardized difference of the two sides' means is largest."""
+    """Split of a series into two sides where the standardized difference of their means is
+    largest."""
 
     def __init__(self, values: Sequence[float]) -> None:
         import numpy as np
@@ -212,7 +217,8 @@ class _Split:
 
 
 def _differences(rows: Any) -> Any:
-    """Return |mean before - mean after| x sqrt(a b / n) of each row for each split into a and b."""
+    """Return |mean before - mean after| x sqrt(a b / n) of each row of an array, for each split of
+    its n values into a and b."""
     import numpy as np
 
     size = rows.shape[1]
@@ -224,12 +230,12 @@ def _differences(rows: Any) -> Any:
 
 
 def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> bool:
-    """Return whether the jump at a split exceeds the jumps at places that are not steps.
+    """Return whether the jump at `index` clearly exceeds the jumps at places away from all `steps`.
 
     Series that wander or oscillate have many such jumps. True if there are too few other places.
     """
     inner = range(NEIGHBOURS, len(values) - NEIGHBOURS + 1)
-    others = [place for place in inner if all(abs(place - one) >= NEIGHBOURS for one in steps)]
+    others = [place for place in inner if all(abs(place - step) >= NEIGHBOURS for step in steps)]
     if len(others) < 2 * NEIGHBOURS:
         return True
     jumps = [_jump(values, place) for place in others]
@@ -239,18 +245,22 @@ def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> 
 
 
 def _jump(values: Sequence[float], index: int) -> float:
-    """Return the median of the values after an index minus the median of the values before it."""
+    """Return the median of the values from `index` on minus the median of the values before it,
+    within `NEIGHBOURS` values."""
     left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
     return median(right) - median(left)
 
 
 def _jumps(values: Sequence[float], index: int, slope: float) -> bool:
-    """Return whether the level jumps at a split by a relevant size, beyond noise and drift."""
+    """Return whether the level jumps at `index` by a relevant size, beyond noise and drift.
+
+    `slope` is the drift per value of the whole series.
+    """
     left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
     apart = (len(left) + len(right)) / 2
     jump = _jump(values, index)
     local = _slope([*left, *right], len(left))
-    rests = [jump - one * apart for one in (slope, local)]
+    rests = [jump - drift * apart for drift in (slope, local)]
     sure = DEVIATIONS * noise([*left, *right]) * math.sqrt(1 / len(left) + 1 / len(right))
     least = max(SMALLEST_STEP, sure, abs(jump) / 2)
     return all(rest * jump > 0 and abs(rest) > least for rest in rests)

@@ -150,7 +150,11 @@ def judge_gate(
     planned: Sequence[PlannedSummary],
     results: Sequence[Result],
 ) -> GateReport:
-    """Return the gate's report on every sweep point of a plan that has both stacks."""
+    """Return the gate's report on every sweep point of a plan that has both stacks.
+
+    `floor` is the allowed relative slow-down, `planned` are the plan's experiments with both
+    stacks, and `results` their runs.
+    """
     pairs = pairs_of((stack, against), planned, results)
     points = judge_pairs(pairs, floor)
     outcome = worst_outcome(points)
@@ -169,7 +173,8 @@ def judge_gate(
 def pairs_of(
     names: tuple[str, str], planned: Sequence[PlannedSummary], results: Sequence[Result]
 ) -> list[Pair]:
-    """Return the runs of both stacks at each sweep point."""
+    """Return the runs of both stacks at each sweep point. `names` are the tested stack and the
+    reference stack."""
     by_point: dict[str, dict[str, PlannedSummary]] = {}
     for plan in planned:
         by_point.setdefault(plan.experiment.point, {})[plan.experiment.stack.name] = plan
@@ -183,7 +188,11 @@ def pairs_of(
 def judge_pairs(
     pairs: Sequence[Pair], floor: float, looks_before: int = 0
 ) -> tuple[GatePoint, ...]:
-    """Return the judgement of each pair; `looks_before` counts earlier analyses of other rounds."""
+    """Return the judgement of each pair of stacks.
+
+    `floor` is the allowed relative slow-down, and `looks_before` the number of earlier analyses of
+    other rounds.
+    """
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
 
@@ -216,7 +225,7 @@ def _judge_point(
     needed = needed if outcome == "inconclusive" else None
     if outcome in ("failed", "skipped"):
         speed = speed.without_verdict(reason)
-    found = of_same_training(speed, training).model_copy(update={"rounds_needed": needed})
+    tested = of_same_training(speed, training).model_copy(update={"rounds_needed": needed})
     runs = [*stack.counted.values(), *against.counted.values()]
     stack = beside_baseline(stack, against)
     return GatePoint(
@@ -231,7 +240,7 @@ def _judge_point(
         slower_by_at_most=judged.at_most,
         more_rounds=needed - speed.rounds if needed else None,
         **dict(training),
-        **dict(found),
+        **dict(tested),
         status=stack.ending.status,
         against_status=against.ending.status,
         reasons=tuple(dict.fromkeys((*stack.ending.reasons, *against.ending.reasons))),
@@ -246,7 +255,11 @@ def _outcome(
     found: tuple[Comparison, Judgement],
     floor: float,
 ) -> tuple[Outcome, str]:
-    """Return the outcome and its reason: missing runs first, then the loss, then the speed."""
+    """Return the outcome of a sweep point and its reason: missing runs first, then the loss, then
+    the speed.
+
+    `found` are the comparison of speed and its judgement.
+    """
     if _skipped(stack, against):
         reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))
         return "skipped", "; ".join(reasons)
@@ -273,7 +286,7 @@ def _sentence(
     rounds, interval = speed.rounds, interval_text(speed.ratio, ratio)
     quantity, words = pair[0].quantity, pair[0].quantity.words
     times = f"{ratio(speed.ratio.median)} {words.times} ({interval}, {rounds} rounds){quantity.by}"
-    stack, against = (one.name for one in pair)
+    stack, against = (row.name for row in pair)
     names = f"{stack} is {words.worse} than {against}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
@@ -294,7 +307,7 @@ def _sentence(
 
 
 def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingComparison) -> str:
-    """Return the reason why two completed stacks cannot be compared, or an empty text."""
+    """Return the reason why two completed stacks cannot be compared, or an empty string."""
     if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
         return f"{stack.name} and {against.name} are {refusal}"
     if training.untested:
@@ -304,7 +317,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
 
 
 def _failure(side: ExperimentRuns) -> str:
-    """Return the reason why a stack cannot be judged, such as a failed run, or an empty text."""
+    """Return the reason why a stack cannot be judged, such as a failed run, or an empty string."""
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
         return ""

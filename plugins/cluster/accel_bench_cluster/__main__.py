@@ -19,7 +19,8 @@ from accel_bench_cluster.wire import shared_secret
 
 
 def main() -> int:
-    """Run an agent configured by environment variables, and return its exit code."""
+    """Run an agent configured by environment variables, and return its exit code: the parent's
+    choice, or the code of an error, which is printed."""
     end_on_signals()
     host, _, port = os.environ[PARENT].rpartition(":")
     host = host or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")

@@ -46,7 +46,7 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class HostedRank:
-    """Rank that an agent runs on its machine, in a temporary folder that is finally removed."""
+    """Rank that an agent runs on its machine, in a temporary folder that is removed at the end."""
 
     def __init__(self, channel: Channel, message: dict[str, Any], payload: bytes) -> None:
         self._channel = channel
@@ -72,7 +72,8 @@ class HostedRank:
             raise
 
     def relay(self) -> bool:
-        """Send the rank's new output; return whether it has ended and all output was sent."""
+        """Send the rank's new output to the parent. Return True once the rank has ended and all
+        output is sent."""
         code = self._process.poll()
         with contextlib.suppress(OSError):
             page = self._job.heartbeat_path(self.rank).read_bytes()
@@ -90,7 +91,8 @@ class HostedRank:
         return True
 
     def act(self, message: dict[str, Any]) -> None:
-        """Execute the parent's message: dump the rank's stack, signal it, or end its children."""
+        """Execute the parent's `message`: dump the rank's stack, send it a signal, or end its child
+        processes."""
         match message["kind"]:
             case "signal":
                 self._process.signal(int(message["number"]))
@@ -115,7 +117,8 @@ class HostedRank:
                 self._send("log", chunk)
 
     def _left_behind(self) -> Iterator[Path]:
-        """Yield the files that the rank and its plugins left for the parent in the run's folder."""
+        """Yield the paths of the files that the rank and its plugins wrote for the parent. A larger
+        file than `MAXIMUM_FILE_BYTES` is named in the log instead."""
         own = {self._job.path(), self._job.log_path(self.rank), self._job.heartbeat_path(self.rank)}
         for path in sorted(self._folder.rglob("*")):
             status = path.lstat()
@@ -148,14 +151,16 @@ def refuse_interpreter(job: Job) -> None:
 
 
 def set_interface(environment: dict[str, str], address: str) -> None:
-    """Set the network interface of an address for a rank of several nodes, unless the user did."""
+    """Set the variables of the network interface that has `address`, for a rank on one of several
+    nodes. Variables that the user has set stay."""
     interface = interface_of(address)
     for name in INTERFACES if interface else ():
         environment.setdefault(name, str(interface))
 
 
 def serve(channel: Channel) -> int:
-    """Start and relay ranks until the parent ends the agent; return the exit code.
+    """Start and relay ranks until the parent ends the agent; return the exit code that the parent
+    sends.
 
     Raises OSError if the connection is lost.
     """
@@ -167,17 +172,21 @@ def serve(channel: Channel) -> int:
                 if message["kind"] == "end":
                     return int(message["code"])
                 _handle(channel, ranks, message, payload)
-            for rank in [number for number, one in ranks.items() if one.relay()]:
+            for rank in [number for number, hosted in ranks.items() if hosted.relay()]:
                 del ranks[rank]
     finally:
-        for one in ranks.values():
-            one.close()
+        for hosted in ranks.values():
+            hosted.close()
 
 
 def _handle(
     channel: Channel, ranks: dict[int, HostedRank], message: dict[str, Any], payload: bytes
 ) -> None:
-    """Execute a message of the parent. An error is sent back to the parent."""
+    """Execute a message of the parent: report a free port, start a rank, or act on a rank.
+
+    `ranks` are the running ranks by number, and `payload` is the job of a rank to start. An error
+    is sent back to the parent. Raises OSError if the connection is lost.
+    """
     rank = int(message["rank"])
     try:
         if message["kind"] == "port":
@@ -196,7 +205,10 @@ def _handle(
 
 
 def connect(address: tuple[str, int], seconds: float) -> Channel:
-    """Return a connection to the parent, which may start later. Raises OSError at the timeout."""
+    """Return a connection to the parent at the host and port `address`; the parent may start later.
+
+    Raises OSError if there is no connection after `seconds`.
+    """
     until = time.monotonic() + seconds
     while True:
         try:
@@ -210,10 +222,10 @@ def connect(address: tuple[str, int], seconds: float) -> Channel:
 def run_agent(
     address: tuple[str, int], secret: bytes, ranks: dict[str, Any], seconds: float
 ) -> int:
-    """Connect to the parent, announce this agent's ranks (`ranks_of`), and serve; return the exit
-    code.
+    """Connect to the parent, announce this agent's ranks, and serve; return the exit code.
 
-    Raises AccelBenchError if there is no parent, or if the connection is lost.
+    `address` is the parent's host and port, `ranks` the result of `ranks_of`. Raises
+    AccelBenchError if no parent answers within `seconds`, or if the connection is lost.
     """
     where = f"{address[0]}:{address[1]}"
     try:
@@ -237,14 +249,17 @@ def run_agent(
 
 
 def contract() -> str:
-    """Return the versions that parent and agent must share: accel-bench's and the job schema's."""
+    """Return the version of accel-bench and of the job schema as a string, which must be equal at
+    the parent and its agents."""
     return f"{metadata.version('accel-bench')}, jobs {Job.model_fields['schema_version'].default}"
 
 
 def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
-    """Return the ranks of this process by the launcher's variables, or rank 0 without a launcher.
+    """Return the ranks of this process in the form that an agent announces: `ranks` as pairs of
+    rank and local rank, `size`, `node_key` and `launcher`.
 
-    `devices` is the number of ranks if the launcher starts one process per node.
+    Without a launcher's `placement` there is rank 0 alone. `devices` is the number of ranks if the
+    launcher starts one process per node.
     """
     if placement is None:
         return {"ranks": [[0, 0]], "size": 1, "node_key": None, "launcher": ""}
@@ -257,7 +272,7 @@ def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
 
 
 def end_on_signals() -> None:
-    """Make SIGTERM and SIGHUP raise SystemExit, which unwinds the stack, and ignore SIGINT."""
+    """Make SIGTERM and SIGHUP raise SystemExit, so that cleanup runs, and ignore SIGINT."""
 
     def stop(number: int, frame: object) -> None:
         sys.exit(128 + number)

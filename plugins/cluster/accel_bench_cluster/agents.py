@@ -55,9 +55,9 @@ RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 
 @dataclass
 class Ended:
-    """`Allocation` of a session's ranks without processes of its own.
+    """`Allocation` of a session for whose ranks this process starts no agents.
 
-    If it has an exit code, the command ends, because another process has done the work.
+    If it has an exit code, the command ends with it, because another process has done the work.
     """
 
     exit_code: int | None
@@ -68,14 +68,14 @@ class Ended:
 
 
 class Agents:
-    """`Allocation` of a session's ranks, which consists of all agents of the session."""
+    """`Allocation` of a session's ranks: all agents of the session."""
 
     exit_code: int | None = None
 
     def __init__(
         self, address: tuple[str, int], secret: bytes, launcher: str = "", hint: str = ""
     ) -> None:
-        """Listen at an address, as `Listener` does. Raises AccelBenchError.
+        """Listen for agents at the host and port `address`. Raises AccelBenchError if that fails.
 
         Error messages name the launching program by `launcher`, and add `hint` if the number of
         agents is wrong.
@@ -88,7 +88,7 @@ class Agents:
     @property
     def cores(self) -> int:
         """Number of cores that a node's processes may use together, on the node with the fewest."""
-        return min(cores_of([agent for agent, _ in one]) for one in self.nodes().values())
+        return min(cores_of([agent for agent, _ in places]) for places in self.nodes().values())
 
     @property
     def port(self) -> int:
@@ -96,14 +96,15 @@ class Agents:
         return self._listener.port
 
     def add_parent(self, ranks: dict[str, Any]) -> None:
-        """Add this process as an agent for its own machine's ranks, given as by `ranks_of`."""
+        """Add this process as an agent for its own machine's ranks, given as `ranks_of` returns
+        them."""
         self._add(None, ranks, describe_node("127.0.0.1"))
 
     def gather(self, nodes: int, devices: int | Sequence[int], seconds: float) -> None:
         """Wait until the agents of all ranks are connected; close all connections on failure.
 
-        `devices` is the number of ranks of each node. Raises AccelBenchError that names the missing
-        ranks, or if agents belong to another allocation.
+        `devices` is the number of ranks of each node, or one number for all. Raises AccelBenchError
+        if ranks are missing after `seconds`, or if agents belong to another allocation.
         """
         sizes = [devices] * nodes if isinstance(devices, int) else devices
         try:
@@ -114,30 +115,32 @@ class Agents:
             raise
 
     def replace_lost(self, seconds: float) -> None:
-        """Wait until new agents replace lost agents, if the launcher starts any.
+        """Wait until new agents replace lost agents, if the launcher starts any; return at once if
+        none is lost.
 
         Raises ConnectionError if some are still missing after `seconds`.
         """
         self.pump(0)
-        lost, size = [one for one in self._agents if one.lost], len(self._ranks())
+        lost, size = [agent for agent in self._agents if agent.lost], len(self._ranks())
         if not lost:
             return
-        self._agents = [one for one in self._agents if not one.lost]
+        self._agents = [agent for agent in self._agents if not agent.lost]
         try:
             self._await(size, seconds)
         except AccelBenchError as error:
             here = self._ranks()
-            missing = [one for one in lost if not here & {rank for rank, _ in one.ranks}]
+            missing = [agent for agent in lost if not here & {rank for rank, _ in agent.ranks}]
             self._agents += missing
             raise ConnectionError(f"{missing[0].lost}, and no other has come: {error}") from error
 
     def check(self) -> None:
-        """Raise AccelBenchError if missing agents cannot connect any more; by default never."""
+        """Raise AccelBenchError if missing agents cannot connect any more; subclasses know when."""
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job on the first nodes, and on each node the first of its ranks.
+        """Start the ranks of a job on the first nodes, and return their handles by rank.
 
-        Raises OSError if an agent is lost.
+        A preparation job starts once on each node. Raises OSError if an agent is lost, and
+        ScenarioError if a node lacks memory or devices.
         """
         self.pump(0)
         resources = job.experiment.scenario.resources
@@ -165,26 +168,28 @@ class Agents:
         return started
 
     def choose(self, devices: Sequence[int]) -> list[tuple[Agent, int]]:
-        """Return the agent and the local rank of each rank. Raises AccelBenchError for too few.
+        """Return the agent and the local rank of each rank, counted node by node.
 
-        `devices` is the number of ranks of each node: ranks are counted node by node.
+        `devices` is the number of ranks of each node. Raises AccelBenchError if there are too few
+        nodes or agents.
         """
-        found = list(self.nodes().values())
-        nodes = list(zip(found, devices, strict=False))
+        present = list(self.nodes().values())
+        nodes = list(zip(present, devices, strict=False))
         if len(nodes) < len(devices) or any(len(places) < size for places, size in nodes):
-            here = ", ".join(f"{places[0][0].name}: {len(places)}" for places in found)
+            here = ", ".join(f"{places[0][0].name}: {len(places)}" for places in present)
             alike = len({*devices}) == 1
             each = f"{devices[0]} processes each" if alike else f"{[*devices]} processes"
-            unequal = alike and len({*map(len, found)}) > 1
+            unequal = alike and len({*map(len, present)}) > 1
             raise AccelBenchError(
                 f"resources ask for {len(devices)} nodes with {each}, and the launcher "
-                f"has started on {len(found)} ({here}); let both be the same"
+                f"has started on {len(present)} ({here}); let both be the same"
                 + (", with as many processes on each node" if unequal else "")
             )
         return [place for places, size in nodes for place in places[:size]]
 
     def nodes(self) -> dict[str, list[tuple[Agent, int]]]:
-        """Return each node's agents with their local ranks, in the order of the ranks."""
+        """Return each node's agents with their local ranks, by the node's key, in the order of the
+        ranks."""
         places: dict[str, list[tuple[Agent, int]]] = {}
         every = [(rank, local, agent) for agent in self._agents for rank, local in agent.ranks]
         for _, local_rank, agent in sorted(every, key=lambda place: place[0]):
@@ -192,15 +197,21 @@ class Agents:
         return places
 
     def node_names(self) -> list[str]:
-        """Return the name and address of each node as text, in the order of the ranks."""
+        """Return a string with name and address for each node, in the order of the ranks."""
         return [places[0][0].name for places in self.nodes().values()]
 
     def pump(self, seconds: float) -> None:
-        """Handle the next messages of the agents. Return after `seconds` at the latest."""
+        """Handle the messages of all agents that arrive within `seconds`, and return after the
+        first.
+
+        With 0 it does not wait, and does nothing if it ran less than `PUMP_SECONDS` ago.
+        """
         now = time.monotonic()
         if not seconds and now - self._pumped < PUMP_SECONDS:
             return
-        channels = {one.channel: one for one in self._agents if one.channel and not one.lost}
+        channels = {
+            agent.channel: agent for agent in self._agents if agent.channel and not agent.lost
+        }
         for channel in select.select(list(channels), [], [], seconds)[0]:
             channels[channel].receive()
         self._pumped = time.monotonic()
@@ -217,7 +228,8 @@ class Agents:
         return {rank for agent in self._agents for rank, _ in agent.ranks}
 
     def _await(self, size: int, seconds: float) -> None:
-        """Wait until agents for ranks 0 to `size` - 1 are connected. Raises AccelBenchError."""
+        """Wait until agents for ranks 0 to `size` - 1 are connected. Raises AccelBenchError if
+        ranks are missing after `seconds`."""
         until = time.monotonic() + seconds
         while missing := sorted(set(range(size)) - self._ranks()):
             self.check()
@@ -250,16 +262,19 @@ class Agents:
         self._agents.append(agent)
 
     def _rendezvous(self, agents: Sequence[Agent]) -> tuple[str, int] | None:
-        """Return the address of rank 0's node and a free port there, or None for a single rank."""
+        """Return the address of rank 0's node and a free port there, or None for a single rank.
+
+        Raises ConnectionError if the agent of rank 0 does not answer.
+        """
         if len(agents) == 1:
             return None
         first = agents[0]
-        others = [one.channel for one in self._agents if one.channel and not one.lost]
+        others = [agent.channel for agent in self._agents if agent.channel and not agent.lost]
         address = str(first.description["address"])
         if address.startswith("127.") and others:
             # It is the parent's machine, which the other nodes reach by another address.
-            addresses = [str(one.socket.getsockname()[0]) for one in others]
-            address = next((one for one in addresses if not one.startswith("127.")), address)
+            addresses = [str(channel.socket.getsockname()[0]) for channel in others]
+            address = next((host for host in addresses if not host.startswith("127.")), address)
         if first.channel is None:
             return address, free_port(address)
         first.port = None
@@ -279,7 +294,11 @@ class Agents:
         place: NodePlace,
         meeting: tuple[str, int] | None,
     ) -> RankProcess:
-        """Start one rank, and tell it the rendezvous address `meeting`."""
+        """Start one rank of a job by an agent, and return its handle.
+
+        `place` is the rank's device and share of the node; `meeting` is the host and port at which
+        the ranks meet, or None for a single rank.
+        """
         several_nodes = job.experiment.scenario.resources.nodes > 1
         address, port = meeting if meeting and rank == 0 else (agent.description["address"], None)
         variables = {} if meeting is None else {RENDEZVOUS: f"tcp://{_joined(*meeting)}"}
@@ -297,7 +316,8 @@ class Agents:
         return process
 
     def _prepare(self, job: Job) -> RankProcess:
-        """Start a preparation job once on each node that the job's runs use."""
+        """Start a preparation job once on each node that the job's runs use, and return one handle
+        for all."""
         nodes = job.experiment.scenario.resources.nodes
         places = [places[0] for places in self.nodes().values()][:nodes]
         for agent, _ in places:
@@ -307,14 +327,14 @@ class Agents:
         jobs: list[Job] = []
         with contextlib.ExitStack() as undo:
             for agent, local_rank in places:
-                one = job
+                own_job = job
                 if jobs:
                     folder = Path(job.folder) / f"{agent.description['name']}-{len(jobs)}"
                     folder.mkdir(mode=0o700)
-                    one = job.model_copy(update={"folder": str(folder)})
-                jobs.append(one)
+                    own_job = job.model_copy(update={"folder": str(folder)})
+                jobs.append(own_job)
                 place = NodePlace(local_rank, 1, int(agent.description["cores"]))
-                processes.append(self._start(one, 0, agent, place, None))
+                processes.append(self._start(own_job, 0, agent, place, None))
                 undo.callback(processes[-1].sweep)
             undo.pop_all()
         return PreparedNodes(processes, jobs) if len(processes) > 1 else processes[0]
@@ -325,7 +345,11 @@ def _joined(host: str, port: int) -> str:
 
 
 def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
-    """Start the ranks of a job on the session's agents. Raises ScenarioError without agents."""
+    """Start the ranks of a job on the session's agents, and return their handles by rank.
+
+    `allocation` is the result of the launcher's hook `allocate_ranks`. Raises ScenarioError if it
+    has no agents.
+    """
     if not isinstance(allocation, Agents):
         raise ScenarioError(
             "this launcher's processes belong to a whole session; run it by `accel-bench run`, or "
@@ -335,7 +359,7 @@ def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
 
 
 class AgentLauncher(Plugin[OptionsT]):
-    """Base class of launchers whose hook `allocate_ranks` returns agents."""
+    """Base class of launchers whose hook `allocate_ranks` returns `Agents` or `Ended`."""
 
     @hookimpl
     def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:

@@ -67,7 +67,8 @@ class Env(AgentLauncher[EnvOptions]):
         return agents
 
     def _address(self, placement: Placement | None) -> tuple[str, int]:
-        """Return the parent's address. Raises ScenarioError if the launcher does not provide it."""
+        """Return the host and port at which the parent listens. Raises ScenarioError if neither
+        options nor the launcher's variables name the host."""
         if placement is None:
             return "127.0.0.1", 0
         host = self.options.address or placement.address
@@ -84,14 +85,19 @@ class Env(AgentLauncher[EnvOptions]):
 
 
 def job_port() -> int:
-    """Return a port derived from the job's ids, which is the same in all processes of the job."""
+    """Return a port number derived from the job's ids, which is the same in all processes of the
+    job."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "SKYPILOT_TASK_ID", "DSTACK_RUN_ID")
     text = " ".join(os.environ.get(name, "") for name in names)
     return 20_000 + zlib.crc32(text.encode()) % 10_000
 
 
 def check_placement(placement: Placement | None, devices: Sequence[int]) -> None:
-    """Raise ScenarioError if the number of nodes or processes differs from the scenario's."""
+    """Raise ScenarioError if a launcher's number of nodes or processes differs from the scenario's.
+
+    `placement` is the launcher's, or None without a launcher. `devices` is the number of ranks of
+    each node.
+    """
     nodes, size = len(devices), sum(devices)
     if placement is None:
         if size > 1:

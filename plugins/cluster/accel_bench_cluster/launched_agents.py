@@ -48,7 +48,8 @@ class StartedAgents(Agents):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, command: Sequence[str], host: str) -> None:
-        """Start the launcher's program, whose agents connect to this machine as `host`.
+        """Start the launcher's program `command`, whose agents connect to this machine by the name
+        `host`.
 
         Raises AccelBenchError if the program is not installed.
         """
@@ -69,7 +70,7 @@ class StartedAgents(Agents):
         )
 
     def tail(self) -> str:
-        """Return the end of the program's output."""
+        """Return the last `TAIL_BYTES` bytes of the program's output as text."""
         self._output.seek(max(0, os.fstat(self._output.fileno()).st_size - TAIL_BYTES))
         return self._output.read().decode("utf8", "replace").strip()
 
@@ -85,7 +86,11 @@ class StartedAgents(Agents):
 def start_program(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
 ) -> subprocess.Popen[bytes]:
-    """Start a launcher's program in a new process session, which Ctrl-C does not reach."""
+    """Start a launcher's program in a new process session, which Ctrl-C does not reach.
+
+    `output` is the open file for what it prints, or None for this process's stdout. Raises
+    AccelBenchError if the program cannot be started.
+    """
     try:
         return subprocess.Popen(
             command,
@@ -102,7 +107,7 @@ def start_program(
 
 
 def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS) -> None:
-    """Wait `patience` seconds for a program to end, then terminate it and finally kill it."""
+    """Wait `patience` seconds for a program to end, then terminate it, and finally kill it."""
     for number, seconds in ((0, patience), (signal.SIGTERM, END_SECONDS), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -112,9 +117,9 @@ def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS)
 
 
 def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a launcher's program on a node other than the parent's, and return its exit code.
+    """Run a launcher's program on a node other than the parent's, and return its exit code.
 
-    If the parent is lost, the program is ended within seconds.
+    If the parent is lost, the program is ended within seconds, and the result is 1.
     """
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
         lost = Path(folder) / "lost"
@@ -129,13 +134,13 @@ def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def agent_command() -> list[str]:
-    """Return the command line of an agent."""
+    """Return the command line that starts an agent."""
     return python_command("-m", "accel_bench_cluster")
 
 
 def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:
-    """Return the environment variables of agents: this process's, the parent's address, and the
-    secret.
+    """Return the environment variables of agents: this process's, the parent's `host` and `port`,
+    and the secret.
 
     torchrun sets a default number of threads, which agents unset for their ranks.
     """
@@ -150,7 +155,8 @@ def new_secret() -> bytes:
 
 
 def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
-    """Return the host and port of a text `HOST:PORT`. Raises ScenarioError for another text."""
+    """Return the host and port of the string `HOST:PORT`. Raises ScenarioError, which names
+    `option`, for another string."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
         raise ScenarioError(f"{option} {endpoint!r} is no HOST:PORT, such as node-1:29500")
@@ -158,12 +164,13 @@ def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
 
 
 def is_here(host: str) -> bool:
-    """Return whether a host name or address is this machine's. Raises ScenarioError."""
+    """Return whether a host name or address is this machine's. Raises ScenarioError for an unknown
+    name."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ScenarioError(f"{host!r} is no known machine: {error.strerror}") from error
-    for family, kind, _, _, address in found:
+    for family, kind, _, _, address in addresses:
         # A machine without IPv6 has no such sockets, and may know such addresses.
         with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
             probe.bind(address)
@@ -182,17 +189,19 @@ class MeetingPoint(NamedTuple):
 
 
 def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str) -> MeetingPoint:
-    """Return the rendezvous of a launcher's nodes, by its option `endpoint`.
+    """Return the rendezvous of a launcher's nodes, given its option `endpoint`, a string
+    `HOST:PORT`.
 
-    Raises ScenarioError, with the hint `way_out`, if several nodes have no valid endpoint.
+    One node needs no endpoint. Raises ScenarioError, with the hint `way_out`, if several nodes have
+    no valid endpoint. `launcher` is its name in errors.
     """
     if nodes == 1:
         return MeetingPoint(None, True)
     if endpoint is None:
         needed = "needs --set launcher.endpoint=HOST:PORT"
         raise ScenarioError(f"launcher {launcher} on {nodes} nodes {needed}{way_out}")
-    found = split_endpoint(endpoint, "launcher.endpoint")
-    return MeetingPoint(found, is_here(found[0]))
+    address = split_endpoint(endpoint, "launcher.endpoint")
+    return MeetingPoint(address, is_here(address[0]))
 
 
 def start_agents(
@@ -202,9 +211,12 @@ def start_agents(
     seconds: float,
     names: tuple[str, str],
 ) -> Allocation:
-    """Start a launcher's program and wait for its agents; without the parent, wait for its end.
+    """Start a launcher's program, wait for its agents, and return them. On a node without the
+    parent, wait for the program's end.
 
-    `names` are the launcher's name, and the hint of `Agents` in errors.
+    `meeting` is the rendezvous, and `shape` the number of nodes and of ranks on each. `seconds` is
+    the timeout of the connection. `names` are the launcher's name and the hint of `Agents` in
+    errors.
     """
     endpoint = meeting.endpoint
     host, port = endpoint or ("127.0.0.1", 0)
@@ -218,10 +230,11 @@ def start_agents(
 
 
 def listening_address(endpoint: tuple[str, int] | None) -> tuple[str, int]:
-    """Return the address to listen at: all interfaces for several nodes, or the loopback for one
-    node.
+    """Return the host and port to listen at: all interfaces for several nodes, or the loopback for
+    one node.
 
-    This machine may resolve its own name to an address that others cannot reach, such as 127.0.1.1.
+    `endpoint` is the host and port of the rendezvous, or None for one node. This machine may
+    resolve its own name to an address that others cannot reach, such as 127.0.1.1.
     """
     if endpoint is None:
         return "127.0.0.1", 0

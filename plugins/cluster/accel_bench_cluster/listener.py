@@ -21,10 +21,13 @@ PROOF_SECONDS = 5.0
 
 
 class Listener:
-    """Port of the parent at which the agents of a session connect."""
+    """Socket of the parent at which the agents of a session connect."""
 
     def __init__(self, address: tuple[str, int], secret: bytes) -> None:
-        """Listen at an address; port 0 is any free port. Raises AccelBenchError on failure."""
+        """Listen at the host and port `address`; port 0 is any free port.
+
+        `secret` is shared with the agents. Raises AccelBenchError on failure.
+        """
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
             self._socket = socket.create_server(address, family=family, backlog=1024)
@@ -44,13 +47,16 @@ class Listener:
 
     @property
     def refused(self) -> str:
-        """Text on rejected connections with reasons, for messages; empty if there are none."""
+        """Part of an error message with the rejected connections and their reasons; empty if there
+        are none."""
         return f"; refused: {'; '.join(self._refused)}" if self._refused else ""
 
     def accept(self, until: float) -> tuple[Channel, dict[str, Any]] | None:
-        """Return the next agent's channel with its ranks and node, or None without a connection.
+        """Return the next agent's channel with its ranks and node, or None if no agent connects
+        within 0.2 s.
 
-        A connection that does not authenticate in time is rejected.
+        A connection that does not authenticate until `until`, a time of `time.monotonic`, is
+        rejected.
         """
         if not select.select([self._socket], [], [], 0.2)[0]:
             return None
@@ -71,7 +77,12 @@ class Listener:
 
 
 def _hello(channel: Channel) -> dict[str, Any]:
-    """Return an agent's first message after the authentication. Raises OSError, ValueError etc."""
+    """Return an agent's first message after the authentication: its ranks and the description of
+    its node.
+
+    Raises OSError, KeyError, TypeError or ValueError if it is late, malformed or of another
+    version.
+    """
     until = time.monotonic() + ANSWER_SECONDS
     while (left := until - time.monotonic()) > 0:
         channel.wait(left)
@@ -85,6 +96,10 @@ def _hello(channel: Channel) -> dict[str, Any]:
 
 
 def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
-    """Return the stored form of a node's description for a rank. Raises ValueError."""
+    """Return the result document's entry for the node of a rank.
+
+    `description` is as `describe_node` returns it, `port` the port of the rendezvous on rank 0's
+    node. Raises ValueError for an invalid description.
+    """
     stored = {name: value for name, value in description.items() if name in Node.model_fields}
     return Node.model_validate_json(json.dumps({**stored, "rank": rank, "port": port}))

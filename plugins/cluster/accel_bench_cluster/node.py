@@ -11,7 +11,10 @@ from accel_bench import read_machine
 
 
 def describe_node(address: str) -> dict[str, Any]:
-    """Return a description of this machine, which connects to the parent from `address`."""
+    """Return a description of this machine: its name, network, cores, memory in bytes and GPUs.
+
+    `address` is the address from which it connects to the parent.
+    """
     machine = read_machine()
     interface = interface_of(address)
     return {
@@ -28,18 +31,19 @@ def describe_node(address: str) -> dict[str, Any]:
 
 
 def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
-    """Return a copy of the parent's description with the address at which other nodes reach it."""
+    """Return a copy of the parent's `description` with the address and interface by which other
+    nodes reach it."""
     interface = interface_of(address)
     link = {"interface": interface, "link_megabits_per_second": link_speed(interface)}
     return {**description, "address": address, **link}
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of the network interface with an address, or None if there is none."""
+    """Return the name of the network interface that has `address`, or None if none has it."""
     import psutil
 
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == address for one in addresses):
+        if any(entry.address.partition("%")[0] == address for entry in addresses):
             return name
     return None
 
@@ -56,7 +60,7 @@ def link_speed(interface: str | None) -> int | None:
 
 
 def free_port(address: str) -> int:
-    """Return a currently free port on an address of this machine."""
+    """Return a currently free TCP port on an address of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((address, 0))

@@ -11,25 +11,30 @@ from accel_bench_cluster.remote import Agent
 
 
 def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
-    """Return the number of nodes, and of devices on each, for the largest scenario of a sweep."""
-    nodes = max(one.resources.nodes for one in scenarios)
-    return nodes, max(one.resources.devices for one in scenarios)
+    """Return the largest number of nodes of any scenario, and the largest number of devices on a
+    node."""
+    nodes = max(scenario.resources.nodes for scenario in scenarios)
+    return nodes, max(scenario.resources.devices for scenario in scenarios)
 
 
 def devices_of_nodes(scenarios: Sequence[Any]) -> tuple[int, ...]:
-    """Return the number of devices of each node, for the largest scenario of a sweep."""
+    """Return the number of devices of each node, each the largest of any scenario of a sweep."""
     nodes, devices = largest(scenarios)
-    if not any(one.resources.devices_by_node for one in scenarios):
+    if not any(scenario.resources.devices_by_node for scenario in scenarios):
         return (devices,) * nodes
-    every = [one.resources for one in scenarios]
+    every = [scenario.resources for scenario in scenarios]
     return tuple(
-        max(one.devices_of(node) for one in every if node < one.nodes) for node in range(nodes)
+        max(resources.devices_of(node) for resources in every if node < resources.nodes)
+        for node in range(nodes)
     )
 
 
 def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
-    """Raise ScenarioError if a scenario asks for nodes with different numbers of devices."""
-    listed = next(filter(None, (one.resources.devices_by_node for one in scenarios)), None)
+    """Raise ScenarioError if a scenario asks for nodes with different numbers of devices.
+    `launcher` is named in the error."""
+    listed = next(
+        filter(None, (scenario.resources.devices_by_node for scenario in scenarios)), None
+    )
     if listed is not None:
         raise ScenarioError(
             f"launcher {launcher} starts as many processes on each node, and "
@@ -39,8 +44,14 @@ def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
 
 
 def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
-    """Return the device type of a group of nodes, or None. Raises ScenarioError for two types."""
-    written = [kind for one in scenarios if (kind := one.resources.device_type) is not None]
+    """Return the device type that the scenarios ask for, such as `a100 80gb`, or None if none asks.
+
+    Raises ScenarioError for two types; it names the launcher and the kind of `group`, such as
+    `job`, that has one type.
+    """
+    written = [
+        kind for scenario in scenarios if (kind := scenario.resources.device_type) is not None
+    ]
     kinds = sorted({device_words(kind): kind for kind in written}.values())
     if len(kinds) > 1:
         raise ScenarioError(
@@ -51,13 +62,14 @@ def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str |
 
 
 def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
-    """Return the `device` and `device_type` of a job's nodes, for all points of a sweep.
+    """Return the `device`, `cpu` or `cuda`, and the `device_type` or None of a job's nodes, for all
+    points of a sweep.
 
     Raises ScenarioError for two types, or for a device that only the job could determine.
     """
     if (kind := type_of_device(scenarios, launcher, "job")) is not None:
         return "cuda", kind
-    wanted = {one.resources.device for one in scenarios}
+    wanted = {scenario.resources.device for scenario in scenarios}
     if "auto" in wanted and read_machine().device == "cpu":
         raise ScenarioError(
             f"launcher {launcher}: resources.device is auto, and the machine that submits has no "
@@ -67,16 +79,21 @@ def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str |
 
 
 def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
-    """Return the GiB of host memory needed on a job's first node and on each other node."""
+    """Return the GiB of host memory needed on a job's first node and on each other node; None if no
+    scenario sets it."""
     first, others = (
-        max(filter(None, (one.resources.host_memory_of(node) for one in scenarios)), default=None)
+        max(
+            filter(None, (scenario.resources.host_memory_of(node) for scenario in scenarios)),
+            default=None,
+        )
         for node in (0, 1)
     )
     return first, others
 
 
 def wrong_size(launcher: str, started: int, size: int) -> str:
-    """Return the error message for a launcher that has started a wrong number of processes."""
+    """Return the error message for a launcher that has `started` another number of processes than
+    `size`."""
     processes = f"{started} process" + ("es" if started != 1 else "")
     return (
         f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
@@ -85,16 +102,18 @@ def wrong_size(launcher: str, started: int, size: int) -> str:
 
 
 def overlap(one: Agent, other: Agent) -> bool:
-    """Return whether two agents of a node may run on the same core."""
+    """Return whether two agents of a node may run on the same core. This is assumed if an agent's
+    cores are unknown."""
     affinities = [set(agent.description["affinity"]) for agent in (one, other)]
     return one is other or not all(affinities) or bool(affinities[0] & affinities[1])
 
 
 def cores_of(agents: Sequence[Agent]) -> int:
-    """Return the number of cores of a node's agents, which may be bound to different cores."""
+    """Return the number of distinct cores that a node's agents may use, which may be bound to
+    different cores."""
     apart: list[Agent] = []
     for agent in agents:
-        if not any(overlap(agent, one) for one in apart):
+        if not any(overlap(agent, peer) for peer in apart):
             apart.append(agent)
     return sum(int(agent.description["cores"]) for agent in apart)
 
@@ -102,10 +121,11 @@ def cores_of(agents: Sequence[Agent]) -> int:
 def threads_of(agents: Sequence[Agent]) -> int:
     """Return the number of threads of each rank, as the node with the fewest cores per rank allows.
 
-    Ranks on unequal nodes then use equally many threads.
+    `agents` has the agent of each rank. Ranks on unequal nodes then use equally many threads.
     """
     sharing = [
-        sum(one.key == other.key and overlap(one, other) for other in agents) for one in agents
+        sum(agent.key == other.key and overlap(agent, other) for other in agents)
+        for agent in agents
     ]
     cores = [int(agent.description["cores"]) for agent in agents]
     return max(1, min(here // ranks for here, ranks in zip(cores, sharing, strict=True)))
@@ -123,12 +143,13 @@ def gpus_of(agents: Sequence[Agent]) -> dict[str, str]:
 
 
 def device_index(agent: Agent, local_rank: int, agents: Sequence[Agent]) -> int:
-    """Return the index of a rank's GPU among those visible to its agent.
+    """Return the index of a rank's GPU among the GPUs visible to its agent.
 
-    Agents of a node may see different GPUs, each counted from 0, as under `srun --gpus-per-task`.
+    `agents` are all agents. Agents of a node may see different GPUs, each counted from 0, as under
+    `srun --gpus-per-task`.
     """
     own = gpus_of([agent])
-    others = [one for one in agents if one.key == agent.key and one is not agent]
+    others = [peer for peer in agents if peer.key == agent.key and peer is not agent]
     if not own or not others or own.keys() & gpus_of(others).keys():
         return local_rank
     return [number for _, number in agent.ranks].index(local_rank)
@@ -138,7 +159,8 @@ def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
     """Raise ScenarioError if a node has too little memory, too few devices, or devices of another
     type.
 
-    `agents` start the ranks of the node. `number` is the index of the node.
+    `agents` start the ranks of the node. `number` is the index of the node. `resources` are the
+    scenario's.
     """
     if lack := resources.lacks_memory(number, int(agents[0].description["memory_bytes"])):
         raise ScenarioError(f"node {agents[0].name} {lack}; leave the node out, or ask for less")
@@ -148,7 +170,8 @@ def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
 def refuse_devices(agents: Sequence[Agent], resources: Any, number: int = 0) -> None:
     """Raise ScenarioError if a node has too few devices, or devices of another type.
 
-    `agents` start the ranks of the node. `number` is the index of the node.
+    `agents` start the ranks of the node. `number` is the index of the node. `resources` are the
+    scenario's.
     """
     node, devices = agents[0].name, resources.devices_of(number)
     names = list(gpus_of(agents).values())[:devices]

@@ -21,7 +21,7 @@ ANSWER_SECONDS = 30.0
 
 @dataclass
 class Agent:
-    """Agent that is connected to the parent, or the parent itself if `channel` is None."""
+    """Agent that is connected to the parent, or the parent's own entry if `channel` is None."""
 
     channel: Channel | None
     description: dict[str, Any]
@@ -48,7 +48,8 @@ class Agent:
         return f"{self.description['name']} ({self.description['address']})"
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message to the agent. Mark the agent as lost if the connection breaks."""
+        """Send a message with JSON and bytes to the agent. Mark the agent as lost if the connection
+        breaks."""
         assert self.channel is not None
         try:
             self.channel.send(message, payload)
@@ -56,7 +57,8 @@ class Agent:
             self.lose(error)
 
     def receive(self) -> None:
-        """Handle the received messages of the agent."""
+        """Handle the messages received from the agent so far. Mark the agent as lost if the
+        connection breaks or a message is invalid."""
         assert self.channel is not None
         try:
             for message, payload in self.channel.receive():
@@ -68,7 +70,7 @@ class Agent:
             self.lose(error)
 
     def lose(self, error: Exception) -> None:
-        """Mark the agent as lost, and end the handles of its ranks."""
+        """Mark the agent as lost because of `error`, and mark its ranks as ended."""
         assert self.channel is not None
         self.channel.close()
         reason = getattr(error, "strerror", None) or str(error)
@@ -78,13 +80,14 @@ class Agent:
 
 
 class RemoteProcess:
-    """Handle of a rank that an agent runs; the rank's files are written to the run's folder."""
+    """Handle of a rank that an agent runs; the rank's files are written to the run's folder
+    here."""
 
     pid: int | None = None
 
     def __init__(self, pump: Callable[[float], None], agent: Agent, job: Job, rank: int) -> None:
-        """Register the handle; `pump` handles all agents' messages for at most the given
-        seconds."""
+        """Register the handle with its agent. `pump(seconds)` handles all agents' messages for at
+        most so long."""
         self.rank = rank
         self.lost = ""
         self.node: Node | None = None
@@ -96,7 +99,8 @@ class RemoteProcess:
         agent.processes[rank] = self
 
     def start(self, message: dict[str, Any]) -> None:
-        """Ask the agent to start the rank."""
+        """Ask the agent to start the rank. `message` has its place, variables and the like, as
+        `HostedRank` reads them."""
         self._job.log_path(self.rank).touch()
         payload = self._job.model_dump_json().encode()
         self._agent.send({"kind": "start", "rank": self.rank, **message}, payload)
@@ -110,17 +114,17 @@ class RemoteProcess:
             time.sleep(left)
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the process runs."""
+        """Return the exit code, or None while the process runs; 255 if the agent is lost."""
         if self._code is None:
             self._pump(0)
         return self._code
 
     def dump_stack(self) -> None:
-        """Ask the agent to dump the rank's stacks."""
+        """Ask the agent to write the rank's Python stacks to its log."""
         self._act("dump_stack")
 
     def signal(self, number: int) -> None:
-        """Ask the agent to send a signal to the rank."""
+        """Ask the agent to send the signal `number` to the rank."""
         self._act("signal", number=number)
 
     def sweep(self) -> None:
@@ -134,7 +138,11 @@ class RemoteProcess:
         self._agent.processes.pop(self.rank, None)
 
     def handle(self, message: dict[str, Any], payload: bytes) -> None:
-        """Write the output in a message about the rank. Raises OSError, such as for a full disk."""
+        """Write what the agent sends about the rank to the run's folder: heartbeat, log, a file, or
+        the end.
+
+        Raises OSError if a file cannot be written, such as on a full disk.
+        """
         match message["kind"]:
             case "page":
                 self._job.heartbeat_path(self.rank).write_bytes(payload)
@@ -150,7 +158,7 @@ class RemoteProcess:
                 self._code = int(message["code"])
 
     def lose(self, reason: str) -> None:
-        """Mark the rank as ended because its agent is lost."""
+        """Mark the rank as ended because its agent is lost, unless it has ended before."""
         if self._code is None:
             self.lost = reason
             self._code = LOST_CODE
@@ -160,7 +168,11 @@ class RemoteProcess:
             self._agent.send({"kind": kind, "rank": self.rank, **more})
 
     def _place(self, name: str) -> Path:
-        """Return the path of a relayed file, made unique among equal names."""
+        """Return the path for the relayed file `name`. A file of another rank with that name gets a
+        prefix.
+
+        Raises ConnectionAbortedError for a name outside the run's folder.
+        """
         if name not in self._files:
             relative = PurePath(name)
             if relative.is_absolute() or ".." in relative.parts:
@@ -198,40 +210,41 @@ class PreparedNodes:
 
     @property
     def lost(self) -> str:
-        """Reason why a node is lost, or an empty text if no node is."""
-        return next(filter(None, (getattr(one, "lost", "") for one in self._processes)), "")
+        """Reason why a node is lost, or an empty string if no node is."""
+        return next(filter(None, (getattr(process, "lost", "") for process in self._processes)), "")
 
     def wait(self, seconds: float) -> None:
         """Wait for at most `seconds` for the first node on which the job still runs."""
-        running = [one for one in self._processes if one.poll() is None]
+        running = [process for process in self._processes if process.poll() is None]
         (running or list(self._processes))[0].wait(seconds)
 
     def poll(self) -> int | None:
         """Return the first nonzero exit code, or 0, once all nodes have ended; None before that."""
-        codes = [one.poll() for one in self._processes]
+        codes = [process.poll() for process in self._processes]
         if any(code is None for code in codes):
             return None
         self._merge()
         return next((code for code in codes if code), 0)
 
     def dump_stack(self) -> None:
-        """Dump the stacks on all nodes."""
-        for one in self._processes:
-            one.dump_stack()
+        """Write the Python stacks of the job's processes on all nodes to their logs."""
+        for process in self._processes:
+            process.dump_stack()
 
     def signal(self, number: int) -> None:
-        """Send a signal to all nodes."""
-        for one in self._processes:
-            one.signal(number)
+        """Send the signal `number` to the job's processes on all nodes."""
+        for process in self._processes:
+            process.signal(number)
 
     def sweep(self) -> None:
         """End the preparation's remaining child processes on all nodes."""
-        for one in self._processes:
-            one.sweep()
+        for process in self._processes:
+            process.sweep()
         self.poll()
 
     def _merge(self) -> None:
-        """Append the other nodes' logs, and replace the first node's result by a failed one."""
+        """Append the other nodes' logs to the first node's, and replace its result by a failed
+        result of another node. Remove the other nodes' folders."""
         if self._merged:
             return
         self._merged = True
@@ -245,7 +258,7 @@ class PreparedNodes:
             if job.result_path(0).exists():
                 result = RankResult.model_validate_json(job.result_path(0).read_bytes())
                 if not result.status.completed:
-                    reasons = tuple(f"on node {folder.name}: {one}" for one in result.reasons)
+                    reasons = tuple(f"on node {folder.name}: {reason}" for reason in result.reasons)
                     text = result.model_copy(update={"reasons": reasons}).model_dump_json()
                     first.result_path(0).write_text(text, encoding="utf8")
             shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,11 @@ class RenderOptions(Options):
 
 
 def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
-    """Print a rendered job. Raises ScenarioError without `--dry-run`: nothing is submitted."""
+    """Print the job document `text`, and return an `Allocation` that ends the command with 0.
+
+    Raises ScenarioError without `--dry-run`, since nothing is submitted; it names the command
+    `submit` that submits the printed file.
+    """
     if not dry_run:
         raise ScenarioError(
             f"launcher {launcher} renders a job and submits none: add --dry-run > job.yaml, then "
@@ -47,14 +51,15 @@ def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:
-    """Return a document as YAML, with its keys in order."""
+    """Return a document as YAML text, with its keys in order."""
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def without_empty(document: Any) -> Any:
-    """Return a document without empty values of mappings, at any depth."""
+    """Return a copy of a document of mappings and lists, without empty values of mappings at any
+    depth."""
     if isinstance(document, list):
-        return [without_empty(one) for one in document]
+        return [without_empty(item) for item in document]
     if not isinstance(document, dict):
         return document
     kept = {key: without_empty(value) for key, value in document.items()}
@@ -62,14 +67,15 @@ def without_empty(document: Any) -> Any:
 
 
 def new_name() -> tuple[str, str]:
-    """Return a new name for a job, and a new secret that its nodes share."""
+    """Return a new random name for a job, and a new secret that its nodes share."""
     return f"accel-bench-{secrets.token_hex(3)}", secrets.token_hex(32)
 
 
 def command_on_nodes(command: Sequence[str], launcher: str) -> str:
-    """Return the command line that each node runs, with the launcher `env`.
+    """Return the shell command that each node runs: this command's words with the launcher `env`.
 
-    Raises ScenarioError if the command contains a secret, or a file that the nodes lack.
+    Raises ScenarioError if the command contains a secret, or a scenario file that the nodes lack.
+    `launcher` is named in the error.
     """
     words = [_portable(word, launcher) for word in _without_launcher(command[1:])]
     refuse_secrets(words, launcher)
@@ -79,7 +85,7 @@ def command_on_nodes(command: Sequence[str], launcher: str) -> str:
 def refuse_secrets(words: Sequence[str], launcher: str) -> None:
     """Raise ScenarioError if a command contains a secret, since the platform stores the command.
 
-    The error shows the words with the secret redacted.
+    `words` are its arguments; the error shows them with the secret redacted, and names `launcher`.
     """
     shown = Redactor.of_this_process().redact_arguments(words)
     changed = [safe for word, safe in zip(words, shown, strict=True) if safe != word]
@@ -92,7 +98,7 @@ def refuse_secrets(words: Sequence[str], launcher: str) -> None:
 
 
 def _without_launcher(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command without `--dry-run` and the options of this launcher."""
+    """Yield the words of a command except `--dry-run` and the settings of its launcher."""
     rest = iter(words)
     for word in rest:
         if word == "--set":
@@ -108,9 +114,10 @@ def _is_launcher(setting: str) -> bool:
 
 
 def _portable(word: str, launcher: str) -> str:
-    """Return an argument with its path relative to the working folder.
+    """Return an argument with its path made relative to the working folder.
 
-    The path may follow the `=` of an option or a key.
+    The path may follow the `=` of an option or a key. Raises ScenarioError for a scenario file
+    outside of the folder, which the nodes lack.
     """
     path = Path(word)
     is_scenario = path.suffix in SCENARIOS and path.is_file()
@@ -129,9 +136,11 @@ def _portable(word: str, launcher: str) -> str:
 
 
 def equal_nodes(scenarios: Sequence[Scenario], launcher: str) -> tuple[int, int, int | None]:
-    """Return the number of nodes, and the devices and GiB of memory of each node; None if not set.
+    """Return the number of nodes, the devices of each node, and the GiB of host memory of each;
+    None if no scenario sets it.
 
-    Raises ScenarioError if the first node needs more memory, since the platform's nodes are equal.
+    Raises ScenarioError if nodes need different devices or memory, since the platform's nodes are
+    equal.
     """
     refuse_unequal(scenarios, launcher)
     nodes, devices = largest(scenarios)
@@ -169,13 +178,14 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
     def allocate_ranks(
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
-        """Print the SkyPilot task."""
+        """Print the SkyPilot task, and end the command."""
         task = without_empty(self.task(scenarios, command))
         text = to_yaml(merged(task, self.options.extra))
         return print_job(text, dry_run, "skypilot", "sky launch")
 
     def task(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> dict[str, Any]:
-        """Return the SkyPilot task as a mapping, without the option `extra`."""
+        """Return the SkyPilot task as a mapping, without the option `extra`. `command` are the
+        words of this command."""
         nodes, devices, memory = equal_nodes(scenarios, "skypilot")
         device, kind = device_of_nodes(scenarios, "skypilot")
         resources: dict[str, Any] = {}
@@ -196,7 +206,8 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
 
 
 def accelerator(device_type: str | None) -> str:
-    """Return SkyPilot's name of a device type, such as `A100-80GB` for `a100 80gb`."""
+    """Return SkyPilot's name of a device type, such as `A100-80GB` for `a100 80gb`. Raises
+    ScenarioError for None."""
     if device_type is None:
         raise ScenarioError(
             "launcher skypilot: SkyPilot asks for GPUs by name; set resources.device_type, such as "
@@ -206,7 +217,8 @@ def accelerator(device_type: str | None) -> str:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `below` into which `above` is merged recursively."""
+    """Return a copy of `below` into which `above` is merged; mappings of both are merged
+    recursively, other values of `above` win."""
     both = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
@@ -253,7 +265,7 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
     def allocate_ranks(
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
-        """Print the TrainJob, and the Kubernetes Secret shared by its nodes."""
+        """Print the TrainJob and the Kubernetes Secret shared by its nodes, and end the command."""
         name, secret = new_name()
         kept = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
         documents = [{**kept, "stringData": {SECRET: secret}}, self.job(scenarios, command, name)]
@@ -263,7 +275,7 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
     def job(
         self, scenarios: Sequence[Scenario], command: Sequence[str], name: str
     ) -> dict[str, Any]:
-        """Return the TrainJob as a mapping."""
+        """Return the TrainJob as a mapping. `name` is the name of the job and of its Secret."""
         nodes, devices, memory = equal_nodes(scenarios, "kubeflow")
         secret = {"secretKeyRef": {"name": name, "key": SECRET}}
         trainer = {
@@ -289,7 +301,8 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
     def has_gpus(self, scenarios: Sequence[Scenario]) -> bool:
         """Return whether the nodes have GPUs.
 
-        Raises ScenarioError for a device type whose label only the cluster knows.
+        Raises ScenarioError for a device type without the option `node_selector`, since only the
+        cluster knows its label.
         """
         device, kind = device_of_nodes(scenarios, "kubeflow")
         if kind is not None and not self.options.node_selector:
@@ -301,13 +314,15 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
         return device == "cuda"
 
     def script(self, command: Sequence[str]) -> str:
-        """Return the shell script of a container."""
+        """Return the shell script of a container: change to the volume, install, and run
+        `command`."""
         folder = f"cd {shlex.quote(FOLDER)}" if self.options.claim else ""
         again = f"exec {command_on_nodes(command, 'kubeflow')}"
         return " && ".join(filter(None, [folder, self.options.setup, again]))
 
     def patches(self) -> list[dict[str, Any]]:
-        """Return the changes to the runtime's pods: volume and node labels."""
+        """Return the changes to the runtime's pods, for volume and node labels; an empty list if
+        there are none."""
         pod: dict[str, Any] = {}
         if self.options.node_selector:
             pod["nodeSelector"] = self.options.node_selector

@@ -116,7 +116,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
         return agents
 
     def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
-        """Return the job script, which runs the command again on the first node.
+        """Return the job script, which runs the words `command` again on the first node.
 
         Successive nodes with equal memory and devices form a component of a heterogeneous job.
         """
@@ -129,7 +129,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
             lines += ["#SBATCH hetjob"] if number else []
             asked = ["--job-name=accel-bench", f"--nodes={count}", f"--ntasks-per-node={devices}"]
             asked += [f"--mem={memory}G"] if memory else []
-            lines += [f"#SBATCH {one}" for one in (*asked, *self.asked(scenarios, devices))]
+            lines += [f"#SBATCH {option}" for option in (*asked, *self.asked(scenarios, devices))]
         words = [word for word in command[1:] if word != "--dry-run"]
         refuse_secrets(words, "slurm")
         again = shlex.join(python_command("-m", "accel_bench", *words))
@@ -138,7 +138,11 @@ class Slurm(AgentLauncher[SlurmOptions]):
         )
 
     def asked(self, scenarios: Sequence[Scenario], devices: int) -> list[str]:
-        """Return sbatch options for each node, by this launcher's options and the devices."""
+        """Return the options of sbatch for a node with `devices` devices, by this launcher's
+        options.
+
+        Raises ScenarioError if a line of the option `extra` is no option of sbatch.
+        """
         options = self.options
         named = {name: getattr(options, name) for name in ("partition", "time", "account", "gres")}
         asked = [f"--{name}={value}" for name, value in named.items() if value is not None]
@@ -151,7 +155,8 @@ class Slurm(AgentLauncher[SlurmOptions]):
 
 
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
-    """Return the sbatch option for the scenarios' GPUs; empty without GPUs.
+    """Return the sbatch option for the GPUs of a node with `devices` devices, in a list that is
+    empty without GPUs.
 
     SLURM's name of a GPU type is a word that a cluster has chosen, mostly the product's, such as
     `a100`. The size of memory and the manufacturer are no part of it.
@@ -164,9 +169,11 @@ def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
 
 
 def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
-    """Return the number of nodes of each component of the job; most jobs have one component.
+    """Return the number of nodes of each component of the present job; most jobs have one
+    component.
 
-    Raises ScenarioError if the job has too few nodes, and within an srun task.
+    `variables` are the environment's. Raises ScenarioError if the job has less than `nodes` nodes,
+    and within an srun task.
     """
     if int(variables.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ScenarioError(
@@ -210,7 +217,8 @@ def srun_command(components: Sequence[int], devices: Sequence[int]) -> list[str]
 
 
 def run_job(script: str) -> int:
-    """Submit a job, print its output, and return its exit code; Ctrl-C cancels the job."""
+    """Submit the job script, print the job's output until it ends, and return its exit code. Ctrl-C
+    cancels the job."""
     job = submit(script)
     output = Path.cwd() / f"slurm-{job}.out"
     print(f"job {job} is submitted; it prints to {output}", file=sys.stderr)
@@ -225,7 +233,8 @@ def run_job(script: str) -> int:
 
 
 def follow_job(job: str, output: Path) -> tuple[str, int]:
-    """Print a job's output until it has ended. Return its last state and its exit code.
+    """Print the job's output, a file, until the job has ended. Return its last state and its exit
+    code.
 
     Raises AccelBenchError if SLURM stops answering; the job continues.
     """
@@ -250,7 +259,7 @@ def follow_job(job: str, output: Path) -> tuple[str, int]:
 
 
 def cancel(job: str) -> None:
-    """Cancel a job, and print whether it could be cancelled."""
+    """Cancel the job with the id `job`, and print whether it could be cancelled."""
     try:
         call_slurm("scancel", job)
         print(f"job {job} is cancelled", file=sys.stderr)
@@ -264,7 +273,10 @@ def submit(script: str) -> str:
 
 
 def job_state(job: str) -> tuple[str, int]:
-    """Return the state and exit code of a job, from SLURM's controller without a database."""
+    """Return the state and exit code of a job, from SLURM's controller without a database.
+
+    After a signal the code is 128 plus its number.
+    """
     # Each component of a job has a line, the first one that of the script.
     words = call_slurm("scontrol", "--oneliner", "show", "job", job).partition("\n")[0].split()
     values = dict(word.split("=", 1) for word in words if "=" in word)
@@ -276,7 +288,8 @@ def job_state(job: str) -> tuple[str, int]:
 
 
 def show(output: Path, shown: int) -> int:
-    """Print the new part of a job's output. `shown` and the result are the total bytes printed."""
+    """Print the part of the job's output file after `shown` bytes. Return the total bytes
+    printed."""
     try:
         with output.open("rb") as file:
             file.seek(shown)
@@ -289,7 +302,10 @@ def show(output: Path, shown: int) -> int:
 
 
 def call_slurm(*command: str, text: str | None = None) -> str:
-    """Run a SLURM program and return its output. Raises AccelBenchError with its message."""
+    """Run a SLURM program with `text` as its input, and return its output.
+
+    Raises AccelBenchError with the program's message if it fails or is not installed.
+    """
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -66,7 +66,11 @@ class Torchrun(AgentLauncher[TorchrunOptions]):
         return start_agents(command, meeting, (nodes, devices), seconds, ("torchrun", ""))
 
     def command(self, nodes: int, devices: int, is_parent: bool) -> list[str]:
-        """Return the torchrun command of this node, up to the program that it starts."""
+        """Return the torchrun command of this node, up to the program that it starts.
+
+        `devices` is the number of ranks per node. `is_parent` is True on the node of the
+        rendezvous.
+        """
         command = python_command("-m", "torch.distributed.run", "--nproc-per-node", str(devices))
         if nodes == 1:
             command += ["--standalone"]
@@ -131,10 +135,10 @@ class Accelerate(AgentLauncher[AccelerateOptions]):
             return start_agents(command, meeting, (nodes, devices), seconds, names)
 
     def configuration(self, nodes: int, devices: int, main: tuple[str, int]) -> dict[str, Any]:
-        """Return accelerate's configuration for a number of nodes and devices.
+        """Return accelerate's configuration for a number of nodes with `devices` processes each.
 
-        `MULTI_GPU` starts several processes, on CPUs too, since ranks get their device from the
-        scenario.
+        `main` is the host and port of the rendezvous. `MULTI_GPU` starts several processes, on CPUs
+        too, since ranks get their device from the scenario.
         """
         several = nodes * devices > 1
         return {

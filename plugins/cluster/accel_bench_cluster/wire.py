@@ -38,7 +38,8 @@ _SIZES = struct.Struct(">II")
 
 
 class Channel:
-    """Connection that receives whole messages, and never executes received data."""
+    """Connection that sends and receives whole messages of JSON and bytes, and never executes
+    received data."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -51,16 +52,20 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message. Raises OSError if the peer is lost."""
+        """Send a message: a JSON object, and `payload` as bytes. Raises OSError if the peer is
+        lost."""
         header = json.dumps(message).encode()
         self.socket.sendall(_SIZES.pack(len(header), len(payload)) + header + payload)
 
     def wait(self, seconds: float | None) -> None:
-        """Wait for data, for at most `seconds`."""
+        """Wait until data can be received, for at most `seconds`; None is no limit."""
         select.select([self], [], [], seconds)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the messages received so far. Raises OSError if the peer is gone."""
+        """Yield each message received so far, as its JSON object and payload.
+
+        Raises OSError if the peer is gone, or sends no valid message.
+        """
         while select.select([self], [], [], 0)[0]:
             data = self.socket.recv(1 << 20)
             if not data:
@@ -70,7 +75,8 @@ class Channel:
                 yield message
 
     def receive_proof(self, seconds: float) -> dict[str, Any]:
-        """Return a message of the authentication that arrives within `seconds`. Raises OSError."""
+        """Return the JSON object of a message of the authentication. Raises OSError if none arrives
+        within `seconds`."""
         until = time.monotonic() + seconds
         while (message := self._next(PROOF_LIMITS)) is None:
             self.wait(max(0.0, until - time.monotonic()))
@@ -87,7 +93,11 @@ class Channel:
         self.socket.close()
 
     def _next(self, limits: tuple[int, int] = LIMITS) -> tuple[dict[str, Any], bytes] | None:
-        """Remove and return the first whole message of the buffer, or None if it is incomplete."""
+        """Remove and return the first whole message of the buffer, or None if it is incomplete.
+
+        `limits` are the maximum bytes of its JSON and payload. Raises OSError beyond them, or for
+        invalid JSON.
+        """
         if len(self._buffer) < _SIZES.size:
             return None
         header, payload = _SIZES.unpack_from(self._buffer)
@@ -108,34 +118,41 @@ class Channel:
 
 
 def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECONDS) -> None:
-    """Authenticate an agent within `seconds`, then authenticate to it. Raises OSError."""
+    """Authenticate an agent within `seconds`, then authenticate to it.
+
+    Raises OSError if the agent does not know the secret, or is lost or late.
+    """
     ours = secrets.token_hex(16)
     channel.send({"nonce": ours})
-    answer = channel.receive_proof(seconds)
-    theirs = str(answer.get("nonce", ""))
-    if not hmac.compare_digest(_proof(secret, "agent", ours, theirs), _text(answer)):
+    reply = channel.receive_proof(seconds)
+    theirs = str(reply.get("nonce", ""))
+    if not hmac.compare_digest(_proof(secret, "agent", ours, theirs), _text(reply)):
         raise ConnectionRefusedError("it does not know the secret")
     channel.send({"proof": _proof(secret, "parent", theirs, ours)})
 
 
 def prove_as_agent(channel: Channel, secret: bytes) -> None:
-    """Authenticate to the parent, then authenticate the parent. Raises OSError."""
+    """Authenticate to the parent, then authenticate the parent.
+
+    Raises OSError if the parent has another secret, or is lost or late.
+    """
     theirs, ours = str(channel.receive_proof(SEND_SECONDS).get("nonce", "")), secrets.token_hex(16)
     channel.send({"nonce": ours, "proof": _proof(secret, "agent", theirs, ours)})
     try:
-        answer = channel.receive_proof(SEND_SECONDS)
+        reply = channel.receive_proof(SEND_SECONDS)
     except OSError as error:
         raise ConnectionRefusedError(
             f"the parent has another secret; set {SECRET} to the same text everywhere"
         ) from error
-    if not hmac.compare_digest(_proof(secret, "parent", ours, theirs), _text(answer)):
+    if not hmac.compare_digest(_proof(secret, "parent", ours, theirs), _text(reply)):
         raise ConnectionRefusedError("what answers there does not know the secret")
 
 
 def shared_secret() -> bytes:
     """Return the secret in the environment, else in a file that only this user can read.
 
-    The file is created if missing; nodes with a common home folder share it.
+    The file is created if missing; nodes with a common home folder share it. Raises AccelBenchError
+    if it cannot be read.
     """
     if text := os.environ.get(SECRET):
         return text.encode()

@@ -60,9 +60,9 @@ def export(options: ExportOptions) -> None:
     from accel_bench_export.writing import text_of
 
     stack, scenario, remarks = _chosen(options)
-    found = configuration(options.to, stack, scenario, remarks)
-    suffix = "py" if found.trainer.form == "python" else "yaml"
-    text = text_of(found, str(options.output or f"{options.to}.{suffix}"))
+    config = configuration(options.to, stack, scenario, remarks)
+    suffix = "py" if config.trainer.form == "python" else "yaml"
+    text = text_of(config, str(options.output or f"{options.to}.{suffix}"))
     if options.output is None:
         print_text(printable(text), end="")
         return
@@ -73,10 +73,11 @@ def export(options: ExportOptions) -> None:
 
 
 def _chosen(options: ExportOptions) -> tuple[Stack, Scenario | None, list[str]]:
-    """Return the stack, the scenario whose work is exported or None, and remarks on it in
+    """Return the stack to export, the scenario whose work is exported or None, and remarks on it in
     sentences.
 
-    Raises ScenarioError, StoreError.
+    Raises ScenarioError if the options exclude each other or name no such stack, and StoreError for
+    an unknown run.
     """
     from accel_bench.errors import ScenarioError
     from accel_bench_export.stacks import stack_alone, stack_in_scenario, stored_stack

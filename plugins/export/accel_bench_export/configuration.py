@@ -65,10 +65,11 @@ class Configuration:
 def configuration(
     name: str, stack: Stack, scenario: Scenario | None, remarks: Sequence[str] = ()
 ) -> Configuration:
-    """Return the configuration of a training program for a stack, and a scenario's work if given.
+    """Return the configuration of a training program for a stack, and for a scenario's work if
+    given.
 
-    Without a scenario, it has only the stack's changes. `remarks` are sentences on the work. Raises
-    ScenarioError for an unknown program.
+    `name` is the program's. Without a scenario, the result has only the stack's changes. `remarks`
+    are sentences on the work. Raises ScenarioError for an unknown program.
     """
     trainer = read_trainer(name)
     parts = []
@@ -81,7 +82,7 @@ def configuration(
         parts += [_settings_part(name, trainer, stack)]
     work = {} if scenario is None else {"task.use": scenario.task.use}
     parts += [_use_part(name, trainer, use, **work)[0] for use in stack.uses]
-    usage = (one.command for one in trainer.usage if _meant(one.when, values))
+    usage = (entry.command for entry in trainer.usage if _meant(entry.when, values))
     return Configuration(
         name,
         trainer,
@@ -93,13 +94,14 @@ def configuration(
 
 
 def translated(trainer: str, use: Use, **own: Any) -> Translation:
-    """Return a plugin's options as settings of a program; `own` are keys of its scenario
-    section."""
+    """Return a plugin's options as settings of the program named `trainer`; `own` are further keys
+    of its scenario section."""
     return translate(rules_of(use.use, trainer), {**full_options(use), **own})
 
 
 def full_options(use: Use) -> dict[str, Any]:
-    """Return a plugin's options with defaults; only the written options if it is not installed."""
+    """Return a plugin's options with defaults; only the written options if the plugin is not
+    installed."""
     try:
         kind = load_class(use.use)
     except PluginError:
@@ -108,7 +110,8 @@ def full_options(use: Use) -> dict[str, Any]:
 
 
 def _parallelizes(stack: Stack) -> bool:
-    """Return whether a plugin of a stack, in place of the scenario's, distributes the training."""
+    """Return whether a plugin of a stack, in place of the scenario's `parallel`, distributes the
+    training."""
     kinds = []
     for use in stack.uses:
         with suppress(PluginError):
@@ -127,37 +130,43 @@ def _work_parts(
     slots: Sequence[str],
     remarks: Sequence[str],
 ) -> Iterator[Part]:
-    """Yield the parts of a scenario's work: fixed settings, sections, and plugins."""
+    """Yield the parts of a scenario's work: fixed settings, sections, and the plugins of `slots`.
+
+    `name` is the program's, and `remarks` become comments.
+    """
     values = dict(dotted(scenario.model_dump(mode="json")))
     notes = [trainer.always_note] if trainer.always_note else []
     yield Part("what makes it train as the scenario does", dict(trainer.always), notes)
     task = {f"task.{key}": value for key, value in full_options(scenario.task).items()}
-    found = translate(trainer.work, {**task, **values})
+    translation = translate(trainer.work, {**task, **values})
     usual = {**task, **dict(dotted(Scenario().model_dump(mode="json")))}
-    unsaid = {*found.covered, *trainer.same}
+    unsaid = {*translation.covered, *trainer.same}
     changed = [
         f"{key}: {value!r} has no counterpart"
         for key, value in values.items()
         if key.partition(".")[0] in SECTIONS and key not in unsaid and value != usual.get(key)
     ]
     if scenario.model.id in find_presets("models"):
-        found.notes.append(
+        translation.notes.append(
             f"{scenario.model.id} is a model of accel-bench's catalog: name a hub id or a folder"
         )
     title = f"the work of {scenario.name}"
     steps = f"{count(scenario.measure.steps, 'step')}, as many as were measured: set your own"
-    counted = [steps] if "measure.steps" in found.covered else []
-    process = _process_comments(scenario, found.covered)
-    comments = [*counted, *found.notes, *changed, *process, *remarks]
-    yield Part(title, found.settings, comments)
+    counted = [steps] if "measure.steps" in translation.covered else []
+    process = _process_comments(scenario, translation.covered)
+    comments = [*counted, *translation.notes, *changed, *process, *remarks]
+    yield Part(title, translation.settings, comments)
     for slot in slots:
         use: Use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
-            yield _slot_part(name, trainer, slot, use, found.covered)
+            yield _slot_part(name, trainer, slot, use, translation.covered)
 
 
 def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[str]:
-    """Yield comments on settings that concern the training processes and not the program."""
+    """Yield comments on settings that concern the training processes and not the program.
+
+    `covered` are the dotted keys that the configuration sets already.
+    """
     resources = scenario.resources
     if scenario.world_size > 1 and "resources.devices" not in covered:
         places = f" on {resources.nodes} machines" if resources.nodes > 1 else ""
@@ -169,26 +178,27 @@ def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[
 
 
 def _slot_part(name: str, trainer: Trainer, slot: str, use: Use, covered: Collection[str]) -> Part:
-    """Return the part of a section's plugin, with the section's own keys.
+    """Return the configuration part of the plugin of a scenario section `slot`, with the section's
+    own keys.
 
     `covered` are the dotted keys that another part contains.
     """
     own = use.model_dump(mode="json", exclude={"use", "options"})
     own = {key: value for key, value in own.items() if key in type(use).owned_keys()}
-    part, found = _use_part(name, trainer, use, f"{slot}: {use.use}", **own)
+    part, options = _use_part(name, trainer, use, f"{slot}: {use.use}", **own)
     usual = type(use)(use=use.use).model_dump(mode="json")
     part.comments += [
         f"{slot}.{key}: {value!r} has no counterpart"
         for key, value in own.items()
-        if value != usual.get(key) and not {key, f"{slot}.{key}"} & {*found, *covered}
+        if value != usual.get(key) and not {key, f"{slot}.{key}"} & {*options, *covered}
     ]
     return part
 
 
 def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
-    """Return the part of the settings that a stack changes in any scenario."""
-    found = translate(trainer.work, stack.settings)
-    part = Part("the stack's settings", found.settings, list(found.notes))
+    """Return the configuration part of the settings that a stack changes in any scenario."""
+    translation = translate(trainer.work, stack.settings)
+    part = Part("the stack's settings", translation.settings, list(translation.notes))
     for slot in SLOTS:
         prefix = f"{slot}."
         changed = {
@@ -203,11 +213,11 @@ def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
         inner = translate(rules, full_options(use))
         part.settings |= inner.settings
         part.comments += inner.notes
-        found.covered |= {f"{prefix}{key}" for key in inner.covered}
+        translation.covered |= {f"{prefix}{key}" for key in inner.covered}
     part.comments += [
         f"{key}: {value!r} has no counterpart"
         for key, value in stack.settings.items()
-        if key not in found.covered
+        if key not in translation.covered
     ]
     return part
 
@@ -215,18 +225,20 @@ def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
 def _use_part(
     name: str, trainer: Trainer, use: Use, title: str = "", **own: Any
 ) -> tuple[Part, set[str]]:
-    """Return the part of a plugin, and the options that its settings or notes cover.
+    """Return the configuration part of a plugin, and the names of the options that its settings or
+    notes cover.
 
-    Options without a counterpart are listed as comments.
+    `own` are further keys of its scenario section, and `title` is the part's, by default the
+    plugin's name. Options without a counterpart are listed as comments.
     """
-    found = translated(name, use, **own)
-    part = Part(title or f"stack: {use.use}", found.settings, list(found.notes))
-    if not found.covered and not found.settings and not found.notes:
+    translation = translated(name, use, **own)
+    part = Part(title or f"stack: {use.use}", translation.settings, list(translation.notes))
+    if not translation.covered and not translation.settings and not translation.notes:
         part.comments.append(f"{use.use} has no counterpart")
-        return part, found.covered
+        return part, translation.covered
     part.comments += [
         f"{use.use}: {key}: {value!r} has no counterpart"
         for key, value in use.options.items()
-        if key not in found.covered
+        if key not in translation.covered
     ]
-    return part, found.covered
+    return part, translation.covered

@@ -40,7 +40,8 @@ class Equivalent(Frozen):
     """Remaining difference between the programs, in a sentence."""
 
     def settings(self, trainer: str) -> dict[str, JsonValue] | None:
-        """Return the settings of one program, or None if `to` does not name the program."""
+        """Return the settings of one program by dotted key, or None if `to` does not name the
+        program."""
         named = [own for names, own in self.to.items() if trainer in programs(names)]
         return {key: value for own in named for key, value in own.items()} if named else None
 
@@ -53,25 +54,33 @@ class Equivalents(Frozen):
 
 
 def declared(plugin: str) -> tuple[Equivalent, ...]:
-    """Return the equivalents of a plugin. Raises ScenarioError for an unusable file."""
+    """Return the equivalents (counterparts in other programs) of a plugin, an empty tuple if it has
+    none.
+
+    Raises ScenarioError for an unusable file.
+    """
     return _all_declared(tuple(preset_roots())).get(plugin, ())
 
 
 def declaring_plugins() -> tuple[str, ...]:
-    """Return the names of all plugins with equivalents. Raises ScenarioError."""
+    """Return the names of all plugins with equivalents. Raises ScenarioError for an unusable
+    file."""
     return tuple(_all_declared(tuple(preset_roots())))
 
 
 def rules_of(plugin: str, trainer: str) -> tuple[Rule, ...]:
-    """Return the rules of a plugin for one program. Raises ScenarioError."""
+    """Return the rules that translate a plugin's options for the program `trainer`. Raises
+    ScenarioError for an unusable file."""
     return tuple(rules_among(declared(plugin), trainer))
 
 
 def rules_among(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
-    """Yield the rules for one program that a plugin's equivalents contain."""
-    for one in equivalents:
-        if (settings := one.settings(trainer)) is not None:
-            yield Rule(when=one.when, unless=one.unless, set=settings, note=one.note)
+    """Yield the translation rules for the program `trainer` that a plugin's equivalents contain."""
+    for equivalent in equivalents:
+        if (settings := equivalent.settings(trainer)) is not None:
+            yield Rule(
+                when=equivalent.when, unless=equivalent.unless, set=settings, note=equivalent.note
+            )
 
 
 def programs(names: str) -> list[str]:
@@ -81,13 +90,14 @@ def programs(names: str) -> list[str]:
 
 @cache
 def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
-    """Return the equivalents by plugin, each from the first of some folders that has any."""
-    found: dict[str, tuple[Equivalent, ...]] = {}
+    """Return the equivalents of each plugin, from the first of the folders `roots` that has any for
+    it."""
+    merged: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():
             read = read_equivalents(root / FILE)
-            found = {**read.plugins, **found}
-    return found
+            merged = {**read.plugins, **merged}
+    return merged
 
 
 def read_equivalents(path: Path) -> Equivalents:

@@ -11,22 +11,27 @@ from accel_bench_export.writing import plain_text, settings_text
 
 
 def equivalents(plugin: str) -> list[dict[str, Any]]:
-    """Return a table row for each declared counterpart of a plugin. Raises ScenarioError."""
+    """Return a table row for each declared counterpart of a plugin: program, setting, condition,
+    note.
+
+    Raises ScenarioError for an unusable file.
+    """
     return [
         {
             "program": names,
             "setting": settings_text(settings),
-            "when": _condition(one),
-            "note": one.note,
+            "when": _condition(equivalent),
+            "note": equivalent.note,
         }
-        for one in declared(plugin)
-        for names, settings in one.to.items()
-        if settings or one.note
+        for equivalent in declared(plugin)
+        for names, settings in equivalent.to.items()
+        if settings or equivalent.note
     ]
 
 
 def _condition(one: Equivalent) -> str:
-    """Return a condition in words, such as `backend: inductor or eager, not mode: default`."""
+    """Return an equivalent's condition in words, such as `backend: inductor or eager, not mode:
+    default`."""
     held = [*_alternatives(one.when), *(f"not {text}" for text in _alternatives(one.unless))]
     return ", ".join(held)
 

@@ -52,7 +52,8 @@ class ReadConfiguration:
 
 
 def read_configuration(path: Path) -> ReadConfiguration | None:
-    """Return the translated configuration in a file, or None for a file of no known program.
+    """Return the translated configuration in a file, or None if no known program's settings are in
+    it.
 
     Raises ImportFileError for a pickle, since reading one can run code.
     """
@@ -67,15 +68,19 @@ def read_configuration(path: Path) -> ReadConfiguration | None:
 
 
 def _program_of(data: Mapping[str, Any]) -> str | None:
-    """Return the name of the program whose settings a file has most of, or None."""
+    """Return the name of the program whose settings `data` has most of, or None if it has no known
+    ones."""
     known = {name: read_trainer(name).recognized for name in readable_names()}
-    found = {name: sum(key in data for key in keys) for name, keys in known.items()}
-    best = max(found, key=lambda name: found[name], default=None)
-    return best if best is not None and found[best] else None
+    counts = {name: sum(key in data for key in keys) for name, keys in known.items()}
+    best = max(counts, key=lambda name: counts[name], default=None)
+    return best if best is not None and counts[best] else None
 
 
 def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfiguration:
-    """Return the translation of a program's settings, including what is left out."""
+    """Return the translation of a program's settings `data`, with the settings that are left out.
+
+    `name` is the name of the program `trainer`.
+    """
     given = _given(trainer, data, _nullable(name))
     whole = _with_defaults(trainer, given)
     settings, used = recognize(trainer.work, _alike(trainer, whole))
@@ -100,19 +105,20 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
         rules += rules_of(use["use"], name)
         used |= keys
     settings = {key: value for key, value in settings.items() if value is not None}
-    found = ReadConfiguration(name, settings, uses)
-    found.left_out = dict(_left_out(trainer, given, used, rules))
+    result = ReadConfiguration(name, settings, uses)
+    result.left_out = dict(_left_out(trainer, given, used, rules))
     steps = settings.get(STEPS)
     if steps is not None and not (isinstance(steps, int) and 0 < steps <= MOST_STEPS):
         del settings[STEPS]
-        found.left_out |= {key: FEW_STEPS for key in _keys_of(trainer, STEPS) & {*given}}
-    return found
+        result.left_out |= {key: FEW_STEPS for key in _keys_of(trainer, STEPS) & {*given}}
+    return result
 
 
 def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str]) -> dict[str, Any]:
     """Return the settings that a file states, by the names that the rules use.
 
-    Null turns a switch off. A null of other settings is ignored, except of `nullable` settings.
+    `data` is the file's content. Null turns a switch off. A null of other settings is ignored,
+    except of `nullable` settings.
     """
     said = {}
     for key, value in data.items():
@@ -126,13 +132,15 @@ def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str])
 
 
 def _nullable(name: str) -> set[str]:
-    """Return the settings of a program for which null is a meaningful value."""
+    """Return the names of the settings for which null is a meaningful value in the program
+    `name`."""
     rules = (rule for plugin in declaring_plugins() for rule in rules_of(plugin, name))
     return {key for rule in rules for key, value in rule.set.items() if value is None}
 
 
 def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the program's defaults; nested keys also appear as dotted keys."""
+    """Return the settings `given` in a file together with the program's defaults; nested keys also
+    appear as dotted keys."""
     whole = {**trainer.defaults, **given, **dict(dotted(given))}
     for key, (other, factor) in trainer.multiples.items():
         if key not in given and isinstance(base := whole.get(other), int | float):
@@ -144,34 +152,41 @@ def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with each value replaced by an equivalent value that the rules know."""
-    return {key: trainer.alike.get(key, {}).get(str(one), one) for key, one in settings.items()}
+    """Return settings with each value replaced by the equivalent value that the rules know, if
+    any."""
+    return {
+        key: trainer.alike.get(key, {}).get(str(value), value) for key, value in settings.items()
+    }
 
 
 def _keys_of(trainer: Trainer, option: str) -> set[str]:
-    """Return the names of a program's settings that hold an option of the scenario."""
+    """Return the names of a program's settings that hold the dotted key `option` of the
+    scenario."""
     rules = [rule for rule in trainer.work if option in rule.options]
-    return {key for rule in rules for key, one in rule.set.items() if one == f"{{{option}}}"}
+    return {key for rule in rules for key, value in rule.set.items() if value == f"{{{option}}}"}
 
 
 def _plugin_in(
     plugin: str, name: str, trainer: Trainer, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return a plugin's options that settings state, and their keys; empty without the plugin.
+    """Return a plugin's options that settings state, and the keys of these settings; both are empty
+    if the plugin is not used.
 
-    A plugin is there if one of its rules with fixed settings, not all null, is recognized.
+    `name` is the program's. The plugin is used if one of its rules with fixed settings, not all
+    null, is recognized.
     """
     rules = rules_of(plugin, name)
-    found: tuple[dict[str, Any], set[str]] = {}, set()
+    best: tuple[dict[str, Any], set[str]] = {}, set()
     for view in (settings, _alike(trainer, settings)):
-        said = (rule for rule in rules if any(one is not None for one in rule.fixed.values()))
+        said = (rule for rule in rules if any(value is not None for value in rule.fixed.values()))
         if any(recognize([rule], view)[1] for rule in said):
-            found = max(found, recognize(rules, view), key=lambda one: len(one[1]))
-    return found
+            best = max(best, recognize(rules, view), key=lambda read: len(read[1]))
+    return best
 
 
 def _slot_of(plugin: str) -> str:
-    """Return the scenario section that a plugin fills, or "" for a plugin of a stack."""
+    """Return the scenario section that a plugin fills, or an empty string for a plugin of a
+    stack."""
     if known := shipped().get(plugin):
         return next(iter(known.fills), "")
     try:
@@ -184,11 +199,15 @@ def _left_out(
     trainer: Trainer, given: Mapping[str, Any], used: set[str], rules: Sequence[Rule]
 ) -> Iterator[tuple[str, str]]:
     """Yield each setting that is left out, also within a section, with the reason. Settings without
-    effect are skipped."""
+    effect are skipped.
+
+    `given` are the file's settings, `used` the keys that were translated, and `rules` the rules
+    that translated them.
+    """
     for key, value in given.items():
         if key in used:
             yield from ((path, NO_COUNTERPART) for path in _unread(key, value, rules))
-        elif isinstance(value, dict) and any(one.startswith(f"{key}.") for one in used):
+        elif isinstance(value, dict) and any(path.startswith(f"{key}.") for path in used):
             inner = dict(dotted({key: value}))
             yield from _left_out(trainer, inner, used, rules)
         elif not _says_nothing(value) and trainer.always.get(key) != value:
@@ -196,7 +215,7 @@ def _left_out(
 
 
 def _reason(trainer: Trainer, key: str) -> str:
-    """Return the reason why a setting is left out."""
+    """Return the reason why an import leaves out the setting `key`."""
     if key in trainer.always:
         return f"here it is {trainer.always[key]}"
     return trainer.ignored.get(key, NO_COUNTERPART)
@@ -207,7 +226,8 @@ def _says_nothing(value: Any) -> bool:
 
 
 def _unread(key: str, value: Any, rules: Sequence[Rule]) -> list[str]:
-    """Return the paths of the parts of a setting that no rule reads."""
+    """Return the paths of the parts of a setting's value that no rule reads, such as `key.part` or
+    `key[0]`."""
     shapes = [rule.set[key] for rule in rules if key in rule.set and fits(rule.set[key], value)]
     parts = [[*unread(shape, value, key)] for shape in shapes]
-    return [path for path in parts[0] if all(path in one for one in parts)] if parts else []
+    return [path for path in parts[0] if all(path in part for part in parts)] if parts else []

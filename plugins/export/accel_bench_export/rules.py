@@ -28,7 +28,8 @@ class Expression(str):
 
 
 class Rule(Frozen):
-    """Settings of another program that apply under a condition on options."""
+    """Settings of another program that stand for options of a scenario or plugin, under a condition
+    on the options."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
     """Required values of options, all of which must match; a list holds alternatives. `prompt.0` is
@@ -44,9 +45,10 @@ class Rule(Frozen):
     """Difference that remains between the two programs, in a sentence."""
 
     def holds(self, options: Mapping[str, Any]) -> bool:
-        """Return whether the conditions hold for options; missing options match no condition."""
-        return all(_matches(options, key, one) for key, one in self.when.items()) and not any(
-            _matches(options, key, one) for key, one in self.unless.items()
+        """Return whether the rule's conditions hold for options; missing options match no
+        condition."""
+        return all(_matches(options, key, value) for key, value in self.when.items()) and not any(
+            _matches(options, key, value) for key, value in self.unless.items()
         )
 
     @property
@@ -77,35 +79,37 @@ class Translation:
 
 
 def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
-    """Return the settings of all rules that hold; a later rule replaces earlier values."""
-    found = Translation()
+    """Return the settings, notes and covered options of all rules that hold for `options`; a later
+    rule replaces earlier values."""
+    result = Translation()
     for rule in rules:
         if not rule.holds(options):
             continue
         filled = {key: _filled(value, options) for key, value in rule.set.items()}
         said = (key for key, value in filled.items() if value is not None or rule.set[key] is None)
-        found.settings |= {key: filled[key] for key in said}
+        result.settings |= {key: filled[key] for key in said}
         if rule.note:
-            found.notes.append(PLACE.sub(lambda one: str(_option(options, one[1])), rule.note))
-        found.covered |= rule.options
-    return found
+            result.notes.append(PLACE.sub(lambda match: str(_option(options, match[1])), rule.note))
+        result.covered |= rule.options
+    return result
 
 
 def recognize(
     rules: Iterable[Rule], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return the options that settings (by dotted key) express, and the keys of these settings.
+    """Return the options that the settings of another program express, and the keys of these
+    settings.
 
-    A rule is recognized by its fixed settings. Rules without fixed settings are read last. A rule
-    is skipped if it contradicts the options of an earlier rule.
+    `settings` are by dotted key. A rule is recognized by its fixed settings. Rules without fixed
+    settings are read last. A rule is skipped if it contradicts the options of an earlier rule.
     """
     options: dict[str, Any] = {}
     used: set[str] = set()
-    for rule in sorted(rules, key=lambda one: not one.fixed):
+    for rule in sorted(rules, key=lambda rule: not rule.fixed):
         if any(key not in settings or settings[key] != value for key, value in rule.fixed.items()):
             continue
         present = {
-            key for key, one in rule.set.items() if key in settings and fits(one, settings[key])
+            key for key, value in rule.set.items() if key in settings and fits(value, settings[key])
         }
         if not present:
             continue
@@ -122,7 +126,8 @@ def recognize(
 
 
 def _matches(options: Mapping[str, Any], key: str, wanted: JsonValue) -> bool:
-    """Return whether an option, or an item of a list option, is present with a wanted value."""
+    """Return whether the option `key`, or an item such as `betas.0`, is present with the wanted
+    value or one of a list of them."""
     known = key in options or ITEM.sub("", key) in options
     return known and _is_one(_option(options, key), wanted)
 
@@ -133,11 +138,11 @@ def _is_one(value: Any, wanted: JsonValue) -> bool:
 
 
 def _options_in(value: JsonValue) -> Iterator[str]:
-    if isinstance(value, str) and (found := OPTION.match(value)):
-        yield found[1]
+    if isinstance(value, str) and (match := OPTION.match(value)):
+        yield match[1]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        yield from _options_in(one)
+    for item in inner:
+        yield from _options_in(item)
 
 
 def _option(options: Mapping[str, Any], name: str) -> Any:
@@ -150,7 +155,8 @@ def _option(options: Mapping[str, Any], name: str) -> Any:
 
 
 def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with items such as `betas.0` joined to lists, if a list is complete."""
+    """Return options with items such as `betas.0` joined to lists. Items of an incomplete list are
+    dropped."""
     lists: dict[str, dict[int, Any]] = {}
     for name, value in options.items():
         if ITEM.search(name):
@@ -163,48 +169,54 @@ def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
-    """Return a value with placeholders replaced by options, or None if an option is missing."""
+    """Return a rule's value with placeholders replaced by options, or None if an option is
+    missing."""
     if isinstance(value, dict):
-        filled = {key: _filled(one, options) for key, one in value.items()}
-        return {key: one for key, one in filled.items() if one is not None}
+        filled = {key: _filled(item, options) for key, item in value.items()}
+        return {key: item for key, item in filled.items() if item is not None}
     if isinstance(value, list):
-        return [_filled(one, options) for one in value]
+        return [_filled(item, options) for item in value]
     if isinstance(value, str) and value.startswith("="):
         return Expression(value[1:])
-    if not (isinstance(value, str) and (found := OPTION.match(value))):
+    if not (isinstance(value, str) and (match := OPTION.match(value))):
         return _plain(value)
-    given = _option(options, found[1])
-    if found[2] and isinstance(given, list | tuple):
-        return found[2].join(map(str, given))
+    given = _option(options, match[1])
+    if match[2] and isinstance(given, list | tuple):
+        return match[2].join(map(str, given))
     return [*given] if isinstance(given, tuple) else given
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Return a rule's value with doubled braces, which are the program's own, made single."""
+    """Return a rule's value with doubled braces, which stand for the program's own, made single."""
     return value.replace("{{", "{").replace("}}", "}") if isinstance(value, str) else value
 
 
 def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
-    """Yield the paths of the parts of a setting that a rule's value does not contain."""
+    """Yield the paths of the parts of a setting `given` in a file that a rule's `value` does not
+    contain.
+
+    `path` is the path of the setting itself.
+    """
     if isinstance(value, dict) and isinstance(given, dict):
-        for key, one in given.items():
+        for key, item in given.items():
             if key in value:
-                yield from unread(value[key], one, f"{path}.{key}")
-            elif one is not None:
+                yield from unread(value[key], item, f"{path}.{key}")
+            elif item is not None:
                 yield f"{path}.{key}"
     elif isinstance(value, list) and isinstance(given, list):
-        for place, (one, other) in enumerate(zip(value, given, strict=False)):
-            yield from unread(one, other, f"{path}[{place}]")
+        for place, (item, other) in enumerate(zip(value, given, strict=False)):
+            yield from unread(item, other, f"{path}[{place}]")
 
 
 def fits(value: JsonValue, given: Any) -> bool:
-    """Return whether a setting matches a rule's value, in which placeholders match anything."""
+    """Return whether a setting `given` in a file matches a rule's `value`, in which placeholders
+    match anything."""
     if isinstance(value, str) and OPTION.match(value):
         return True
     if isinstance(value, dict):
         return isinstance(given, dict) and all(
-            fits(one, given[key]) if key in given else [*_options_in(one)] != []
-            for key, one in value.items()
+            fits(item, given[key]) if key in given else [*_options_in(item)] != []
+            for key, item in value.items()
         )
     if isinstance(value, list):
         same = isinstance(given, list) and len(value) == len(given)
@@ -213,12 +225,13 @@ def fits(value: JsonValue, given: Any) -> bool:
 
 
 def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of options that a setting of another program states."""
-    if isinstance(value, str) and (found := OPTION.match(value)):
-        yield found[1], given.split(found[2]) if found[2] and isinstance(given, str) else given
+    """Yield the names and values of the options that a setting `given` in a file states, by the
+    placeholders in the rule's `value`."""
+    if isinstance(value, str) and (match := OPTION.match(value)):
+        yield match[1], given.split(match[2]) if match[2] and isinstance(given, str) else given
     elif isinstance(value, dict) and isinstance(given, dict):
         for key in value.keys() & given.keys():
             yield from _read(value[key], given[key])
     elif isinstance(value, list) and isinstance(given, list):
-        for one, other in zip(value, given, strict=False):
-            yield from _read(one, other)
+        for item, other in zip(value, given, strict=False):
+            yield from _read(item, other)

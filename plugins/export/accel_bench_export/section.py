@@ -29,7 +29,11 @@ class StackEquivalents(StackRow):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEquivalents] | None:
-    """Return the counterparts of the fastest stack, or None without such a stack or any."""
+    """Return the counterparts of the fastest stack in a list, or None without a faster stack that
+    trains equally, or without counterparts.
+
+    `rows` are the runs of the experiments of `summary`.
+    """
     pairs = zip(summary.experiments, rows, strict=True)
     better = [
         (shown.ratio.median, shown, row.planned.experiment.stack)
@@ -38,7 +42,7 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEqui
     ]
     if not better:
         return None
-    _, shown, stack = max(better, key=lambda one: one[0])
+    _, shown, stack = max(better, key=lambda pair: pair[0])
     if not (programs := programs_of(stack)):
         return None
     named = shown.model_dump(include={*StackRow.model_fields})
@@ -46,14 +50,18 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEqui
 
 
 def tables(summary: Summary, found: Sequence[StackEquivalents]) -> list[Table]:
-    """Return a table of the settings in other programs, and of the command that exports them."""
-    return [Table([Column(label(one), str)], _lines(one), TITLE) for one in found]
+    """Return a table for each stack in `found`, of its settings in other programs and the command
+    that exports them."""
+    return [Table([Column(label(stack), str)], _lines(stack), TITLE) for stack in found]
 
 
 def programs_of(stack: Stack) -> dict[str, dict[str, Any]]:
-    """Return a stack's settings by program, where there are any. Raises ScenarioError."""
-    found = {name: configuration(name, stack, None).settings for name in trainer_names()}
-    return {name: settings for name, settings in found.items() if settings}
+    """Return a stack's settings by name of the program; programs without any are left out.
+
+    Raises ScenarioError for an unusable file.
+    """
+    settings_of = {name: configuration(name, stack, None).settings for name in trainer_names()}
+    return {name: settings for name, settings in settings_of.items() if settings}
 
 
 def _lines(one: StackEquivalents) -> list[str]:

@@ -20,9 +20,10 @@ from accel_bench.scenario.uses import Use
 
 
 def stack_alone(text: str) -> Stack:
-    """Return the stack that a text names: a named stack, a plugin, or several joined by `+`.
+    """Return the stack that `text` names: a shipped stack, a plugin, or several of them joined by
+    `+`.
 
-    Raises ScenarioError, PluginError.
+    Raises PluginError for an unknown name, and ScenarioError for an unusable file.
     """
     named = find_presets("stacks")
     uses: list[Use] = []
@@ -39,9 +40,12 @@ def stack_alone(text: str) -> Stack:
 def stack_in_scenario(
     text: str, scenario: str, changes: Sequence[str]
 ) -> tuple[Stack, Scenario, list[str]]:
-    """Return a stack of a scenario, or another stack added to it, with the scenario and remarks.
+    """Return a stack of a scenario, or another stack added to it, with the scenario and remarks in
+    sentences.
 
-    In a sweep, the scenario is the first point's, and a remark says so. Raises ScenarioError.
+    `text` is the stack's name, `scenario` a file or name, and `changes` are `KEY=VALUE` strings. In
+    a sweep, the scenario is the first point's, and a remark says so. Raises ScenarioError if the
+    scenario or the changes are invalid, and PluginError for an unknown stack.
     """
     draft = single_draft(scenario, "export")
     own = draft.get("stacks") or {"baseline": []}
@@ -57,7 +61,7 @@ def stack_in_scenario(
         overrides=parse_overrides(changes, {}), only=(text,), build_environments=False
     )
     file = resolve_request(draft, request)
-    points = [one for one in file.points(read_machine().device) if one.stack.name == text]
+    points = [point for point in file.points(read_machine().device) if point.stack.name == text]
     point = points[0]
     if point.scenario.generates:
         raise ScenarioError(f"{scenario}: answers requests, and a training program does not")
@@ -67,16 +71,18 @@ def stack_in_scenario(
 
 
 def stored_stack(text: str, identifier: str, results: str) -> tuple[Stack, Scenario]:
-    """Return a stack and its scenario from a stored run, experiment or session with the given id.
+    """Return the stack named `text` and its scenario, from the stored run, experiment or session
+    `identifier`.
 
-    Raises ScenarioError if it has no such stack, StoreError.
+    `results` is the store's folder or URL. Raises ScenarioError if it has no such stack, and
+    StoreError for an unknown id.
     """
     with open_results(results) as store:
-        found = [one.experiment for one in store.find(identifier)]
-    for one in found:
-        if one.stack.name == text:
-            return one.stack, one.scenario
-    names = sorted({one.stack.name for one in found})
+        stored = [run.experiment for run in store.find(identifier)]
+    for experiment in stored:
+        if experiment.stack.name == text:
+            return experiment.stack, experiment.scenario
+    names = sorted({experiment.stack.name for experiment in stored})
     raise ScenarioError(
         f"{identifier} holds no run of the stack {text!r}{did_you_mean(text, names)}; on other "
         "work, --scenario names it"

@@ -94,12 +94,13 @@ class Trainer(Frozen):
 
 
 def trainer_names() -> list[str]:
-    """Return the names of the programs that can be exported to, in their `order`."""
+    """Return the names of the programs that can be exported to, sorted by their `order`."""
     return [name for name in readable_names() if read_trainer(name).exports]
 
 
 def readable_names() -> list[str]:
-    """Return the names of all known programs, in their `order`."""
+    """Return the names of all programs that can be imported from or exported to, sorted by their
+    `order`."""
     return sorted(find_presets(KIND), key=lambda name: (read_trainer(name).order, name))
 
 

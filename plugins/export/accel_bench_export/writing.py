@@ -17,7 +17,8 @@ WIDTH = 96
 
 
 def text_of(found: Configuration, file: str) -> str:
-    """Return the text of a configuration; `file` is the file name in its command line."""
+    """Return the content of the configuration file for `found`; `file` is its name in the command
+    line that it shows."""
     of = f" of the scenario {found.scenario}" if found.scenario else ""
     lines = [
         f"# {found.trainer.title}: the stack {found.stack}{of}, by accel-bench {__version__}.",
@@ -33,7 +34,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Return a value as YAML on one line; a Python expression unchanged."""
     if isinstance(value, Expression):
         return str(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
@@ -41,21 +42,24 @@ def plain_text(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a line of the file, in which a comment contains no line breaks from names."""
+    """Return a line of the file. In a comment, line breaks that come from names become spaces."""
     if not text.lstrip().startswith("#"):
         return text
     return text[: -len(text.lstrip("# "))] + " ".join(text.lstrip("# ").split())
 
 
 def _yaml(found: Configuration) -> Iterator[str]:
-    """Yield the YAML of each part. A nested key stands under the first part that has it."""
+    """Yield the YAML of each part, with its comments. A nested key is written in the first part
+    that has it."""
     document = _nested(found.settings)
     for part in found.parts:
         yield from _heading(part)
         for key in dict.fromkeys(key.partition(".")[0] for key in part.settings):
             if key in document:
-                one = {key: document.pop(key)}
-                yield yaml.safe_dump(one, sort_keys=False, allow_unicode=True, width=WIDTH).rstrip()
+                entry = {key: document.pop(key)}
+                yield yaml.safe_dump(
+                    entry, sort_keys=False, allow_unicode=True, width=WIDTH
+                ).rstrip()
 
 
 def _python(found: Configuration) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Executors of micro-benchmarks with fused kernels: `liger`, and `fused-kernels` by that plugin.
+"""Executors of micro-benchmarks with fused kernels: `liger`, and `fused-kernels` by the plugin of
+that name.
 
 Importing this module is fast: only the kernels' modules import torch.
 """
@@ -34,13 +35,15 @@ class _Kernels(Executor):
     """Base class of executors whose kernels may need a GPU."""
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return the reason why the benchmark's device has no kernel, or an empty text."""
+        """Return the reason why the executor cannot run a benchmark, such as a device without a
+        kernel, or an empty string."""
         device = str(getattr(benchmark, "device", "")).partition(":")[0]
         why = self.problem(benchmark.operation, device) if device and self.takes(benchmark) else ""
         return super().supports(benchmark) or (f"executor {self.name}: {why}" if why else "")
 
     def problem(self, operation: str, device: str) -> str:
-        """Return the reason why an operation has no kernel on a device type, or an empty text."""
+        """Return the reason why an operation has no kernel on a device type such as `cuda`, or an
+        empty string."""
         raise NotImplementedError
 
 
@@ -51,11 +54,12 @@ class Liger(_Kernels):
     operations = frozenset({*PARTS, "layer_norm", MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return the reason that Triton needs a GPU; empty with a GPU or Triton's interpreter."""
+        """Return the reason that Triton needs a GPU, or an empty string with a GPU or Triton's
+        interpreter."""
         return library_of("rope", "liger", device, os.environ)[1]
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
-        """Return Liger's kernel with the benchmark's weights."""
+        """Return Liger's kernel for the benchmark's operation, bound to the benchmark's weights."""
         from accel_bench_fused_kernels.impl import executors
 
         return executors.by_liger(benchmark.operation, benchmark.fn())
@@ -68,7 +72,8 @@ class FusedKernels(_Kernels):
     operations = frozenset({*PARTS, *ADAPTED, MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return the reason why no library has a kernel for an operation, or an empty text."""
+        """Return the reason why neither Liger nor torch has a kernel for an operation on a device
+        type, or an empty string."""
         return (
             library_of(PARTS[operation], "auto", device, os.environ)[1]
             if (operation in PARTS)
@@ -76,7 +81,8 @@ class FusedKernels(_Kernels):
         )
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
-        """Return the fused kernel with the benchmark's weights."""
+        """Return the fused kernel for the benchmark's operation, bound to the benchmark's
+        weights."""
         from accel_bench_fused_kernels.impl import executors
 
         fn, operation = benchmark.fn(), benchmark.operation

@@ -70,7 +70,7 @@ class Liger(Plugin[LigerOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield reasons why Liger cannot be used, such as a machine without a GPU."""
+        """Yield the reasons why Liger cannot be used, such as a machine without a GPU."""
         scenario = experiment.scenario
         device = scenario.resources.device
         environment = {**os.environ, **scenario.environment}
@@ -91,7 +91,7 @@ class Liger(Plugin[LigerOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import Liger, which takes seconds, before the model is built."""
+        """Import Liger before the model is built, since that takes seconds."""
         import liger_kernel.transformers  # noqa: F401
 
     @hookimpl

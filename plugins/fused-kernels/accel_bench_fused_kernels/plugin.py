@@ -93,9 +93,11 @@ class FusedKernelsOptions(Options):
 def library_of(
     part: str, wanted: str, device: str, environment: Mapping[str, str]
 ) -> tuple[Library | None, str]:
-    """Return the library of a part's kernel on a device type, or None and the reason.
+    """Return the library of a part's kernel on a device type such as `cuda`, or None and the
+    reason.
 
-    `environment` are the environment variables of the computing process.
+    `wanted` is `liger`, `torch` or `auto`. `environment` are the environment variables of the
+    computing process.
     """
     triton = device == "cuda" or environment.get(INTERPRETER) == "1"
     if wanted == "liger" or (wanted == "auto" and triton):
@@ -110,7 +112,8 @@ def library_of(
 
 
 def no_loss_of_model(task: Task[Any] | None) -> str:
-    """Return the reason why a task does not use the model's own loss, or an empty text."""
+    """Return the reason why a task does not use the model's own loss, or an empty string if it
+    does."""
     if task is None or task.uses_loss_of_model():
         return ""
     return f"task {task.name} computes its loss outside of the model"
@@ -137,7 +140,12 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def libraries(
         self, device: str, environment: Mapping[str, str], task: Task[Any] | None = None
     ) -> dict[str, tuple[Library | None, str]]:
-        """Return the library of each enabled part except `lora`, or None and the reason."""
+        """Return the library of each enabled part except `lora`, or None and the reason why it has
+        none.
+
+        `device` is the device type, `environment` are the environment variables of the computing
+        process.
+        """
         wanted = self.options.kernels
         other_loss = no_loss_of_model(task)
         return {
@@ -152,7 +160,8 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield reasons why parts enabled by name are unavailable, or why no part is available."""
+        """Yield the reasons why parts enabled by name are unavailable, or the reasons of all parts
+        if none is available."""
         scenario = experiment.scenario
         device = scenario.resources.device
         named = self.options.named()
@@ -175,12 +184,13 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import Liger if its kernels are used, which takes seconds, before the model is built.
+        """Import Liger before the model is built, if its kernels are used, since that takes
+        seconds.
 
         It is imported after transformers, whose modules it imports too.
         """
-        found = self._libraries_in(run).values()
-        if any(library == "liger" for library, _ in found):
+        libraries = self._libraries_in(run).values()
+        if any(library == "liger" for library, _ in libraries):
             from accel_bench_fused_kernels.impl import liger_kernels  # noqa: F401
 
     @hookimpl

@@ -72,7 +72,8 @@ ROTARY = "apply_rotary_pos_emb"
 
 
 def _plain(family: str, loss: LossRule | None = None) -> Rules:
-    """Return the rules of an architecture like Llama, whose class names begin with `family`."""
+    """Return the rules of an architecture like Llama. `family` is the prefix of its class names,
+    and `loss` the rule of its loss if it is not plain."""
     return Rules(
         norms=NormRule(frozenset({f"{family}RMSNorm"})),
         rotary=ROTARY,
@@ -82,9 +83,11 @@ def _plain(family: str, loss: LossRule | None = None) -> Rules:
 
 
 def _gemma(family: str, loss: LossRule | None = None, shared: tuple[str, ...] = ()) -> Rules:
-    """Return the rules of an architecture like Gemma, whose class names begin with `family`.
+    """Return the rules of an architecture like Gemma: norm weights are differences from one, and
+    norms compute in float32.
 
-    Norm weights are differences from one, and norms compute in float32.
+    `family` is the prefix of its class names, `loss` the rule of its loss, and `shared` the names
+    of norms whose output is added to the residual stream.
     """
     norms = NormRule(
         frozenset({f"{family}RMSNorm"}),
@@ -101,7 +104,11 @@ def _gemma(family: str, loss: LossRule | None = None, shared: tuple[str, ...] = 
 
 
 def _experts(family: str, divisor: str | None = None) -> Rules:
-    """Return the rules of an architecture like Mixtral, whose class names begin with `family`."""
+    """Return the rules of a mixture-of-experts architecture like Mixtral.
+
+    `family` is the prefix of its class names, and `divisor` the configuration key of the number by
+    which logits are divided.
+    """
     loss = LossRule(
         divisor=divisor, router="load_balancing_loss_func", output="MoeCausalLMOutputWithPast"
     )
@@ -134,7 +141,8 @@ RULES: dict[str, Rules] = {
 
 
 def missing(rules: Rules, part: str) -> bool:
-    """Return whether an architecture has nothing to replace for a part, an option's kernels."""
+    """Return whether an architecture has nothing to replace for a part, such as `rms_norm`, by its
+    rules."""
     return {
         "rms_norm": rules.norms is None,
         "rope": rules.rotary is None,

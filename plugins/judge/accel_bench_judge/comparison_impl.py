@@ -71,38 +71,41 @@ class Judgement:
 def compare(
     reference: ModuleType, initial: State, steps: Sequence[StepRecord], fewer_flops: bool = False
 ) -> Judgement:
-    """Compare each step with the reference's, up to the first update beyond its limit.
+    """Return the comparison of each step with the reference's, up to the first update beyond its
+    limit.
 
-    Raises InvalidRunError if the reference cannot be computed in float64.
+    `initial` are the weights before the first step. `fewer_flops` allows fewer FLOPs than the
+    reference's. Raises InvalidRunError if the reference cannot be computed in float64.
     """
-    found = Judgement(len(steps), flops=steps[0].flops)
+    result = Judgement(len(steps), flops=steps[0].flops)
     batches = [step.batch for step in steps]
     plain = replay(reference, initial, batches, None)
     exact = replay(reference, initial, batches, torch.float64)
-    before = [initial, initial, {name: one.double() for name, one in initial.items()}]
+    before = [initial, initial, {name: tensor.double() for name, tensor in initial.items()}]
     losses: list[tuple[float, float, float]] = []
     errors: dict[str, float] = {}
     for number, step in enumerate(steps):
         own, gold = next(plain), next(exact)
-        found.reference_flops = found.reference_flops or own.flops
+        result.reference_flops = result.reference_flops or own.flops
         if not _same_bits(step, own):
-            found.training = "equivalent"
+            result.training = "equivalent"
         losses.append((step.loss, own.loss, gold.loss))
         after = [step.weights, own.weights, gold.weights]
         changes = [
-            {name: tensor.double() - one[name].double() for name, tensor in other.items()}
-            for one, other in zip(before, after, strict=True)
+            {name: tensor.double() - earlier[name].double() for name, tensor in other.items()}
+            for earlier, other in zip(before, after, strict=True)
         ]
-        _compare_update(found, number, errors, changes)
+        _compare_update(result, number, errors, changes)
         before = after
-        if found.reasons:
+        if result.reasons:
             break
-    found.reasons[:0] = _other_losses(losses)
-    if not (found.reasons or fewer_flops or found.flops >= LEAST_FLOPS * found.reference_flops):
-        found.reasons.append(
-            f"its step counts {found.flops:.4g} FLOPs, the reference's {found.reference_flops:.4g}"
+    result.reasons[:0] = _other_losses(losses)
+    if not (result.reasons or fewer_flops or result.flops >= LEAST_FLOPS * result.reference_flops):
+        result.reasons.append(
+            f"its step counts {result.flops:.4g} FLOPs, "
+            f"the reference's {result.reference_flops:.4g}"
         )
-    return found
+    return result
 
 
 def replay(
@@ -111,15 +114,20 @@ def replay(
     batches: Sequence[Mapping[str, torch.Tensor]],
     dtype: torch.dtype | None,
 ) -> Iterator[StepRecord]:
-    """Yield the reference's steps from the initial weights, with floats in `dtype` if given."""
+    """Yield the record of each of the reference's steps from the initial weights, one step per
+    batch.
+
+    Floating-point weights and inputs are converted to `dtype`, unless it is None. Raises
+    InvalidRunError if a step fails.
+    """
     model = reference.make_model()
     copy_to(initial, state_of(model))
     model = model if dtype is None else model.to(dtype)
     optimizer = reference.make_optimizer(model)
     for number, batch in enumerate(batches):
         given = {
-            name: one.to(dtype) if dtype and one.is_floating_point() else one.clone()
-            for name, one in batch.items()
+            name: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor.clone()
+            for name, tensor in batch.items()
         }
         try:
             with counting(number == 0 and dtype is None) as flops:
@@ -127,7 +135,7 @@ def replay(
         except RuntimeError as error:
             where = "" if dtype is None else f" in {dtype}"
             raise InvalidRunError([f"the reference cannot be computed{where}: {error}"]) from error
-        weights = {name: one.detach().clone() for name, one in state_of(model).items()}
+        weights = {name: tensor.detach().clone() for name, tensor in state_of(model).items()}
         yield StepRecord(batch, loss, weights, flops())
 
 
@@ -143,7 +151,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _other_losses(losses: Sequence[tuple[float, float, float]]) -> list[str]:
-    """Return a reason for the first loss that is further from float64 than allowed.
+    """Return a reason for the first loss that is further from float64 than allowed, in a list that
+    is empty if there is none.
 
     Each item has the losses of the step, the reference, and the reference in float64. One rounding
     error may be small by chance, so that the largest error of all steps counts.
@@ -158,10 +167,12 @@ def _other_losses(losses: Sequence[tuple[float, float, float]]) -> list[str]:
 def _compare_update(
     found: Judgement, number: int, errors: dict[str, float], changes: Sequence[State]
 ) -> None:
-    """Compare one step's changes of all weights together, and of each tensor.
+    """Compare one step's changes of all weights together, and of each tensor, and record distance
+    and reasons in `found`.
 
     `changes` belong to the step, to the reference and to the reference in float64. `errors` holds
-    the largest rounding error of each tensor in the steps before.
+    the largest rounding error of each tensor in the steps before, and is updated. Raises
+    InvalidRunError if the reference's own error is too large.
     """
     step, own, gold = changes
     size = _norm(gold.values())
@@ -197,13 +208,15 @@ def _compare_update(
 
 
 def allowance(rounding: float, floor: float) -> float:
-    """Return the allowed relative distance from float64, given the reference's distance."""
+    """Return the allowed relative distance from float64, given the reference's distance `rounding`;
+    it is at least `floor`."""
     return max(floor, min(TIMES * rounding, COARSE), COARSE_TIMES * rounding)
 
 
 def flips(rounding: float, elements: int) -> float:
     """Return the relative distance of a tensor that flipped signs explain, in 1 - 1e-6 of cases.
 
+    `rounding` is the reference's relative distance from float64, and `elements` the tensor's size.
     A fraction f of flipped signs moves the tensor by 2 sqrt(f). The number of flips is Poisson
     distributed, bounded by its mean plus 5.5 deviations plus 2.
     """
@@ -214,4 +227,4 @@ def flips(rounding: float, elements: int) -> float:
 
 
 def _norm(tensors: Any) -> float:
-    return float(sum(float(one.square().sum()) for one in tensors) ** 0.5)
+    return float(sum(float(tensor.square().sum()) for tensor in tensors) ** 0.5)

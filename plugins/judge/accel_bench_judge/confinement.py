@@ -36,7 +36,7 @@ CAPABILITY_VERSION = 0x20080522
 
 
 class Confinement(NamedTuple):
-    """Confinement of a process, as far as its kernel supports it."""
+    """Record of the confinement of a process, as far as its kernel supports it."""
 
     landlock: int = 0
     """Version of Landlock, or 0 without Landlock."""
@@ -58,7 +58,8 @@ class Confinement(NamedTuple):
 
 
 def confine(folders: Iterable[str]) -> Confinement:
-    """Confine this process to computing, and to writing within the folders.
+    """Confine this process to computing, and to writing within the folders; return what the kernel
+    supported.
 
     It must be called while the process has one thread, so that later threads inherit the rules.
     """

@@ -95,8 +95,9 @@ class JudgeReport(Document):
 
 
 def judge_report(summary: Summary, reference: str) -> JudgeReport:
-    """Return the report on a session's judged steps."""
-    known = {one["stack"]: one for one in summary.sections.get(JUDGEMENTS, ())}
+    """Return the report on a session's judged steps. `reference` is the path of the reference's
+    file."""
+    known = {entry["stack"]: entry for entry in summary.sections.get(JUDGEMENTS, ())}
     steps = tuple(_judged(summary, row, known.get(row.stack, {})) for row in summary.experiments)
     notices = tuple(dict.fromkeys((*summary.notices, *summary.noise)))
     return JudgeReport(
@@ -105,14 +106,16 @@ def judge_report(summary: Summary, reference: str) -> JudgeReport:
 
 
 def exit_code_of(steps: Sequence[JudgedStep]) -> int:
-    """Return the gravest exit code: refused or failed, then not faster, then undecided."""
-    codes = {one.exit_code
-             for one in steps if one.refused or not one.is_reference}  # fmt: skip
-    return next((one for one in (REFUSED, NOT_FASTER, OPEN) if one in codes), FASTER)
+    """Return the gravest exit code of judged steps: refused or failed, then not faster, then
+    undecided, else 0."""
+    codes = {step.exit_code
+             for step in steps if step.refused or not step.is_reference}  # fmt: skip
+    return next((code for code in (REFUSED, NOT_FASTER, OPEN) if code in codes), FASTER)
 
 
 def _judged(summary: Summary, row: ExperimentSummary, judgement: Mapping[str, Any]) -> JudgedStep:
-    """Return a step's row of the report; `judgement` is its entry in the section `judgements`."""
+    """Return a step's row of the report. `row` has its runs, and `judgement` is its entry in the
+    section `judgements`."""
     update = judgement.get("update", "not tested")
     is_reference = row.stack == summary.baseline == REFERENCE_STACK
     return JudgedStep(

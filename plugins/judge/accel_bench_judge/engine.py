@@ -42,7 +42,7 @@ class TrainingStep(Task[Options]):
 
 
 def no_loss(trial: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> float:
-    """Return 0.0 as the loss of any inputs."""
+    """Return 0.0 as the loss of any inputs; the arguments are not used."""
     return 0.0
 
 
@@ -67,7 +67,8 @@ class Step(Plugin[StepOptions]):
     tasks = frozenset({"training-step"})
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks that only this plugin answers, with unused data and model."""
+        """Return the names of the hooks that only this plugin answers; data and model of the
+        scenario are not used."""
         return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
 
     def fingerprint(self, experiment: Experiment) -> Any:
@@ -100,7 +101,7 @@ class Step(Plugin[StepOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return a trial in place of a model. The trial starts the step's process."""
+        """Return a trial in place of a model. The trial starts the step's confined process."""
         from accel_bench_judge.engine_impl import start_trial
 
         return start_trial(run, self.options)
@@ -112,7 +113,7 @@ class Step(Plugin[StepOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield a placeholder of a batch, which counts as one step."""
+        """Yield the same placeholder of a batch endlessly; it counts as one step."""
         return itertools.repeat(Batch({}, 1, TokenCounts(1, 1, 1), 1))
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""Engine that requests steps from a confined process, and records its answers."""
+"""Engine that requests steps from a confined process, and records the process's answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from accel_bench_judge.trial_impl import Trial
 
 
 def start_trial(run: Run, options: StepOptions) -> Trial:
-    """Start the process of a judged step, which ends with the run, and return its trial."""
+    """Start the process of a judged step, which ends with the run, and return the trial that
+    controls it."""
     cache = run.cache_folder / "judge" / digest_of(options.file)
     trial = Trial(options.reference, options.file, cache, fewer_flops=options.fewer_flops)
     run.on_close(trial.end)
@@ -29,7 +30,10 @@ class StepEngine:
         self._batch = [next(iter(run.batches))]
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Share a batch, time one step, and record its answer, until the stopwatch ends."""
+        """Share a batch, time one step, and record its answer, until the stopwatch ends.
+
+        Before that, one untimed step counts the FLOPs.
+        """
         trial, batch = self._trial, self._batch
         trial.count()
         for number in itertools.count():
@@ -39,16 +43,17 @@ class StepEngine:
                 trial.watch()
             trial.begin()
             stopwatch.resume()
-            answer = trial.ask()
+            reply = trial.ask()
             stopwatch.lap(batch, 0.0)
-            trial.keep(answer)
+            trial.keep(reply)
 
 
 def evidence(run: Run) -> dict[str, Any]:
-    """Return the judgement as JSON evidence. Raises InvalidRunError if the training differs."""
+    """End the step's process, and return the judgement as JSON evidence. Raises InvalidRunError if
+    the training differs."""
     trial: Trial = run.model
     trial.end()
-    found = trial.judge()
-    summary = f"update {found.training} in {found.steps} steps"
-    judgement = {**dataclasses.asdict(found), "unconfined": trial.confinement.gaps}
+    judged = trial.judge()
+    summary = f"update {judged.training} in {judged.steps} steps"
+    judgement = {**dataclasses.asdict(judged), "unconfined": trial.confinement.gaps}
     return {"summary": summary, "judgement": judgement}

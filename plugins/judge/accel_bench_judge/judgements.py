@@ -15,13 +15,18 @@ NAME = "judgements"
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[dict[str, Any]] | None:
-    """Return a judgement for each stack, or None if no run has judged a step."""
-    found = {row.name: [*filter(None, map(_judgement, row.completed.values()))] for row in rows}
-    return [{"stack": name, **_of_all(runs)} for name, runs in found.items() if runs] or None
+    """Return the joint judgement of each stack's runs in a list, or None if no run has judged a
+    step.
+
+    `rows` are the runs of the experiments of a session.
+    """
+    judged = {row.name: [*filter(None, map(_judgement, row.completed.values()))] for row in rows}
+    return [{"stack": name, **_of_all(runs)} for name, runs in judged.items() if runs] or None
 
 
 def _judgement(run: Result) -> Mapping[str, Any]:
-    """Return the judgement that the engine has stored with a run, or an empty mapping."""
+    """Return the judgement that the engine has stored with a run, or an empty mapping if it has
+    stored none."""
     for rank in run.ranks:
         evidence = rank.evidence.get(ENGINE)
         if isinstance(evidence, Mapping) and isinstance(made := evidence.get("judgement"), Mapping):
@@ -30,7 +35,8 @@ def _judgement(run: Result) -> Mapping[str, Any]:
 
 
 def _of_all(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the joint judgement of several runs: the weakest update, and the largest distance."""
+    """Return the joint judgement of several runs, given each run's: the weakest update, and the
+    largest distance."""
     furthest = max(runs, key=lambda run: run["distance"])
     updates = {run["training"] for run in runs}
     return {

@@ -31,7 +31,7 @@ def stack_names(candidates: Sequence[Path]) -> list[str]:
 
 
 def name_of(path: Path, parts: int) -> str:
-    """Return the last `parts` parts of a path as a valid name of a stack."""
+    """Return the last `parts` parts of a path, without suffix, as a valid name of a stack."""
     text = re.sub(r"[^A-Za-z0-9._+-]", "-", "-".join(path.with_suffix("").parts[-parts:]))
     return re.sub(r"^[^A-Za-z0-9]+", "", text[-64:]) or "step"
 
@@ -39,7 +39,11 @@ def name_of(path: Path, parts: int) -> str:
 def judge_scenario(
     reference: Path, candidates: Sequence[Path], steps: int, rounds: int, fewer_flops: bool
 ) -> dict[str, Any]:
-    """Return the scenario. Raises ScenarioError if a file lacks a function, or is given twice."""
+    """Return the scenario that times the files' steps, as a mapping.
+
+    `fewer_flops` allows candidates fewer FLOPs than the reference. Raises ScenarioError if a file
+    lacks a function, or is given twice.
+    """
     check_file(reference, REFERENCE)
     for path in candidates:
         check_file(path, CANDIDATE)

@@ -27,29 +27,31 @@ class TensorLayout(NamedTuple):
 
 
 def lay_out(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[list[Any], int]:
-    """Return the layouts of tensors from the offset `start` on, and the offset after the last."""
-    found = []
+    """Return the layouts of named tensors, one after the other from the offset `start` in bytes,
+    and the offset after the last."""
+    layouts = []
     for name, tensor in named:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        found.append(TensorLayout(name, dtype, tuple(tensor.shape), start))
+        layouts.append(TensorLayout(name, dtype, tuple(tensor.shape), start))
         size = tensor.numel() * tensor.element_size()
         start += -(-size // ALIGNMENT) * ALIGNMENT
-    return found, start
+    return layouts, start
 
 
 def attach(memory: mmap.mmap, layouts: Iterable[Sequence[Any]]) -> dict[str, torch.Tensor]:
-    """Return tensors by name that use `memory` as their storage."""
-    found = {}
-    for layout in (TensorLayout(*one) for one in layouts):
+    """Return tensors by name that use `memory` as their storage. `layouts` are `TensorLayout`s as
+    sequences."""
+    tensors = {}
+    for layout in (TensorLayout(*fields) for fields in layouts):
         dtype = getattr(torch, layout.dtype)
         if layout.elements:
             flat = torch.frombuffer(
                 memory, dtype=dtype, count=layout.elements, offset=layout.offset
             )
-            found[layout.name] = flat.reshape(tuple(layout.shape))
+            tensors[layout.name] = flat.reshape(tuple(layout.shape))
         else:
-            found[layout.name] = torch.empty(tuple(layout.shape), dtype=dtype)
-    return found
+            tensors[layout.name] = torch.empty(tuple(layout.shape), dtype=dtype)
+    return tensors
 
 
 def state_of(model: Any) -> dict[str, torch.Tensor]:

@@ -18,9 +18,10 @@ CANDIDATE = ("step",)
 
 
 def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> ModuleType:
-    """Import a file by its path; with `shared`, files that are loaded later can import it by name.
+    """Import a file by its path, and return its module.
 
-    Raises ScenarioError if a function is missing.
+    With `shared`, files that are loaded later can import it by name. Raises ScenarioError if one of
+    `functions` is missing.
     """
     specification = importlib.util.spec_from_file_location(Path(path).stem, path)
     if specification is None or specification.loader is None:
@@ -35,7 +36,8 @@ def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> M
 
 
 def check_file(path: Path, functions: tuple[str, ...]) -> None:
-    """Check a file without running it. Raises ScenarioError if a function is missing.
+    """Check without running a file that it defines `functions`. Raises ScenarioError if one is
+    missing.
 
     A file with `import *` is not checked, since the imported names are unknown.
     """
@@ -50,13 +52,16 @@ def check_file(path: Path, functions: tuple[str, ...]) -> None:
     if any(name.name == "*" for node in imports for name in node.names):
         return
     symbols = table.get_symbols()
-    bound = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
+    bound = {
+        symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()
+    }
     if missing := [name for name in functions if name not in bound]:
         raise ScenarioError(f"{path} defines no function {' and no '.join(missing)}")
 
 
 def digest_of(path: str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises ScenarioError if it cannot be read."""
+    """Return the SHA-256 of a file's bytes in hexadecimal. Raises ScenarioError if it cannot be
+    read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

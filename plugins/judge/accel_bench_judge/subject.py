@@ -40,7 +40,10 @@ Starter = Callable[[dict[str, Any], tuple[int, ...], Mapping[str, str]], int]
 def start_program(
     settings: dict[str, Any], descriptors: tuple[int, ...], environment: Mapping[str, str]
 ) -> int:
-    """Start the step's program in a fresh interpreter, and return its process id."""
+    """Start the step's program in a fresh interpreter, and return its process id.
+
+    `settings` are its JSON argument, and `descriptors` the file descriptors that it inherits.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     command = [sys.executable, "-m", "accel_bench_judge.subject_impl", json.dumps(settings)]
     process = subprocess.Popen(
@@ -81,35 +84,41 @@ class Subject:
         self.adopter = int(_stat(self.pid)[1])
 
     def wait(self) -> bytes:
-        """Return the process's next answer. Raises InvalidRunError if there is none."""
+        """Return the process's next answer in its binary format.
+
+        Raises InvalidRunError if it ends, raises an error, or does not answer in time.
+        """
         limit = STEP_SECONDS if self.alone else WARMUP_SECONDS
         if not select.select([self._channel], [], [], limit)[0]:
             waits = "; processes that the step has started before stand still"
             waits = waits if self.alone and self._frozen else ""
             raise InvalidRunError([f"the step did not end within {limit:g} s{waits}"])
         try:
-            answer = self._channel.recv(1024)
+            reply = self._channel.recv(1024)
         except ConnectionError:
-            answer = b""
-        if not answer:
+            reply = b""
+        if not reply:
             raise InvalidRunError(["the process of the step ended"])
-        if answer[:1] == b"e":
-            raise InvalidRunError([f"the step raised {answer[1:].decode(errors='replace')}"])
-        if len(answer) != ANSWER.size:
+        if reply[:1] == b"e":
+            raise InvalidRunError([f"the step raised {reply[1:].decode(errors='replace')}"])
+        if len(reply) != ANSWER.size:
             raise InvalidRunError(["the process of the step answered what is no answer"])
-        return answer
+        return reply
 
     def ask(self, request: bytes) -> bytes:
-        """Continue the process with a request, and return its answer once it is stopped again."""
+        """Continue the process with a request, and return its answer once it is stopped again.
+
+        Raises InvalidRunError as `wait` does.
+        """
         for pid in (self.pid, *([] if self.alone else self._frozen)):
             self._signal(signal.SIGCONT, pid)
         try:
             self._channel.send(request)
         except OSError as error:
             raise InvalidRunError(["the process of the step ended"]) from error
-        answer = self.wait()
+        reply = self.wait()
         self._signal(signal.SIGSTOP)
-        return answer
+        return reply
 
     def freeze(self) -> None:
         """Stop the process and its descendants, and return once none of their threads can compute.
@@ -131,27 +140,30 @@ class Subject:
             raise InvalidRunError(["the process of the step answered what nobody had asked"])
 
     def others(self) -> list[int]:
-        """Return the ids of all descendants of the process, and of orphans that it left."""
+        """Return the ids of all other processes of the step: descendants of its process, and
+        orphans that it left."""
         parents = dict(_parents())
         kept = {self.adopter, self.pid}
-        found, wanted = [], {self.adopter, self.pid}
+        pids, wanted = [], {self.adopter, self.pid}
         while wanted:
             wanted = {pid for pid, parent in parents.items() if parent in wanted} - kept
             kept |= wanted
-            found += sorted(wanted)
-        return found
+            pids += sorted(wanted)
+        return pids
 
     def others_usage(self) -> Usage:
-        """Return the resources used by all descendants of the process, ended ones included."""
+        """Return the page faults and CPU time of all descendants of the process, ended ones
+        included."""
         own, *others = (_stat(pid) for pid in (self.pid, *self.others()))
         faults, ticks = _sum(own, CHILDREN_FAULTS), _sum(own, CHILDREN_TICKS)
-        for one in others:
-            faults += _sum(one, FAULTS + CHILDREN_FAULTS)
-            ticks += _sum(one, TICKS + CHILDREN_TICKS)
+        for fields in others:
+            faults += _sum(fields, FAULTS + CHILDREN_FAULTS)
+            ticks += _sum(fields, TICKS + CHILDREN_TICKS)
         return Usage(faults, ticks / os.sysconf("SC_CLK_TCK"))
 
     def end(self) -> bool:
-        """Kill the process and its descendants, and return whether all have ended."""
+        """Kill the process and its descendants, and return whether all have ended within
+        `FREEZE_SECONDS`."""
         self._channel.close()
         deadline = time.monotonic() + FREEZE_SECONDS
         while (alive := self.alive()) and time.monotonic() < deadline:
@@ -173,7 +185,8 @@ class Subject:
 
 
 def environment_of(folders: Sequence[str]) -> dict[str, str]:
-    """Return the environment variables of a step's process, with its scratch and cache folder.
+    """Return the environment variables of a step's process. `folders` are its scratch and its cache
+    folder.
 
     Variables that look like secrets are left out. GPUs are hidden, since they would compute between
     steps while the process is stopped.
@@ -190,7 +203,8 @@ def environment_of(folders: Sequence[str]) -> dict[str, str]:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; empty if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on; an empty list if the process is
+    gone."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
     except OSError:
@@ -213,7 +227,7 @@ def _stands_still(pid: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return True
-    return all((_stat(f"{pid}/task/{one}") or ["X"])[0] in "TZX" for one in threads)
+    return all((_stat(f"{pid}/task/{thread}") or ["X"])[0] in "TZX" for thread in threads)
 
 
 def _sum(fields: list[str], places: tuple[int, ...]) -> int:

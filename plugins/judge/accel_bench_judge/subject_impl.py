@@ -25,7 +25,10 @@ ANSWER = struct.Struct("=cdd")
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Confine the process, prepare the step, and take steps until the judge closes the channel."""
+    """Confine the process, prepare the step, and take steps until the judge closes the channel.
+
+    `settings` are the program's JSON argument, as `Trial` writes it.
+    """
     channel = socket.socket(fileno=settings["channel"])
     try:
         confined = confine(settings["folders"]) if settings["confined"] else Confinement()
@@ -41,7 +44,8 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def _prepared(settings: dict[str, Any]) -> Any:
-    """Return the function that takes one step and returns its loss and FLOPs."""
+    """Return the function that takes one step and returns its loss and FLOPs. Its argument tells if
+    FLOPs are counted, else they are 0."""
     from accel_bench_judge.shared_impl import attach, copy_to, loss_value, state_of
     from accel_bench_judge.step_files import CANDIDATE, REFERENCE, load_steps
 
@@ -68,7 +72,10 @@ def _prepared(settings: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def counting(counted: bool) -> Iterator[Any]:
-    """Yield a function that returns the FLOPs of the block, in which compiled calls run eagerly."""
+    """Yield a function that returns the FLOPs of the block so far; it returns 0.0 unless `counted`.
+
+    While FLOPs are counted, compiled calls run eagerly.
+    """
     if not counted:
         yield lambda: 0.0
         return

@@ -73,7 +73,8 @@ MACHINES = {
 
 
 def refuse_calls() -> bool:
-    """Install the filter for this thread and all that it starts; return whether this succeeded.
+    """Install the filter of system calls for this thread and all that it starts; return whether
+    this succeeded.
 
     `prctl(PR_SET_NO_NEW_PRIVS)` must be called before.
     """
@@ -84,13 +85,14 @@ def refuse_calls() -> bool:
     lines = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(lines))
     libc = ctypes.CDLL(None, use_errno=True)
-    found: int = libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(header), 0, 0)
-    return found == 0
+    status: int = libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(header), 0, 0)
+    return status == 0
 
 
 def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
-    """Return the BPF program of a filter that protects some processes, 8 bytes an instruction."""
-    processes = sorted({one & 0xFFFFFFFF for pid in protected for one in (pid, -pid)})
+    """Return the BPF program of a filter that protects the processes with the ids `protected`, 8
+    bytes an instruction."""
+    processes = sorted({target & 0xFFFFFFFF for pid in protected for target in (pid, -pid)})
     lines: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, machine.audit), (RETURN, 0, 0, ABSENT),
     ]  # fmt: skip
@@ -107,7 +109,11 @@ def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
 
 
 def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Instruction]:
-    """Return BPF instructions that refuse a call if an argument has one of some values."""
+    """Return BPF instructions that refuse the system call of number `call` for some values of its
+    arguments.
+
+    `refused` has pairs of an argument's index and the refused values.
+    """
     lines: list[Instruction] = []
     for argument, values in refused:
         lines.append((LOAD, 0, 0, 16 + 8 * argument))
@@ -117,11 +123,12 @@ def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Ins
 
 
 def ancestors() -> set[int]:
-    """Return the ids of all visible ancestors of this process, and of their process groups."""
-    found, pid = {1}, os.getppid()
+    """Return the ids of all visible ancestors of this process, and the ids of their process
+    groups."""
+    pids, pid = {1}, os.getppid()
     with suppress(OSError):  # Those of others may be hidden, and one may end meanwhile.
         while pid > 0:
-            found |= {pid, os.getpgid(pid)}
+            pids |= {pid, os.getpgid(pid)}
             fields = Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
             pid = int(fields[1])
-    return found - {0}
+    return pids - {0}

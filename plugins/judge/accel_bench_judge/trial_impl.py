@@ -33,7 +33,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Trial:
-    """Process that takes a judged step's steps, and the record of its answers."""
+    """Process that takes a judged step's steps, with the record of its answers."""
 
     def __init__(  # noqa: PLR0913 - two files, a cache, and how the process is started
         self,
@@ -106,19 +106,24 @@ class Trial:
         return self._subject.ask(request)
 
     def keep(self, answer: bytes) -> float:
-        """Record an answer and the weights in shared memory, and return the loss."""
+        """Stop the process and its descendants, record an answer and the weights in shared memory,
+        and return the loss.
+
+        Raises InvalidRunError if the records of all steps need more than 4 GiB.
+        """
         self._subject.freeze()
         _, loss, flops = ANSWER.unpack(answer)
         weights = {name: record.clone() for name, record in self._records.items()}
         self._outputs.fill_(0xFF)  # not a number: weights that live here would be lost
         self.steps.append(StepRecord(self._asked, loss, weights, flops))
-        size = sum(one.numel() * one.element_size() for one in weights.values())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
         if size * len(self.steps) > MOST_RECORDED_BYTES:
             raise InvalidRunError(["the weights of all steps need more than 4 GiB"])
         return loss
 
     def watch(self) -> None:
-        """Stop the step's other processes for good, and begin to watch their use of the CPU."""
+        """Stop the step's other processes for good, and begin to watch their use of the CPU. Only
+        the first call has an effect."""
         if self._before is None:
             self._before, self._subject.alone = self._subject.others_usage(), True
 
@@ -135,20 +140,22 @@ class Trial:
         os.close(self._memory)
 
     def alive(self) -> list[int]:
-        """Return ids of the step's processes that have not ended."""
+        """Return the ids of the step's processes that have not ended."""
         return self._subject.alive()
 
     def judge(self) -> Judgement:
-        """Compare all steps with the reference. Raises InvalidRunError if the training differs."""
-        found = compare(self.reference, self.initial, self.steps, self._fewer_flops)
-        if reasons := [*self._reasons, *found.reasons]:
+        """Return the comparison of all steps with the reference. Raises InvalidRunError if the
+        training differs."""
+        compared = compare(self.reference, self.initial, self.steps, self._fewer_flops)
+        if reasons := [*self._reasons, *compared.reasons]:
             raise InvalidRunError(reasons)
-        return found
+        return compared
 
     def _unknown_batch(self) -> dict[str, Any]:
-        """Return the first batch. Raises InvalidRunError if a step could predict it."""
+        """Return the first batch. Raises InvalidRunError if the reference's `make_batch` is
+        predictable or random beyond its generator."""
         seed, other = _secret(), _secret()
-        first, again, another = (self._draw(one) for one in (seed, seed, other))
+        first, again, another = (self._draw(number) for number in (seed, seed, other))
         if not _equal(first, again) or _equal(first, another):
             raise InvalidRunError(
                 ["make_batch draws from something else than its generator: a step could know it"]
@@ -158,13 +165,14 @@ class Trial:
     def _draw(self, seed: int | None = None) -> dict[str, Any]:
         """Return the next batch, a mapping of names to tensors, whose shapes never change.
 
-        Each batch has its own seed, since a generator's state follows from its earlier output.
+        Each batch has its own seed, since a generator's state follows from its earlier output;
+        `seed` is one to draw again. Raises InvalidRunError if the shapes change.
         """
         seed = _secret() if seed is None else seed
         self.generator.manual_seed(seed)
         torch.manual_seed(seed + 1)
         batch = self.reference.make_batch(self.generator)
-        shapes = [(name, tuple(one.shape), one.dtype) for name, one in batch.items()]
+        shapes = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.items()]
         if getattr(self, "_shapes", shapes) != shapes:
             raise InvalidRunError(["make_batch returns batches of different shapes"])
         self._shapes = shapes
@@ -176,7 +184,8 @@ def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 
 def _computing(before: Usage, after: Usage) -> list[str]:
-    """Return a list with a reason if other processes of the step have computed meanwhile."""
+    """Return a list with a reason if other processes of the step have computed between two usages,
+    else an empty list."""
     faults, seconds = (new - old for old, new in zip(before, after, strict=True))
     if faults <= 0 and seconds <= BUSY_SECONDS:
         return []

@@ -15,8 +15,8 @@ from accel_bench_judge.document import JudgedStep, JudgeReport
 
 
 def judged_report(report: JudgeReport) -> Report:
-    """Return a report with a row for each file, and the reasons why files are refused."""
-    notes = [f"{one.step}: {reason}" for one in report.steps for reason in _reasons(one)]
+    """Return a printable report with a row for each file, and the reasons why files are refused."""
+    notes = [f"{step.step}: {reason}" for step in report.steps for reason in _reasons(step)]
     section = Section(
         title=f"Steps against {report.reference}",
         tables=[Table(COLUMNS, report.steps)],

@@ -1,6 +1,6 @@
 """Checks of the plugin contract by runs of a plugin and of its baseline on a tiny model.
 
-A clause is a requirement of the contract, with the outcome of its check.
+A clause is a requirement of the contract with the outcome of its check.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ USUAL_DTYPES = ("float32", "bfloat16")
 def steps(trials: TrialRuns) -> Iterator[CheckStep]:
     """Yield the check steps that run the plugin: with the usual model and dtype, then with others.
 
-    A step uses the runs of earlier steps. A new process repeats these runs.
+    `trials` makes the runs when they are needed. A step uses the runs of earlier steps. A new
+    process repeats these runs.
     """
     yield RUN, lambda: _runs(trials)
     if _obstacle(trials) is not None:
@@ -59,7 +60,8 @@ def steps(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _runs(trials: TrialRuns) -> Iterator[Clause]:
-    """Run the plugin with the usual model and dtype. If it fails, search for undeclared needs."""
+    """Run the plugin with the usual model and dtype, and yield the clauses. If it fails, search for
+    undeclared needs."""
     if obstacle := _obstacle(trials):
         yield obstacle
         return
@@ -74,7 +76,7 @@ def _runs(trials: TrialRuns) -> Iterator[Clause]:
 
 @cache
 def _obstacle(trials: TrialRuns) -> Clause | None:
-    """Return a clause with the reason why the plugin cannot be run at all, or None."""
+    """Return a clause with the reason why the plugin cannot be run at all, or None if it can."""
     if reason := _cannot_be_tried(trials):
         return unproven(RUN, f"{reason}; only its declarations were checked")
     try:
@@ -90,7 +92,8 @@ def _obstacle(trials: TrialRuns) -> Clause | None:
 
 
 def _undone(trials: TrialRuns) -> list[Clause]:
-    """Check the process for changes left by a complete run, and by a run that fails early."""
+    """Check the process for changes left by a complete run, and by a run that fails early; return
+    the clauses."""
     execution = trials.execution
     left = [*_left(execution.left)]
     if execution.result.status.completed:
@@ -116,7 +119,7 @@ def _shown(trials: TrialRuns) -> Iterator[Clause]:
 
 
 def _cannot_be_tried(trials: TrialRuns) -> str:
-    """Return the reason why no run of this kit proves anything, or an empty text."""
+    """Return the reason why no run of this kit proves anything, or an empty string."""
     devices = trials.kind.devices
     if devices is not None and trials.device not in devices:
         listed = ", ".join(sorted(devices))
@@ -128,7 +131,8 @@ def _cannot_be_tried(trials: TrialRuns) -> str:
 
 
 def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
-    """Return the clause for a failed baseline: a faulty scenario, or an unsupported dtype."""
+    """Return the clause for a failed baseline run: a faulty scenario, or a setting that this
+    machine does not support."""
     if not trials.scenario and baseline.status is Status.INVALID:
         return unproven(
             RUN, f"not even the baseline runs {_setting(baseline)}: {ending_of(baseline)}"
@@ -137,14 +141,18 @@ def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
 
 
 def _left(texts: Collection[str], known: Collection[str] = (), where: str = "") -> Iterator[str]:
-    """Yield sentences on changes that a run left in the process, except the `known` changes."""
+    """Yield sentences on changes that a run left in the process, except the `known` changes.
+
+    `texts` describe the changes, and `where` begins each sentence.
+    """
     for text in texts:
         if text not in known:
             yield f"{where}{text}; undo it by run.on_close or close_run"
 
 
 def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
-    """Yield sentences on changes left by a run that fails before the plugin's other hooks."""
+    """Yield sentences on changes left in the process by a run that fails before the plugin's other
+    hooks."""
     failed = fail_in_process(trials.usual.plugin, trials.root)
     where = "after a run that failed once processes were prepared: "
     yield from _left(failed.left, trials.execution.left, where)
@@ -158,7 +166,8 @@ def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
 
 
 def _repeated(trials: TrialRuns) -> Clause:
-    """Check that a second run has equal losses, for a plugin declared deterministic."""
+    """Check that a second run of a plugin declared deterministic has equal losses; return the
+    outcome as a clause."""
     name, result = SAME_LOSSES, trials.execution.result
     if not trials.kind.deterministic:
         return unproven(name, "`deterministic` is not claimed")
@@ -179,7 +188,8 @@ def _repeated(trials: TrialRuns) -> Clause:
 
 
 def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
-    """Yield check steps with other dtypes on the usual model, and with other architectures."""
+    """Yield check steps that run the plugin with other dtypes on the usual model, and on other
+    architectures."""
     model, kind = trials.usual.plugin.experiment.scenario.model, trials.kind
     usual = f"{model.dtype} on {model.id}"
     yield "dtypes", lambda: [proven("dtypes", usual)]
@@ -193,16 +203,16 @@ def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
-    """Return the architectures on which a plugin is run if it declares none."""
+    """Return the names of the architectures on which a plugin is run if it declares none."""
     if "task" not in trials.slots:
         return USUAL_ARCHITECTURES
     cards = list_cards()
-    found = dict.fromkeys(cards[name].architecture for name in models_of_task(trials.name))
-    return [*found][: len(USUAL_ARCHITECTURES)]
+    names = dict.fromkeys(cards[name].architecture for name in models_of_task(trials.name))
+    return [*names][: len(USUAL_ARCHITECTURES)]
 
 
 def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
-    """Run the catalog's smallest model of an architecture, and return the clauses."""
+    """Run the plugin on the catalog's smallest model of an architecture, and return the clauses."""
     name = model_of(architecture)
     if name is None:
         return [unproven("architectures", f"no model of the catalog is a {architecture}")]
@@ -219,7 +229,10 @@ def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
 def _in_setting(
     trials: TrialRuns, clause: str, value: str, model: Mapping[str, Any]
 ) -> Iterator[Clause]:
-    """Run plugin and baseline with other model settings, and yield the clauses."""
+    """Run plugin and baseline with other model settings `model`, and yield the clauses.
+
+    `clause` is the name of the clause to prove, and `value` the tried dtype or architecture.
+    """
     trial = trials.plan(model=model)
     if trial.plugin.skipped:
         yield violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")
@@ -231,12 +244,12 @@ def _in_setting(
         return
     execution = trials.run(trial)
     result, where = execution.result, _setting(execution.result)
-    found = [
+    clauses = [
         violated(UNDONE, text)
         for text in _left(execution.left, trials.execution.left, f"{where}: ")
     ]
     if _failed(result):
-        found.append(
+        clauses.append(
             violated(
                 clause, f"{value} is declared, and it does not run {where}: {ending_of(result)}"
             )
@@ -246,9 +259,11 @@ def _in_setting(
             result_clauses.evidence(trials, result),
             *result_clauses.training(trials, baseline, result),
         )
-        wrong = [one for one in tried if one.outcome == "violated"]
-        found += [violated(one.name, f"{where}: {one.sentence}; {ELSEWHERE}") for one in wrong]
-    yield from found or [proven(clause, value)]
+        wrong = [checked for checked in tried if checked.outcome == "violated"]
+        clauses += [
+            violated(checked.name, f"{where}: {checked.sentence}; {ELSEWHERE}") for checked in wrong
+        ]
+    yield from clauses or [proven(clause, value)]
 
 
 def _failed(result: Result) -> bool:

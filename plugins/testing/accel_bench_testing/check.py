@@ -33,7 +33,8 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     other_work: bool = False,
     seconds: float = CLAUSE_SECONDS,
 ) -> CheckReport:
-    """Check an installed plugin against the contract; return proven and unprovable clauses.
+    """Return the report on an installed plugin's check against the contract, with proven and
+    unproven clauses.
 
     `options` are the plugin's. `scenario` holds keys of a scenario file that are merged over the
     tiny scenario. `archs` are architectures such as `LlamaForCausalLM` to run the plugin on, by
@@ -56,7 +57,11 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
 
 
 def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Yield all clauses, or for a class that cannot be imported the clauses that need no class."""
+    """Yield all clauses of a plugin, or only the clauses that need no class if its class cannot be
+    imported.
+
+    `seconds` is the time limit for one clause.
+    """
     try:
         plugin = find(trials.name)
     except AccelBenchError as error:
@@ -70,7 +75,10 @@ def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
 
 
 def _import_libraries(scenario: Mapping[str, Any]) -> None:
-    """Import the libraries of the tiny model, so that forked processes share them."""
+    """Import torch and the tiny model's libraries, so that forked processes share them.
+
+    `scenario` has the author's keys of a scenario file, which may replace the model.
+    """
     importlib.import_module("torch")
     if scenario.get("model", {}) != {"use": "null"}:
         loading = importlib.import_module("accel_bench.modeling.loading")
@@ -78,7 +86,8 @@ def _import_libraries(scenario: Mapping[str, Any]) -> None:
 
 
 def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
-    """Yield the check steps: first checks of the class, then checks by runs."""
+    """Yield the check steps: first checks of the class, then checks by runs, whose files are in
+    `folder`."""
     trials.root = folder
     yield "entry point", lambda: _entry_point(trials)
     if not trials.importable:
@@ -90,7 +99,8 @@ def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
 
 
 def _entry_point(trials: TrialRuns) -> list[Clause]:
-    """Import the plugin's class, and return the outcome of the check of its entry point."""
+    """Import the plugin's class, and return the proven clause of its entry point. Raises
+    PluginError if that fails."""
     assert trials.kind
     return [proven("entry point", f"{find(trials.name).entry.value} is a Plugin")]
 

@@ -49,10 +49,11 @@ Steps: TypeAlias = Callable[[Path], Iterable[CheckStep]]
 
 
 def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> Iterator[Clause]:
-    """Run check steps in separate processes, and yield their clauses. A crash is a violated clause.
+    """Run check steps in separate processes, and yield their clauses. A crash becomes a violated
+    clause.
 
-    If a process ends before the step `needed` is complete, no more steps are run. `steps` is
-    pickled if the process cannot be forked, or with `fork` false.
+    If a process ends before the step named `needed` is complete, no more steps are run. `seconds`
+    limits each clause. `steps` is pickled if the process cannot be forked, or with `fork` false.
     """
     method = "fork" if fork and _can_fork() else "spawn"
     first, ready = 0, False
@@ -74,7 +75,7 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
 def _can_fork() -> bool:
     """Return whether a process forked from this one can train.
 
-    Returns False with GPUs, and once autograd has started device threads. Compiled code also starts
+    It cannot with GPUs, and once autograd has started device threads. Compiled code also starts
     them with a CUDA build of torch on a machine without GPUs.
     """
     names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
@@ -83,7 +84,7 @@ def _can_fork() -> bool:
 
 @dataclass
 class Child:
-    """Separate process that executes check steps, and its progress."""
+    """Separate process that executes check steps, and the record of its progress."""
 
     steps: Steps
     folder: Path
@@ -124,7 +125,8 @@ class Child:
             receiver.close()
 
     def _received(self, process: Any, receiver: Connection) -> Iterator[Clause]:
-        """Yield clauses as they arrive from the process. Set `ending` if it ends prematurely."""
+        """Yield clauses as they arrive from the process. Set `ending` if the process ends
+        prematurely or exceeds a limit."""
         deadline = time.monotonic() + self.seconds
         while True:
             wait([receiver, process.sentinel], timeout=1)
@@ -145,7 +147,8 @@ class Child:
                 return
 
     def _ended(self, process: Any, deadline: float) -> str:
-        """Return the reason why the process has ended or must be ended; empty while it works."""
+        """Return the reason why the process has ended or must be ended at the time `deadline`, or
+        an empty string while it works."""
         if not process.is_alive():
             how = describe_exit(process.exitcode)
             return f"the plugin ended the process ({how}); raise an error instead"
@@ -159,14 +162,16 @@ class Child:
         return ""
 
     def _where(self) -> str:
-        """Return text on the hook and source line that the process was executing, if known."""
+        """Return the hook and source line that the process was executing, as the end of a sentence;
+        empty if unknown."""
         phase = last_phase(self.folder)
         frame = last_frame(self.folder / LOG)
         return f"{f' (in {phase})' if phase else ''}{f' at {frame}' if frame else ''}"
 
 
 def not_ended(what: str, seconds: float) -> str:
-    """Return a sentence saying that code exceeded the time limit of a clause."""
+    """Return a sentence saying that the code described by `what` exceeded the time limit of a
+    clause."""
     return f"{what} had not ended after {seconds:g} s; check_plugin(seconds=...) allows more"
 
 
@@ -178,9 +183,11 @@ LOG = "clauses.log"
 
 
 def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int) -> None:
-    """Execute all check steps from index `first` on, as the main function of the separate process.
+    """Execute all check steps from index `first` on, and send their clauses, as the main function
+    of the separate process.
 
-    The process ends with its parent, since a plugin that never returns would keep it alive.
+    `folder` gets the log, `sender` the messages. The process ends with the process id `parent`,
+    since a plugin that never returns would keep it alive.
     """
     die_with_parent(parent)
     with contextlib.suppress(OSError):
@@ -205,7 +212,11 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int
 
 
 def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) -> Iterator[Clause]:
-    """Yield the clauses of a check step, or a violated clause if the step raises an error."""
+    """Yield the clauses of a check step called `name`, or a violated clause if its function
+    `attempt` raises an error.
+
+    `folder` has the runs' files, by which the error's hook is found.
+    """
     try:
         yield from attempt()
     except AccelBenchError as error:
@@ -217,7 +228,8 @@ def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) 
 
 
 def last_phase(folder: Path) -> str:
-    """Return the hook or phase that the last run in a folder has reached; empty before any hook."""
+    """Return the hook or phase that the last run in a folder has reached, or an empty string before
+    any hook."""
     pages = sorted(folder.rglob("rank0.heartbeat"), key=lambda path: path.stat().st_mtime_ns)
     if not pages:
         return ""
@@ -226,14 +238,16 @@ def last_phase(folder: Path) -> str:
 
 
 def last_frame(log: Path) -> str:
-    """Return the innermost frame of the last stack trace in a log; empty without any."""
-    found = AT.search(log_tail(log).rpartition("(most recent call first)")[2])
-    return f"{found[1]}, line {found[2]}, {found[3]}" if found else ""
+    """Return file, line and function of the innermost frame of the last stack trace in a log, or an
+    empty string if it has none."""
+    match = AT.search(log_tail(log).rpartition("(most recent call first)")[2])
+    return f"{match[1]}, line {match[2]}, {match[3]}" if match else ""
 
 
 @contextlib.contextmanager
 def warnings_ignored() -> Iterator[None]:
-    """Ignore warnings about forking a process with threads, which the child does not use."""
+    """Ignore warnings, within the block, about forking a process with threads, which the child does
+    not use."""
     import warnings
 
     with warnings.catch_warnings():

@@ -79,9 +79,11 @@ print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 
 
 def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Check importing and planning for heavy imports, changed variables and output.
+    """Check that importing a plugin and planning with it import no heavy package, change no
+    variable and print nothing.
 
-    A fresh process does both. Half of `seconds` are for the import on a busy machine.
+    A fresh process does both. `seconds` is its time limit, of which half is for the import on a
+    busy machine.
     """
     name, module = "light import", plugin.entry.module
     try:
@@ -103,11 +105,15 @@ def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> 
 def _light(
     name: str, who: str, effects: Effects, heavy: Sequence[str], instead: str
 ) -> list[Clause]:
-    """Check the effects of an import: no heavy package, no changed variable, no output."""
+    """Check that an import has no unwanted effects: heavy packages, changed variables, output.
+    Return the outcome as clauses called `name`.
+
+    `who` names the imported code, `heavy` are the forbidden packages, and `instead` is advice.
+    """
     imported, changed, printed = effects
     problems = []
-    if found := [package for package in heavy if package in imported]:
-        problems.append(f"{who} imports {', '.join(found)} {instead}")
+    if loaded := [package for package in heavy if package in imported]:
+        problems.append(f"{who} imports {', '.join(loaded)} {instead}")
     if changed:
         problems.append(
             f"{who} sets the environment variables {', '.join(changed)}; set them in "
@@ -124,7 +130,10 @@ def _light(
 def of_the_class(
     plugin: InstalledPlugin, kind: type[Plugin[Any]], options: Mapping[str, Any]
 ) -> Iterator[Clause]:
-    """Check a plugin's class, its options and its distribution, and yield the clauses."""
+    """Check a plugin's class, its options and its distribution, and yield the clauses.
+
+    `kind` is the class, and `options` are valid options.
+    """
     hooks, wrong = implemented(kind), validation_problems(kind)
     if not hooks and not wrong:
         wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
@@ -153,21 +162,26 @@ def of_the_class(
 
 
 def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield sentences on declarations of a class that contradict each other in every stack."""
+    """Yield sentences on declarations of a plugin class that contradict each other in every
+    stack."""
     needed = slot_defaults().needed_adapter
     adapter = {needed} if kind.needs_adapter else set()
-    for one, names, other, others in (
+    for first, names, other, others in (
         ("conflicts", kind.conflicts, "after", {*kind.after}),
         ("conflicts", kind.conflicts, "before", {*kind.before}),
         ("after", {*kind.after}, "before", {*kind.before}),
         ("conflicts", kind.conflicts, "needs_adapter", adapter),
     ):
         for name in sorted(names & others):
-            yield f"{kind.__name__}: {one} and {other} both stand for {name!r}; take one out"
+            yield f"{kind.__name__}: {first} and {other} both stand for {name!r}; take one out"
 
 
 def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterator[Clause]:
-    """Check that options refuse unknown names and wrong types, and are frozen."""
+    """Check that an options class refuses unknown names and wrong types, and is frozen; yield the
+    outcome as clauses.
+
+    `options` are valid options.
+    """
     name = "strict options"
     if free := [field for field in model.model_fields if _reads_first(model, field)]:
         yield unproven(
@@ -179,7 +193,8 @@ def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterato
 
 
 def _declared_range(plugin: InstalledPlugin) -> Clause:
-    """Check that a distribution declares the versions of accel-bench that it supports."""
+    """Check that a plugin's distribution declares the versions of accel-bench that it supports;
+    return the outcome as a clause."""
     name, ours = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:
         return proven(name, "it comes with accel-bench")
@@ -201,9 +216,10 @@ def _declared_range(plugin: InstalledPlugin) -> Clause:
 
 
 def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
-    """Return the effects of importing the plugin in a process, and then of planning with it.
+    """Return the effects of importing the plugin in a fresh process, and then of planning with it.
 
-    Raises PluginError if the plugin cannot be imported, and subprocess.TimeoutExpired.
+    Raises PluginError if the plugin cannot be imported, and subprocess.TimeoutExpired after
+    `seconds`.
     """
     # The process imports what this one can, also what a test has put on its path.
     longer = {"ACCEL_BENCH_IMPORT_SECONDS": str(seconds / 2)}
@@ -234,7 +250,11 @@ def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
 
 
 def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each value of a wrong type that the options accept."""
+    """Yield a sentence for each value of a wrong type that an options class accepts, and for other
+    lax settings.
+
+    `options` are valid options.
+    """
     label = model.__name__
     try:
         validate(model, dict(options), lambda _: label, PluginError)
@@ -263,21 +283,23 @@ def _refuses(model: type[Options], options: Mapping[str, Any], name: str, value:
 
 
 def _reads_first(model: type[Options], name: str) -> bool:
-    """Return whether a validator gets a field's value before its type is checked."""
+    """Return whether a validator of an options class gets a field's value before its type is
+    checked."""
     decorators = model.__pydantic_decorators__
     kinds = BeforeValidator | WrapValidator | PlainValidator
     return (
-        any(isinstance(one, kinds) for one in model.model_fields[name].metadata)
-        or any(one.info.mode != "after" for one in decorators.model_validators.values())
+        any(isinstance(entry, kinds) for entry in model.model_fields[name].metadata)
+        or any(validator.info.mode != "after" for validator in decorators.model_validators.values())
         or any(
-            one.info.mode != "after" and {name, "*"} & {*one.info.fields}
-            for one in decorators.field_validators.values()
+            validator.info.mode != "after" and {name, "*"} & {*validator.info.fields}
+            for validator in decorators.field_validators.values()
         )
     )
 
 
 def _wrong_values(annotation: Any) -> list[Any]:
-    """Return values that a lax model would convert to the type; empty if none can be chosen."""
+    """Return values of another type that a lax model would convert to a field's type; an empty list
+    if none can be chosen."""
     kinds = set(_leaves(annotation))
     if not kinds <= {bool, int, float, str, type(None)}:
         return []
@@ -288,7 +310,8 @@ def _wrong_values(annotation: Any) -> list[Any]:
 
 
 def _leaves(annotation: Any) -> Iterable[Any]:
-    """Return the member types of a union or literal, or the type itself."""
+    """Return the types in a field's annotation: members of a union or literal, or the type
+    itself."""
     if get_origin(annotation) is Literal:
         return [type(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, UnionType):

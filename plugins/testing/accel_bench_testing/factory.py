@@ -16,7 +16,8 @@ from accel_bench_testing.tiny import merged
 
 
 def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:
-    """Return an experiment on a CPU, with the keys of a scenario file merged over its settings."""
+    """Return an experiment of the stack `baseline` on a CPU. `scenario` has keys of a scenario
+    file, merged over the defaults."""
     written = merged({"resources": {"device": "cpu"}}, scenario or {})
     return Experiment(
         id="0" * 12,
@@ -27,9 +28,10 @@ def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:
 
 
 def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attributes: Any) -> Run:
-    """Return the run of one rank on a CPU, with its files in `folder`.
+    """Return the run object of one rank on a CPU, with its files in `folder`.
 
-    `attributes` are attributes of `Run`, such as `rank` or `model` (also the unwrapped model).
+    `scenario` has keys of a scenario file, merged over the defaults. `attributes` are attributes of
+    `Run`, such as `rank` or `model` (also the unwrapped model).
     """
     attributes.setdefault("unwrapped_model", attributes.get("model"))
     attributes.setdefault("device", Device("cpu"))
@@ -40,7 +42,7 @@ def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attribut
 
 
 def _task_of(scenario: Scenario) -> Any:
-    """Return the task plugin that a scenario names."""
+    """Return a new task plugin of the kind and options that a scenario names."""
     kind = load_class(scenario.task.use, allow_torch=True)
     return kind(kind.Options.model_validate(scenario.task.options), scenario.task.use)
 
@@ -52,18 +54,25 @@ def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
     """
     usual = {"host": "h", "system": "s", "processor": "p", "python": "3", "versions": {}}
     gpus = tuple(
-        GPU(index=n, name=f"GPU {n}", uuid=f"GPU-{n}", memory_bytes=2**34, compute_capability=one)
-        for n, one in enumerate(capabilities)
+        GPU(
+            index=n,
+            name=f"GPU {n}",
+            uuid=f"GPU-{n}",
+            memory_bytes=2**34,
+            compute_capability=version,
+        )
+        for n, version in enumerate(capabilities)
     )
     return Machine.model_validate({**usual, "cores": 2, "memory_bytes": 1, "gpus": gpus, **facts})
 
 
 def evidence_of(run: Run) -> dict[str, Any]:
-    """Return the evidence from all functions registered by `run.on_evidence`, in one mapping."""
+    """Return the evidence from all functions registered by `run.on_evidence`, merged into one
+    dict."""
     return {key: value for _, report in run.evidence_callbacks for key, value in report().items()}
 
 
 def close_run(run: Run) -> None:
-    """Call all functions registered by `run.on_close`, the last one first."""
+    """Call all functions registered by `run.on_close`, the last one first, and forget them."""
     while run.undo_callbacks:
         run.undo_callbacks.pop()[1]()

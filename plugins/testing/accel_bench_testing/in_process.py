@@ -80,7 +80,7 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Run the rank in this process, and return the handle of an ended process."""
+        """Run the job's rank in this process, and return the handle of an ended process."""
         sent = Job.model_validate_json(job.path().read_bytes())
         with _logging_to(job.log_path(0)):
             result = self._work(sent)
@@ -90,20 +90,24 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Raise WorkerError in a run that is meant to fail after this hook."""
+        """Remember the imported modules. Raise WorkerError in a run that is meant to fail after
+        this hook."""
         self.modules = frozenset(sys.modules)
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Check that no measuring function is replaced before the measured steps begin."""
+        """Record clocks and the like that are replaced before the measured steps begin, and
+        packages imported since `prepare_process`."""
         self._compare_measuring()
-        self.imported = sorted({one.partition(".")[0] for one in {*sys.modules} - self.modules})
+        self.imported = sorted(
+            {module.partition(".")[0] for module in {*sys.modules} - self.modules}
+        )
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Check again that no measuring function is replaced, after the measured steps."""
+        """Record clocks and the like that are replaced after the measured steps."""
         self._compare_measuring()
 
     def _compare_measuring(self) -> None:
@@ -111,7 +115,8 @@ class InProcess(Plugin[Options]):
             self.replaced += replaced_measuring(self.initial)
 
     def _work(self, job: Job) -> RankResult:
-        """Run the code of `python -m accel_bench.worker` in this process, and return its result."""
+        """Run the code of `python -m accel_bench.worker` in this process, and return the rank's
+        result."""
         settings.set_environment(job.experiment.scenario.environment)
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
@@ -153,11 +158,11 @@ class EndedRank:
 def run_in_process(
     planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
-    """Prepare and measure one experiment in this process, and restore the process's state.
+    """Prepare and measure one planned experiment in this process, and restore the process's state.
 
-    If the preparation fails, its result is returned. Changes of the process are only recorded if
-    `watched`. `changes` compares the run's weight update with other runs' updates. Ctrl-C is raised
-    again.
+    Returns the execution; of the preparation if that fails. `root` is the folder for files. Changes
+    of the process are only recorded if `watched`. `changes` compares the run's weight update with
+    other runs' updates. Ctrl-C is raised again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
@@ -171,7 +176,8 @@ def run_in_process(
 
 
 def fail_in_process(planned: Planned, root: Path) -> Execution:
-    """Run an experiment that is made to fail after `prepare_process` of all its plugins."""
+    """Run an experiment that is made to fail after `prepare_process` of all its plugins, and return
+    the execution."""
     return _attempt(planned, root, _here(fails=True, watched=True))
 
 
@@ -186,14 +192,18 @@ def _attempt(
     purpose: Literal["prepare", "measure"] = "measure",
     changes: PendingUpdates | None = None,
 ) -> Execution:
-    """Run an attempt in a new folder, with all checks of `accel-bench run`."""
+    """Run an attempt in a new folder below `root`, with all checks of `accel-bench run`, and return
+    the execution.
+
+    `here` is its launcher. `changes` compares the run's weight update with other runs' updates.
+    """
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     (caches := root / "cache").mkdir(exist_ok=True)
     fields: dict[str, Any] = {"cache_folder": str(caches), "experiment": planned.experiment}
     fields["update_bytes"] = changes.room(root) if changes and purpose == "measure" else 0
     attempt = make_attempt(root, folder, SESSION, this_machine(), purpose=purpose, **fields)
-    others = [one for one in planned.active.plugins if one.slot != "launcher"]
+    others = [plugin for plugin in planned.active.plugins if plugin.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
     with _as_in_a_worker(planned.experiment.scenario.environment):
         traces = watch(attempt.job) if here.watched else None
@@ -202,7 +212,7 @@ def _attempt(
             attempt,
             active,
             lambda _: None,
-            lambda found: changes.add(path, found) if changes else found,
+            lambda measured: changes.add(path, measured) if changes else measured,
         )
         here.left += traces.left() if traces else ()
         printed = traces.printed if traces else {}
@@ -217,7 +227,10 @@ def _attempt(
 
 @contextlib.contextmanager
 def _as_in_a_worker(environment: Mapping[str, str]) -> Iterator[None]:
-    """Give this process a worker's environment variables, warnings and collector in the block."""
+    """Give this process, within the block, a worker's variables, warnings and garbage collection.
+
+    `environment` are the scenario's environment variables.
+    """
     with preserved(), warnings.catch_warnings():
         # The collector would spend time on what the tests hold: a worker has nothing of it.
         gc.freeze()
@@ -238,7 +251,7 @@ def _active(here: InProcess) -> ActivePlugin:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Write accel-bench's log to a rank's log file within the block."""
+    """Write accel-bench's log to the rank's log file `path` within the block."""
     logger: Any = logging.getLogger("accel_bench")
     handler, level = logging.FileHandler(path, encoding="utf8"), logger.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

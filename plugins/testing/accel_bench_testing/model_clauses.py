@@ -32,7 +32,8 @@ def _run(trials: TrialRuns, **work: Any) -> Result:
 
 
 def accumulation(trials: TrialRuns) -> Clause:
-    """Check that micro-batches of one sample give the losses of a whole batch."""
+    """Check that micro-batches of one sample give the losses of a whole batch; return the outcome
+    as a clause."""
     if getattr(trials.kind, "batch_dependent", False):
         return unproven("accumulation", "the loss of a sample depends on its micro-batch")
     train = trials.usual.plugin.experiment.scenario.train
@@ -45,7 +46,8 @@ def accumulation(trials: TrialRuns) -> Clause:
 
 
 def _memory(trials: TrialRuns) -> Clause:
-    """Check that heavy imports happen before memory is counted as the model's."""
+    """Check that heavy imports happen before memory is counted as the model's; return the outcome
+    as a clause."""
     own = trials.kind.__module__.partition(".")[0]
     late = [
         package
@@ -62,7 +64,8 @@ def _memory(trials: TrialRuns) -> Clause:
 
 
 def _vocabulary(trials: TrialRuns) -> Clause:
-    """Check that data with more token ids than the model has embeddings are refused."""
+    """Check that data with more token ids than the model has embeddings are refused; return the
+    outcome as a clause."""
     if trials.usual.plugin.experiment.scenario.data.use == "null":
         return unproven("vocabulary", "the data has no tokens")
     if "data" in trials.slots:
@@ -79,7 +82,7 @@ def _vocabulary(trials: TrialRuns) -> Clause:
 
 
 def _checkpointing(trials: TrialRuns) -> Clause:
-    """Check that activation checkpointing gives equal losses."""
+    """Check that activation checkpointing gives equal losses; return the outcome as a clause."""
     result = _run(trials, train={"gradient_checkpointing": True})
     if result.status.completed:
         return _same_losses("checkpointing", trials, result, "under gradient_checkpointing")
@@ -91,8 +94,8 @@ def _checkpointing(trials: TrialRuns) -> Clause:
 
 
 def _same_losses(name: str, trials: TrialRuns, result: Result, where: str) -> Clause:
-    found = compare_losses({("", 0): trials.execution.result}, {("", 0): result})
+    compared = compare_losses({("", 0): trials.execution.result}, {("", 0): result})
     # A wrong sum shows in the losses themselves, also where training hardly moves them.
-    if found.loss_verdict in (*ALIKE, "inconclusive"):
+    if compared.loss_verdict in (*ALIKE, "inconclusive"):
         return proven(name, f"the same losses {where}")
-    return violated(name, f"the loss differs {found.loss_reason} {where}")
+    return violated(name, f"the loss differs {compared.loss_reason} {where}")

@@ -96,34 +96,37 @@ class ProcessState:
 
 
 def read_process_state() -> ProcessState:
-    """Return the current state of the process, without importing anything but torch."""
+    """Return the current state of the process. Only torch is imported for it."""
     return ProcessState(dict(_settings()), _functions())
 
 
 def changes(before: ProcessState, after: ProcessState, matmul_precision: str) -> list[str]:
     """Return a sentence for each difference between two states of a process.
 
-    `matmul_precision` is the scenario's, which core sets in every run.
+    `matmul_precision` is the scenario's precision of float32 products, which core sets in every
+    run.
     """
-    found = []
+    changed = []
     for name in sorted({*before.settings, *after.settings}):
         was, now = before.settings.get(name), after.settings.get(name)
         set_by_core = name.endswith("matmul_precision") and now == matmul_precision
         if was != now and not set_by_core and not _is_cache_of_torch(name, was, now):
-            found.append(f"{name} is {_shown(now)}, and was {_shown(was)} before")
+            changed.append(f"{name} is {_shown(now)}, and was {_shown(was)} before")
     left = _changed_functions(before.functions, after.functions)
-    return [*found, *(f"{text} and not put back" for text in left)]
+    return [*changed, *(f"{text} and not put back" for text in left)]
 
 
 def replaced_measuring(before: ProcessState) -> list[str]:
-    """Return a sentence for each measuring function that has been replaced since `before`."""
+    """Return a sentence for each clock or the like that has been replaced since the state
+    `before`."""
     was = {key: value for key, value in before.functions.items() if _measures(key[0])}
     return [*_changed_functions(was, _functions_of(_measures))]
 
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Restore environment, folder, signal handlers and torch's settings after the block."""
+    """Restore environment variables, working folder, signal handlers and torch's settings after the
+    block."""
     environment, folder = dict(os.environ), Path.cwd()
     hooks = [(registry, dict(registry)) for registry in _global_hooks().values()]
     settable = _settable()
@@ -150,15 +153,15 @@ def _settable() -> dict[str, tuple[Callable[[Any], Any], Any]]:
     """Return the setter function and current value of each setting, by the setter's name."""
     import torch
 
-    found: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    settable: dict[str, tuple[Callable[[Any], Any], Any]] = {
         setter: (
             operator.attrgetter(setter.removeprefix("torch."))(torch),
             operator.attrgetter(getter)(torch)(),
         )
         for setter, getter in SETTERS.items()
     }
-    found["gc.enable"] = (lambda on: gc.enable() if on else gc.disable(), gc.isenabled())
-    return found | {f"torch.backends.{flag}": _flag(torch.backends, flag) for flag in FLAGS}
+    settable["gc.enable"] = (lambda on: gc.enable() if on else gc.disable(), gc.isenabled())
+    return settable | {f"torch.backends.{flag}": _flag(torch.backends, flag) for flag in FLAGS}
 
 
 def _flag(backends: Any, path: str) -> tuple[Callable[[Any], Any], Any]:
@@ -201,19 +204,19 @@ def _global_hooks() -> dict[str, dict[int, Any]]:
 
 
 def _functions() -> dict[tuple[str, str], Any]:
-    prefixes = tuple(f"{one}." for one in WATCHED)
+    prefixes = tuple(f"{module}." for module in WATCHED)
     return _functions_of(
         lambda name: name == "torch" or f"{name}.".startswith(prefixes) or _is_standard(name)
     )
 
 
 def _functions_of(watched: Callable[[str], bool]) -> dict[tuple[str, str], Any]:
-    found: dict[tuple[str, str], Any] = {}
+    functions: dict[tuple[str, str], Any] = {}
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and watched(name):
-            _add_module(found, name, module, seen)
-    return found
+            _add_module(functions, name, module, seen)
+    return functions
 
 
 def _measures(name: str) -> bool:
@@ -227,7 +230,11 @@ def _is_standard(name: str) -> bool:
 def _add_module(
     found: dict[tuple[str, str], Any], name: str, module: ModuleType, seen: set[int]
 ) -> None:
-    """Add the callables of one module to `found`. All modules have tens of thousands."""
+    """Add the callables of one module and of its classes to `found`, by module or class and
+    attribute.
+
+    `name` is the module's name, and `seen` has the ids of classes that were added before.
+    """
     for key, value in list(vars(module).items()):
         if not callable(value) or key.startswith(COMPILED):
             continue
@@ -241,14 +248,21 @@ def _add_module(
 
 
 def _is_cache_of_torch(name: str, was: Any, now: Any) -> bool:
-    """Return whether torch itself has set its cache folder, as at the first compilation."""
+    """Return whether a changed setting is torch's own cache folder, which torch sets at the first
+    compilation.
+
+    `name` is the setting's, and `was` and `now` are its values.
+    """
     if was is not None or not name.endswith(" TORCHINDUCTOR_CACHE_DIR"):
         return False
     return Path(now).name.startswith("torchinductor_")
 
 
 def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield sentences on replaced or removed functions, except replacements by libraries."""
+    """Yield sentences on functions that were replaced or removed, except replacements by libraries.
+
+    Both mappings hold functions by module or class and attribute.
+    """
     for (owner, name), was in before.items():
         now = after.get((owner, name))
         if now is was or _wraps_itself(owner, now):
@@ -262,10 +276,11 @@ def _shown(value: Any) -> str:
 
 
 def _wraps_itself(owner: str, now: Any) -> bool:
-    """Return whether a library has wrapped its own function, as torch does at first use.
+    """Return whether a library has replaced its own function, as torch does at first use.
 
-    Torch compiles its own functions only if other code names them, except optimizers, which it
-    wraps to exclude them from compilation.
+    `owner` is the module or class of the function, and `now` the replacement. Torch compiles its
+    own functions only if other code names them, except optimizers, which it wraps to exclude them
+    from compilation.
     """
     module = _written_in(now)
     if _is_standard(owner) and is_library(module):
@@ -275,7 +290,7 @@ def _wraps_itself(owner: str, now: Any) -> bool:
 
 
 def _written_in(value: Any) -> str:
-    """Return the name of the module whose source contains a function."""
+    """Return the name of the module whose source contains a function, method or property."""
     inner = _plain(value)
     module = getattr(inner, "__globals__", {}).get("__name__") or getattr(inner, "__module__", "")
     return str(module)

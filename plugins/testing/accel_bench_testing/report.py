@@ -70,20 +70,22 @@ class CheckReport(Frozen):
 
 
 def proven(name: str, sentence: str) -> Clause:
-    """Return a clause that holds, with a sentence on the proven fact."""
+    """Return a clause that was shown to hold. `sentence` states the proven fact."""
     return Clause(name=name, outcome="proven", sentence=sentence)
 
 
 def violated(name: str, sentence: str) -> Clause:
-    """Return a clause that does not hold, with a sentence on the fault and how to mend it."""
+    """Return a clause that was shown not to hold. `sentence` states the fault and how to mend
+    it."""
     return Clause(name=name, outcome="violated", sentence=sentence)
 
 
 def unproven(name: str, sentence: str) -> Clause:
-    """Return a clause that could not be tested here, with a sentence on the reason."""
+    """Return a clause that could not be tested here. `sentence` states the reason."""
     return Clause(name=name, outcome="unproven", sentence=sentence)
 
 
 def judged(name: str, problems: Iterable[str], otherwise: str) -> list[Clause]:
-    """Return a violated clause for each problem, or a proven clause with the text `otherwise`."""
+    """Return a violated clause for each problem, or else a proven clause with the sentence
+    `otherwise`."""
     return [violated(name, text) for text in problems] or [proven(name, otherwise)]

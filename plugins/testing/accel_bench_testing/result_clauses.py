@@ -32,7 +32,8 @@ MOST_EVIDENCE = 100_000
 
 
 def adapter(trials: TrialRuns, result: Result) -> Clause:
-    """Check the declaration `needs_adapter` by a completed run."""
+    """Check that the declaration `needs_adapter` fits a completed run; return the outcome as a
+    clause."""
     used = result.experiment.scenario.adapter.use
     if trials.kind.needs_adapter or "adapter" in trials.slots:
         return proven("needs_adapter", f"it runs with the adapter {used!r}")
@@ -42,7 +43,8 @@ def adapter(trials: TrialRuns, result: Result) -> Clause:
 
 
 def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Run a failed plugin with an adapter, and yield a violated clause if it then succeeds."""
+    """Run a plugin that failed with `result` again, with an adapter, and yield a violated clause if
+    it then succeeds."""
     alone = result.experiment.scenario.adapter.use == "none"
     if trials.kind.needs_adapter or "adapter" in trials.slots or not alone:
         return
@@ -56,7 +58,8 @@ def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
 
 
 def gradients(result: Result) -> Clause:
-    """Check how many trained tensors got a gradient in the first step."""
+    """Return a clause with the number of trained tensors that got a gradient in the first step; it
+    is unproven if torch trains nothing."""
     flow = result.ranks[0].effective.gradient_flow
     if flow is None:
         return unproven("gradient flow", "nothing is trained by torch")
@@ -77,7 +80,8 @@ def cut_gradient(result: Result) -> Iterator[Clause]:
 
 
 def evidence(trials: TrialRuns, result: Result) -> Clause:
-    """Check that the plugin reports evidence of its effect."""
+    """Check that the plugin reports evidence of its effect in a run; return the outcome as a
+    clause."""
     shown = result.ranks[0].evidence.get(trials.name)
     metrics = (*result.ranks[0].metrics, *result.metrics)
     # What fills a slot acts in every run; what stands in the stack may have nothing to do.
@@ -93,7 +97,8 @@ def evidence(trials: TrialRuns, result: Result) -> Clause:
 
 
 def output(trials: TrialRuns, result: Result) -> list[Clause]:
-    """Check the size of a run's output, log and evidence."""
+    """Check that a run's output, log and evidence are small, and that the plugin prints nothing;
+    return the outcome as clauses."""
     log = trials.root / result.folder / "rank0.log"
     written = os.fstat(1).st_size + (log.stat().st_size if log.exists() else 0)
     shown = len(json.dumps(result.ranks[0].evidence.get(trials.name)))
@@ -113,26 +118,31 @@ def output(trials: TrialRuns, result: Result) -> list[Clause]:
 
 
 def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
-    """Compare the loss with the baseline's, and return the clause."""
+    """Check that the loss of a run is the baseline's within the plugin's tolerance; return the
+    outcome as a clause."""
     name = "loss of the baseline"
     if not set(trials.slots) <= SAME_WORK:
         return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
-    found = compare_losses({("", 0): baseline}, {("", 0): result})
-    reason = found.loss_reason
-    rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
-    if found.loss_verdict in (*ALIKE, "inconclusive", DESIGNED):
-        near = f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})"
-        if found.loss_verdict == "inconclusive":
+    compared = compare_losses({("", 0): baseline}, {("", 0): result})
+    reason = compared.loss_reason
+    rule = "its loss_tolerance" if compared.loss_tolerance_by else "it declares no loss_tolerance"
+    if compared.loss_verdict in (*ALIKE, "inconclusive", DESIGNED):
+        near = (
+            f"differs by {compared.loss_difference:.2g}, "
+            f"{compared.loss_tolerance:g} allowed ({rule})"
+        )
+        if compared.loss_verdict == "inconclusive":
             return unproven(name, f"{near}: inconclusive, {reason}")
-        return proven(name, f"{near}{_designed(found.loss_verdict, found.loss_excused)}")
+        return proven(name, f"{near}{_designed(compared.loss_verdict, compared.loss_excused)}")
     if trials.other_work:
         return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
-    wider = "loss_tolerance" if not found.loss_tolerance_by else "a wider loss_tolerance"
+    wider = "loss_tolerance" if not compared.loss_tolerance_by else "a wider loss_tolerance"
     return violated(name, f"the loss differs {reason} ({rule}); {_ways_out(wider)}")
 
 
 def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Clause]:
-    """Compare loss and weight update with the baseline's, and yield the clauses."""
+    """Check that loss and weight update of a run are the baseline's within the plugin's tolerances;
+    yield the outcome as clauses."""
     by_loss = loss(trials, baseline, result)
     yield by_loss
     if by_loss.outcome != "violated" and set(trials.slots) <= SAME_WORK:
@@ -140,32 +150,39 @@ def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Cl
 
 
 def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
-    """Compare the weight update with the baseline's, and return the clause."""
+    """Check that the weight update of a run is the baseline's within the plugin's tolerance; return
+    the outcome as a clause."""
     name = "update of the baseline"
-    found = compare_training({("", 0): baseline}, {("", 0): result})
-    rule = "its update_tolerance" if found.update_tolerance_by else "it declares none"
-    different = found.training_difference
-    if not different and found.update_verdict in ("not tested", "inconclusive"):
-        return unproven(name, found.update_reason or "nothing is trained by torch")
-    if found.update_verdict == DESIGNED or not different:
-        allowed = f"{found.update_tolerance:g} allowed ({rule})"
-        design = _designed(found.update_verdict, found.update_excused)
-        return proven(name, f"{found.update_difference:.2g} apart, {allowed}{design}")
+    compared = compare_training({("", 0): baseline}, {("", 0): result})
+    rule = "its update_tolerance" if compared.update_tolerance_by else "it declares none"
+    different = compared.training_difference
+    if not different and compared.update_verdict in ("not tested", "inconclusive"):
+        return unproven(name, compared.update_reason or "nothing is trained by torch")
+    if compared.update_verdict == DESIGNED or not different:
+        allowed = f"{compared.update_tolerance:g} allowed ({rule})"
+        design = _designed(compared.update_verdict, compared.update_excused)
+        return proven(name, f"{compared.update_difference:.2g} apart, {allowed}{design}")
     if trials.other_work:
         return unproven(name, f"{different}: acknowledged by other_work=True")
-    wider = "update_tolerance" if not found.update_tolerance_by else "a wider update_tolerance"
+    wider = "update_tolerance" if not compared.update_tolerance_by else "a wider update_tolerance"
     return violated(name, f"{different} ({rule}); {_ways_out(wider)}")
 
 
 def _designed(verdict: str, excused: bool) -> str:
-    """Return a remark if the training differs by design, or an empty text."""
+    """Return a remark, to be appended to a sentence, if the training differs by design, or an empty
+    string.
+
+    `verdict` is the verdict on the training; `excused` is False if it differs too much to be called
+    faster.
+    """
     if verdict != DESIGNED:
         return ""
     return f", {DESIGNED}" if excused else f", {DESIGNED}: too far apart to be called faster"
 
 
 def _ways_out(declaration: str) -> str:
-    """Return advice to an author whose plugin trains differently from the baseline."""
+    """Return advice to an author whose plugin trains differently from the baseline; `declaration`
+    is the class attribute to set."""
     return (
         f"if that is by design, declare {declaration}, or where it trains something else say "
         "check_plugin(..., other_work=True)"
@@ -173,18 +190,22 @@ def _ways_out(declaration: str) -> str:
 
 
 def own_steps(trials: TrialRuns, result: Result) -> Iterator[Clause]:
-    """Check a plugin's additional steps after the measured steps, if it observes any."""
+    """Check that a plugin returns metrics of the steps that it observes after the measured steps;
+    yield the outcome as a clause.
+
+    Nothing is yielded if the plugin does not observe steps.
+    """
     assert trials.kind
     if "observe_steps" not in implemented(trials.kind):
         return
-    name, taken = "steps of its own", result.ranks[0].observed_steps
-    metrics = [one.name for one in result.ranks[0].metrics if one.plugin == trials.name]
-    if not taken:
+    name, count = "steps of its own", result.ranks[0].observed_steps
+    metrics = [metric.name for metric in result.ranks[0].metrics if metric.plugin == trials.name]
+    if not count:
         yield unproven(name, "it observed none here")
     elif not metrics:
-        yield violated(name, f"it observed {taken} steps, and `finish` returned no metric of them")
+        yield violated(name, f"it observed {count} steps, and `finish` returned no metric of them")
     else:
-        yield proven(name, f"{taken} after the window, for {', '.join(metrics)}")
+        yield proven(name, f"{count} after the window, for {', '.join(metrics)}")
 
 
 def serialised(result: Result) -> Clause:

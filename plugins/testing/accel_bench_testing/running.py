@@ -35,7 +35,8 @@ def run_plugin(
     device: str = "cpu",
     **options: Any,
 ) -> Result:
-    """Prepare and measure an installed plugin on a tiny model, in this process.
+    """Prepare and measure an installed plugin on a tiny model, in this process, and return the
+    result.
 
     `options` are the plugin's. `scenario` holds keys of a scenario file, such as `{"model": {"id":
     "gpt2"}, "train": {"gradient_checkpointing": True}}`, which are merged over the tiny scenario
@@ -82,13 +83,13 @@ def run_scenario(
     with preserved():
         plan = plan_with_sizes(read_draft(path), this_machine(), request)
     planned = plan.planned
-    if any(one.experiment.scenario.resources.devices > 1 for one in planned):
+    if any(run.experiment.scenario.resources.devices > 1 for run in planned):
         raise ScenarioError(f"{path}: the kit starts no ranks; use `run_program`")
-    if len({one.experiment.stack.name for one in planned}) < len(planned):
+    if len({run.experiment.stack.name for run in planned}) < len(planned):
         raise ScenarioError(f"{path}: `settings` must choose one point of its sweep")
     changes = PendingUpdates(plan.baseline, plan.file.measure.exact_update_bytes)
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder, closing(changes):
-        results = [run_or_skip(one, Path(folder), changes=changes).result for one in planned]
+        results = [run_or_skip(run, Path(folder), changes=changes).result for run in planned]
     return {result.experiment.stack.name: result for result in results}
 
 
@@ -98,13 +99,14 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `accel-bench` with these arguments in a folder, and return its exit code and output.
+    """Run the program `accel-bench` with these arguments in a folder, and return its exit code and
+    output as text.
 
     It is run by this interpreter for at most `seconds`, with `environment` added to this process's
     variables. Git does not find the checkout, since saving a file during the run would change the
     ids of its experiments.
 
-    Raises subprocess.TimeoutExpired.
+    Raises subprocess.TimeoutExpired after `seconds`.
     """
     return subprocess.run(
         [sys.executable, "-m", "accel_bench", *arguments],
@@ -120,14 +122,20 @@ def run_program(
 def run_or_skip(
     planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
-    """Run a planned experiment unless a constraint excludes it; `changes` compares updates."""
+    """Run a planned experiment, and return the execution; a skipped result if a constraint excludes
+    it.
+
+    `root` is the folder for files. Changes of the process are only recorded if `watched`. `changes`
+    compares the run's weight update with other runs' updates.
+    """
     if planned.skipped:
         return Execution(_skipped(planned))
     return run_in_process(planned, root, watched, changes)
 
 
 def needs_processes(name: str, slots: tuple[str, ...]) -> str:
-    """Return the reason why a plugin cannot run in a single process, or an empty text."""
+    """Return the reason why a plugin that fills `slots` cannot run in a single process, or an empty
+    string."""
     for slot in slots:
         if slot in STARTS_PROCESSES:
             return (

@@ -79,10 +79,10 @@ def plan_trial(
     scenario: Mapping[str, Any] | None = None,
     device: str = "cpu",
 ) -> Trial:
-    """Plan a plugin and its baseline on a tiny model.
+    """Return the plans of a plugin and of its baseline on a tiny model.
 
-    `scenario` holds keys of a scenario file, merged over the tiny scenario. Raises PluginError and
-    ScenarioError for input that `accel-bench run` refuses.
+    `options` are the plugin's. `scenario` holds keys of a scenario file, merged over the tiny
+    scenario. Raises PluginError and ScenarioError for input that `accel-bench run` refuses.
     """
     kind = load_class(name, allow_torch=True)
     slots = slots_of(kind)
@@ -103,7 +103,11 @@ def plan_trial(
 def tiny_work(
     kind: type[Plugin[Any]], slots: tuple[str, ...], changes: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
-    """Return the tiny scenario without stacks, with the adapter and dtype that a plugin needs."""
+    """Return the tiny scenario without stacks, with the adapter and dtype that a plugin needs.
+
+    `kind` is the plugin's class, `slots` are the sections that it fills, and `changes` keys merged
+    over the scenario. Raises ScenarioError for keys such as `stacks` on which the kit decides.
+    """
     if given := {"stacks", "baseline", "sweep", "zip"} & set(changes):
         listed = ", ".join(sorted(given))
         raise ScenarioError(f"scenario: the kit decides itself on {listed}; leave that out")
@@ -123,41 +127,49 @@ def tiny_work(
 
 
 def usual_dtype(kind: type[Plugin[Any]]) -> str:
-    """Return float32 if the plugin supports it, or else the first dtype that it supports."""
+    """Return `float32` if the plugin class supports it, or else the first dtype that it
+    declares."""
     return "float32" if "float32" in (kind.dtypes or ("float32",)) else min(kind.dtypes or ())
 
 
 def shrunk(model: str) -> dict[str, Any]:
-    """Return configuration overrides that make a catalog model small; empty for other models."""
+    """Return configuration overrides that make the catalog model of this name small; an empty dict
+    for other models."""
     card = list_cards().get(model)
     return _smaller(card.config) if card else {}
 
 
 def _smaller(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that make a configuration small. Changed sections are returned whole."""
-    found = {key: value for key, value in SMALL.items() if key in config}
+    """Return the values to change so that a model configuration is small. Changed sections are
+    returned whole."""
+    values = {key: value for key, value in SMALL.items() if key in config}
     for key, value in config.items():
         if isinstance(value, Mapping) and (inner := _smaller(value)):
-            found[key] = {**value, **inner}
+            values[key] = {**value, **inner}
         elif key == "depths" and isinstance(value, list):
-            found[key] = [1] * len(value)
-    return found
+            values[key] = [1] * len(value)
+    return values
 
 
 def model_of(architecture: str) -> str | None:
-    """Return the catalog's smallest model of an architecture, or None if it has none."""
+    """Return the name of the catalog's smallest model of an architecture, or None if the catalog
+    has none."""
     cards = {name: card for name, card in list_cards().items() if card.architecture == architecture}
     return min(cards, key=lambda name: cards[name].parameters, default=None)
 
 
 def models_of_task(task: str) -> list[str]:
-    """Return the names of the catalog's models for a task, the smallest first."""
+    """Return the names of the catalog's models for the task plugin `task`, the smallest first."""
     cards = {name: card for name, card in list_cards().items() if card.task == task}
     return sorted(cards, key=lambda name: cards[name].parameters)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key, and replace other values. A plugin may be given by name alone."""
+    """Return `below` with `above` merged over it, key by key; other values than mappings are
+    replaced.
+
+    A plugin of a scenario section may be given by its name alone.
+    """
     names = {key for key in above if isinstance(above[key], str) and key in Work.SLOTS}
     uses = {key: {"use": above[key]} for key in names}
     result: dict[str, Any] = merge_keys(dict(below), {**above, **uses})
@@ -176,6 +188,10 @@ def _settings(
     if "task" in slots:
         return {}
     if slots == ("metrics",):
-        others = [one for one in work.get("metrics", slot_defaults().metrics) if one != use["use"]]
+        others = [
+            metric
+            for metric in work.get("metrics", slot_defaults().metrics)
+            if metric != use["use"]
+        ]
         return {"metrics": [*others, use]}
     return {f"{slot}.{key}": value for slot in slots for key, value in use.items()}

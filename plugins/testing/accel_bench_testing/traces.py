@@ -51,7 +51,8 @@ NO_FILES = ("/dev", "/proc", "/sys")
 
 @dataclass
 class Traces:
-    """Threads, processes and files opened by plugins' code since `watch`, each with its module."""
+    """Record of threads, processes and files started by plugins' code since `watch`, each with its
+    module."""
 
     job: Job
     """Job of the run, whose folder and cache may keep files."""
@@ -83,12 +84,12 @@ class Traces:
         yield from self._files()
 
     def _files(self) -> Iterator[str]:
-        """Yield sentences on files left behind in places where a plugin may leave none."""
+        """Yield sentences on files written to places where a plugin may leave none."""
         folder, job = Path(self.job.folder).resolve(), self.job
         cores = {job.path(), job.result_path(0), job.log_path(0), job.heartbeat_path(0)}
         allowed = (folder, Path(job.cache_folder).resolve(), *NO_FILES)
         for path, module in sorted(self.paths.items()):
-            if Path(path).exists() and not any(Path(path).is_relative_to(one) for one in allowed):
+            if Path(path).exists() and not any(Path(path).is_relative_to(root) for root in allowed):
                 yield f"{module} has written {path}, which is outside of run.folder and run.cache"
             elif Path(path) in {folder / core.name for core in cores}:
                 yield f"{module} has written {Path(path).name} of run.folder, which is core's"
@@ -99,7 +100,7 @@ class Traces:
         self.processes = tuple(map(_command, left))
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Record an audit event caused by a plugin's code."""
+        """Record an audit event of `sys.addaudithook`, if a plugin's code caused it."""
         module = _author()
         if not module:
             return
@@ -116,7 +117,8 @@ _START = threading.Thread.start
 
 
 class _Watching:
-    """Current `Traces` to notify of events, for the only audit hook of this process."""
+    """Holder of the current `Traces`, which the only audit hook of this process notifies of
+    events."""
 
     traces: Traces | None = None
     hooked = False
@@ -129,7 +131,8 @@ class NotedOutput(io.TextIOBase):
         self.inner = inner
 
     def write(self, text: str) -> int:
-        """Write a text to the inner stream, and record it by the plugin's module that prints."""
+        """Write a text to the inner stream, and record the first text of each plugin module that
+        prints. Return the number of characters written."""
         if _Watching.traces is not None and text.strip() and (module := _author()):
             _Watching.traces.printed.setdefault(module, text.strip())
         return int(self.inner.write(text))
@@ -139,13 +142,16 @@ class NotedOutput(io.TextIOBase):
 
 
 def note_processes() -> None:
-    """Record the running processes if a run is being watched."""
+    """Record the running child processes if a run is being watched."""
     if _Watching.traces is not None:
         _Watching.traces.note_processes()
 
 
 def watch(job: Job) -> Traces:
-    """Start watching threads, processes, files and output of plugins' code; return their traces."""
+    """Start watching threads, processes, files and output of plugins' code; return their traces.
+
+    `job` is the watched run's, whose folders may keep files.
+    """
     _Watching.traces = Traces(job)
     sys.stdout = NotedOutput(sys.stdout)
     if not _Watching.hooked:
@@ -169,14 +175,16 @@ def _noted_start(thread: threading.Thread) -> None:
 
 
 def is_library(module: str) -> bool:
-    """Return whether a module belongs to core, to this kit, or to a library of many plugins."""
+    """Return whether a module, given by name, belongs to core, to this kit, or to a library of many
+    plugins."""
     package = module.partition(".")[0]
     core = package == "accel_bench" and not module.startswith("accel_bench.builtin.")
     return core or package in {__package__, *LIBRARIES}
 
 
 def _author() -> str:
-    """Return the name of the plugin module that calls the standard library; empty for others."""
+    """Return the name of the plugin module that calls the standard library; an empty string for
+    another caller."""
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

@@ -48,7 +48,8 @@ class TrialRuns:
 
     @cached_property
     def kind(self) -> type[Plugin[Any]]:
-        """Class of the plugin, imported at first use. Raises PluginError."""
+        """Class of the plugin, imported at first use. Raises PluginError if it cannot be
+        imported."""
         plugin = find(self.name)
         return import_plugin(plugin.entry, f"plugin {self.name!r} ({plugin.distribution})", True)
 
@@ -76,26 +77,31 @@ class TrialRuns:
         return self.run(self.usual)
 
     def plan(self, **work: Mapping[str, Any]) -> Trial:
-        """Return plans of the plugin and its baseline, with some keys of the scenario replaced."""
+        """Return plans of the plugin and its baseline, with some keys of the scenario replaced.
+
+        `work` has the keys of a scenario file by section.
+        """
         scenario = merged(self.scenario, work)
         # Planning makes the plugin: what it does then must still be new to the run.
         with preserved():
             return plan_trial(self.name, self.options, scenario, self.device)
 
     def baseline(self, trial: Trial) -> Result:
-        """Return the result of a run without the plugin, made once for each setting."""
+        """Return the result of a trial's run without the plugin, which is made once for each
+        setting."""
         key = trial.baseline.experiment.id
         if key not in self._baselines:
             self._baselines[key] = run_or_skip(trial.baseline, self.root).result
         return self._baselines[key]
 
     def run(self, trial: Trial) -> Execution:
-        """Run the plugin once more, and return the execution."""
+        """Run the plugin of a trial once more, and return the execution."""
         return run_or_skip(trial.plugin, self.root, watched=True)
 
 
 def own_reasons(result: Result) -> list[str]:
-    """Return the reasons of a status other than `ok`, except instability of a busy machine."""
+    """Return the reasons why a run's status is not `ok`, except instability that a busy machine
+    causes."""
     if not result.status.completed:
         return list(result.reasons)
     windows = [rank.window for rank in result.ranks if rank.window]
@@ -107,7 +113,7 @@ def own_reasons(result: Result) -> list[str]:
 
 
 def ending_of(result: Result) -> str:
-    """Return the status of a run and its reasons as text."""
+    """Return the status of a run and its reasons in one string."""
     reasons = own_reasons(result) or list(result.reasons)
     where = f" in {result.phase}" if result.phase else ""
     if any(rank.error and rank.error.type == "KeyboardInterrupt" for rank in result.ranks):
@@ -116,6 +122,6 @@ def ending_of(result: Result) -> str:
 
 
 def losses(result: Result) -> list[float | None]:
-    """Return the losses of all steps of a run, warm-up included."""
+    """Return the loss of each step of a run, warm-up included, or None for a step without loss."""
     windows = [rank.window for rank in result.ranks if rank.window]
     return [sample.loss for window in windows for sample in window.all_steps]

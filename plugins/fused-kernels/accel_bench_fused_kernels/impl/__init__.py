@@ -35,7 +35,7 @@ ACTIVATIONS = {
 
 
 class LeftOut(Exception):
-    """Exception raised with a reason if a part has nothing to replace in a model."""
+    """Exception that a part raises, with a reason, if it has nothing to replace in a model."""
 
 
 class FusedModel:
@@ -49,6 +49,7 @@ class FusedModel:
     ) -> None:
         """Prepare a root model, adapted or not, for `install`, which alone changes its code.
 
+        `libraries` has the library of each enabled part, or None and the reason why there is none.
         Raises PluginError for an architecture without rules.
         """
         self._model = model
@@ -87,10 +88,11 @@ class FusedModel:
             self._fusion = None
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of replacements, their counts and kernels, and of skipped parts."""
+        """Return JSON evidence: counts and kernels of the replaced parts, and reasons for skipped
+        parts."""
         if self._fusion is not None and "lora" in self._parts:
             self._parts["lora"] = self._fusion.evidence()
-        liger = any(found.get("library") == "liger" for found in self._parts.values())
+        liger = any(entry.get("library") == "liger" for entry in self._parts.values())
         return {
             "summary": f"{', '.join(self._parts)} fused",
             "architecture": type(self._causal).__name__,
@@ -113,14 +115,14 @@ class FusedModel:
     def _install_rms_norm(self) -> dict[str, Any]:
         library, kernels = self._kernels("rms_norm")
         rule = self._rules.norms
-        found = _untouched(self._instances(rule.classes)) if rule else {}
-        if rule is None or not found:
+        norms = _untouched(self._instances(rule.classes)) if rule else {}
+        if rule is None or not norms:
             raise LeftOut(f"{type(self._causal).__name__} has none")
-        for name, norm in found.items():
+        for name, norm in norms.items():
             shared = name.rpartition(".")[2] in rule.shared_gradient
             forward = kernels.norm_forward(rule.offset, rule.in_float32, shared)
             self._bind(norm, "forward", forward)
-        return _counted(library, kernels.NAMES["rms_norm"], found.values())
+        return _counted(library, kernels.NAMES["rms_norm"], norms.values())
 
     def _install_rope(self) -> dict[str, Any]:
         library, kernels = self._kernels("rope")
@@ -158,8 +160,8 @@ class FusedModel:
             self._bind(expert, "_apply_gate", kernels.silu_gate)
             names.add(kernels.NAMES["gate"])
         kernel = ", ".join(sorted(names)) or None
-        found = _counted(library, kernel, [*mlps.values(), *experts.values()])
-        return {**found, "covered_by_lora": len(covered & all_mlps.keys())}
+        replaced = _counted(library, kernel, [*mlps.values(), *experts.values()])
+        return {**replaced, "covered_by_lora": len(covered & all_mlps.keys())}
 
     def _install_cross_entropy(self) -> dict[str, Any]:
         library, kernels = self._kernels("cross_entropy")
@@ -195,7 +197,8 @@ class FusedModel:
         }
 
     def _kernels(self, part: str) -> tuple[str, Any]:
-        """Return the library of a part, and the module of its kernels. Raises LeftOut."""
+        """Return the name of a part's library, and the module of its kernels. Raises LeftOut
+        without a library."""
         library, why = self._libraries[part]
         if library is None:
             raise LeftOut(why)
@@ -234,7 +237,8 @@ class FusedModel:
 
 
 def causal_model(model: nn.Module) -> nn.Module:
-    """Return the causal language model inside a model, adapted or not. Raises PluginError."""
+    """Return the causal language model inside a model, adapted or not. Raises PluginError if no
+    module has rules."""
     for module in model.modules():
         if type(module).__name__ in RULES:
             return module
@@ -244,7 +248,8 @@ def causal_model(model: nn.Module) -> nn.Module:
 
 
 def _activation(module: Any) -> str:
-    """Return the kernel name of a gated module's activation. Raises LeftOut if there is none."""
+    """Return the kernel name of the activation of a gated MLP or of experts. Raises LeftOut if it
+    has no kernel."""
     name = type(module.act_fn).__name__
     if name not in ACTIVATIONS:
         raise LeftOut(f"the activation {name} has no kernel")
@@ -252,12 +257,16 @@ def _activation(module: Any) -> str:
 
 
 def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the modules whose `forward` is still their class's, by name."""
+    """Return the named modules whose `forward` no instance attribute replaces, by name."""
     return {name: module for name, module in modules if "forward" not in vars(module)}
 
 
 def _counted(library: str, kernel: str | None, found: Collection[Any]) -> dict[str, Any]:
-    """Return JSON evidence with a kernel's name and the number of replaced modules by class."""
+    """Return JSON evidence with the names of library and kernel, and the number of replaced modules
+    by class.
+
+    `found` are the replaced modules.
+    """
     classes = Counter(type(module).__name__ for module in found)
     return {
         "library": library,

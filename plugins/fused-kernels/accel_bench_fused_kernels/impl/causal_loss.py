@@ -49,10 +49,11 @@ class LinearLoss:
     def compute(
         self, hidden: torch.Tensor, target: torch.Tensor, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
-        """Return the loss of hidden states of shape (samples, length, hidden size), in float32.
+        """Return the loss, in float32, of hidden states of shape (samples, length, hidden size).
 
-        `target` has shape (samples x length,). `kwargs` are the arguments of the model's forward. A
-        divisor of logits is applied to hidden states, since logits are linear in them.
+        `target` has shape (samples x length,). `kwargs` are the arguments of the model's forward,
+        of which `num_items_in_batch` and `ignore_index` are used. A divisor of logits is applied to
+        hidden states, since logits are linear in them.
         """
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.rule.divisor:
@@ -78,7 +79,7 @@ class LinearLoss:
 
 
 def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
-    """Return a `forward` for a causal language model that computes the loss without logits.
+    """Return a `forward` for a causal language model, which computes `loss` without logits.
 
     The model's own forward is called whenever logits are needed: without labels, in evaluation, or
     for some of the tokens. Otherwise `logits` of the returned output is None.
@@ -99,12 +100,12 @@ def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
             passed["output_router_logits"] = self.config.output_router_logits
         outputs = self.base_model(**passed)
         total = loss.compute(outputs.last_hidden_state, _targets(labels, kwargs), kwargs)
-        found = {name: outputs.get(name) for name in names if name in outputs}
+        values = {name: outputs.get(name) for name in names if name in outputs}
         if rule.router and passed["output_router_logits"]:
             auxiliary = _router_loss(self, rule.router, outputs, kwargs.get("attention_mask"))
             total = total + self.router_aux_loss_coef * auxiliary.to(total.device)
-            found["aux_loss"] = auxiliary
-        return output(**{**found, "loss": total})
+            values["aux_loss"] = auxiliary
+        return output(**{**values, "loss": total})
 
     return wraps(type(model).forward)(can_return_tuple(forward))
 
@@ -112,7 +113,10 @@ def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
 def loss_function(
     original: Callable[..., torch.Tensor], kernel: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """Return a model's `loss_function` by a kernel; it calls `original` without gradients."""
+    """Return a model's `loss_function` that computes cross-entropy of logits by `kernel`.
+
+    It calls the function `original` if no gradients are needed.
+    """
 
     @wraps(original)
     def fused(logits: torch.Tensor, labels: Any, vocab_size: int, **kwargs: Any) -> torch.Tensor:
@@ -133,7 +137,10 @@ def loss_function(
 
 
 def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """Return each token's next label as a flat tensor; the last label of a row is ignored."""
+    """Return each token's next label as a flat tensor; the last label of a row is ignored.
+
+    `kwargs` are the arguments of the loss, of which `shift_labels` replaces `labels` if given.
+    """
     shifted = kwargs.get("shift_labels")
     if shifted is None:
         ignored = kwargs.get("ignore_index", IGNORED)

@@ -17,7 +17,10 @@ MEAN = {"ignore_index": -100, "reduction": "mean"}
 
 
 def by_library(library: str | None, operation: str, fn: Any) -> Callable[..., Any]:
-    """Return a kernel of `liger` or `torch` for an operation, with the weights of `fn`."""
+    """Return a kernel of the library `liger` or `torch` for a benchmark operation.
+
+    `fn` is the benchmark's own function or module, whose weights the kernel uses.
+    """
     kernels: Any
     if library == "torch":
         from accel_bench_fused_kernels.impl import torch_kernels as kernels
@@ -30,8 +33,8 @@ def by_library(library: str | None, operation: str, fn: Any) -> Callable[..., An
     if operation == "geglu_mlp":
         return _method(kernels.MLPS["gelu_tanh"], fn)
     if operation == "rotary":
-        found: Callable[..., Any] = kernels.rotary(fn)
-        return found
+        rotate: Callable[..., Any] = kernels.rotary(fn)
+        return rotate
     if operation == "cross_entropy":
         return lambda logits, target: kernels.cross_entropy(logits, target, **MEAN)
     return lambda hidden, target: kernels.linear_cross_entropy(
@@ -40,7 +43,8 @@ def by_library(library: str | None, operation: str, fn: Any) -> Callable[..., An
 
 
 def by_liger(operation: str, fn: Any) -> Callable[..., Any]:
-    """Return Liger's kernel for an operation, with the weights of `fn`."""
+    """Return Liger's kernel for a benchmark operation. `fn` is the benchmark's own function or
+    module, whose weights the kernel uses."""
     if operation == "causal_lm":
         return with_liger_model(fn)
     if operation == "layer_norm":
@@ -51,7 +55,7 @@ def by_liger(operation: str, fn: Any) -> Callable[..., Any]:
 
 
 def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
-    """Return a copy of a module with shared weights, whose LoRA layers are fused."""
+    """Return a copy of a module that shares its weights and whose LoRA layers are fused."""
     from accel_bench_fused_kernels.impl.lora import fuse_lora
 
     twin = twin_of(fn)
@@ -60,7 +64,10 @@ def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
 
 
 def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
-    """Return a copy of a model with shared weights and all default kernels installed."""
+    """Return a copy of a model that shares its weights and has all default kernels installed.
+
+    `device` is the device type, by which the kernels' libraries are chosen.
+    """
     from accel_bench_fused_kernels.impl import FusedModel
     from accel_bench_fused_kernels.plugin import FusedKernels, FusedKernelsOptions
 
@@ -72,7 +79,8 @@ def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def with_liger_model(fn: nn.Module) -> Callable[..., Any]:
-    """Return a copy of a model with shared weights, patched by Liger with its defaults."""
+    """Return a copy of a model that shares its weights and is patched by Liger with its
+    defaults."""
     from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
     twin = twin_of(fn)
@@ -121,7 +129,8 @@ class Within(nn.Module):
 
 
 def _method(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-    """Return a forward bound to a module's weights, without changing the module."""
+    """Return a function of one tensor that calls a forward method `forward` on a module, without
+    changing the module."""
 
     def call(x: torch.Tensor) -> Any:
         return forward(module, x)

@@ -14,10 +14,11 @@ ATTENTION = ("flash", "fmha", "sdpa", "cudnn")
 
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
-    """Return the launches of fused and attention kernels in one micro-batch, by kernel name.
+    """Return the number of launches of fused and attention kernels in one micro-batch, by kernel
+    name.
 
-    Returns the reason instead if profiling fails. Metrics are read before this, and gradients are
-    dropped after it. The unwrapped model is used, which waits for no other rank.
+    Returns the reason as a string instead if profiling fails. Metrics are read before this, and
+    gradients are dropped after it. The unwrapped model is used, which waits for no other rank.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -34,12 +35,13 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
 
 
 def is_counted(kernel: str) -> bool:
-    """Return whether a kernel's launches are counted, judged by its name."""
+    """Return whether launches of a kernel are counted: its name has a part in `FUSED` or
+    `ATTENTION`."""
     return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 
 def _forward_backward(run: Any) -> None:
-    """Run the forward and backward pass of one micro-batch."""
+    """Run the forward and backward pass of the run's next micro-batch."""
     batch = next(run.batches)
     inputs = {name: tensor.to(str(run.device)) for name, tensor in batch.inputs.items()}
     with run.autocast():

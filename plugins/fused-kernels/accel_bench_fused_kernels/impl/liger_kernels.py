@@ -36,8 +36,10 @@ scaling by token, no accuracy or predictions, automatic implementation."""
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` of an RMS norm. Equal norms share one function, which compiles once.
+    """Return the `forward` method of an RMS norm. Equal norms share one function, which compiles
+    once.
 
+    `offset` is added to the weights. `in_float32` multiplies by them in float32, before rounding.
     The backward overwrites the incoming gradient unless `shared_gradient` is true.
     """
     casting = "gemma" if in_float32 else "llama"
@@ -56,7 +58,11 @@ def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Call
 
 
 def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a rotation of queries and keys, which calls `original` for unsupported inputs."""
+    """Return a function that rotates queries and keys like the modeling module's function
+    `original`.
+
+    It calls `original` for unsupported inputs.
+    """
 
     @wraps(original)
     def apply_rotary_pos_emb(
@@ -78,12 +84,14 @@ def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def silu_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the output of a SwiGLU MLP; its projections may be adapted or quantized."""
+    """Return the output of a SwiGLU MLP `self` for hidden states `x`; its projections may be
+    adapted or quantized."""
     return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
 
 
 def gelu_tanh_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the output of a GeGLU MLP with tanh approximation."""
+    """Return the output of a GeGLU MLP `self`, with the tanh approximation, for hidden states
+    `x`."""
     return self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
 
 
@@ -92,16 +100,19 @@ MLPS = {"silu": silu_mlp, "gelu_tanh": gelu_tanh_mlp}
 
 
 def silu_gate(self: Any, gate_up_out: torch.Tensor) -> torch.Tensor:
-    """Return the output of experts' `_apply_gate`, given gate and up as (tokens, 2 x inner)."""
+    """Return the output of experts' `_apply_gate`, silu(gate) x up. `gate_up_out` has gate and up
+    side by side, of shape (tokens, 2 x inner)."""
     return LigerFusedGateUpSiLUMulFunction.apply(gate_up_out)
 
 
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int, reduction: str
 ) -> torch.Tensor:
-    """Return cross-entropy in float32; its gradient overwrites the float32 logits.
+    """Return cross-entropy in float32, as `mean` or `sum` by `reduction`; its gradient overwrites
+    the float32 logits.
 
-    Shapes: logits (tokens, vocabulary), target (tokens,).
+    Shapes: logits (tokens, vocabulary), target (tokens,). Targets equal to `ignore_index` are left
+    out.
     """
     return LigerCrossEntropyFunction.apply(
         logits.float(), target, None, ignore_index, 0.0, 0.0, reduction
@@ -120,9 +131,10 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
 ) -> torch.Tensor:
     """Return cross-entropy of `head(hidden)`, computed chunk by chunk, in float32.
 
-    Shapes: hidden (tokens, hidden size), target (tokens,). A trained projection's gradient is
-    accumulated over chunks in float32, as in a single product. The logits of a chunk have at most
-    `chunk_mem_const` times as many elements as `hidden`.
+    Shapes: hidden (tokens, hidden size), target (tokens,). `head` has `weight` and `bias`.
+    `softcap` bounds logits by tanh, if given. A trained projection's gradient is accumulated over
+    chunks in float32, as in a single product. The logits of a chunk have at most `chunk_mem_const`
+    times as many elements as `hidden`.
     """
     if not hidden.requires_grad:
         # Else Liger computes no gradient at all, that of a projection that trains included.

@@ -20,10 +20,11 @@ from accel_bench_fused_kernels.impl.replacements import ABSENT, Replacements
 
 
 class LigerPatch:
-    """Record of Liger's changes to a model: to its modules, its modeling module, and torch."""
+    """Liger's changes to a model, to its modeling module and to torch, which can be undone."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Prepare a root model, adapted or not, for `apply`. Raises PluginError if unsupported."""
+        """Prepare a root model, adapted or not, for `apply`. Raises PluginError if Liger has no
+        patch for its architecture."""
         known = (m for m in model.modules() if _model_type(m) in MODEL_TYPE_TO_APPLY_LIGER_FN)
         causal = next((m for m in known if type(m).__name__.endswith("ForCausalLM")), None)
         if causal is None:
@@ -34,7 +35,11 @@ class LigerPatch:
         """Attributes replaced by Liger."""
 
     def apply(self, wanted: dict[str, bool]) -> None:
-        """Patch the model with Liger's defaults, changed by `wanted`. Raises PluginError."""
+        """Patch the model with Liger's defaults, changed by `wanted`, which maps Liger's arguments
+        such as `rope` to switches.
+
+        Raises PluginError if Liger cannot patch the model, or if a change would have no effect.
+        """
         if "swiglu" in wanted:
             wanted = {**wanted, "geglu": wanted["swiglu"]}
         # Each of them is on by default for some architecture, and Liger asserts that one is off.
@@ -54,12 +59,13 @@ class LigerPatch:
                 for name in {*attributes, *vars(owner)}
                 if attributes.get(name, ABSENT) is not vars(owner).get(name, ABSENT)
             ]
-            for one in self._changed:
-                self.replacements.note(*one)
+            for change in self._changed:
+                self.replacements.note(*change)
         self._refuse_unread_attributes()
 
     def _refuse_unread_attributes(self) -> None:
-        """Raise PluginError if Liger set a name that the modeling module does not use."""
+        """Raise PluginError if Liger set an attribute that the modeling module did not have, and so
+        does not use."""
         for owner, name, before in self._changed:
             if before is ABSENT and not isinstance(owner, nn.Module):
                 raise PluginError(
@@ -68,7 +74,8 @@ class LigerPatch:
                 )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of replaced modules by class and of replaced module attributes."""
+        """Return JSON evidence: replaced modules by class, replaced functions, and Liger's
+        version."""
         modules = [
             owner
             for owner, name, _ in self._changed
@@ -92,7 +99,8 @@ class LigerPatch:
         self._changed.clear()
 
     def _owners(self) -> Iterator[Any]:
-        """Yield all objects that Liger may patch: modules, their code, and torch's functions."""
+        """Yield all objects that Liger may patch: the model's modules, its modeling module with the
+        classes, and torch's functions."""
         modeling = sys.modules[type(self._causal).__module__]
         yield from self._causal.modules()
         yield modeling

@@ -66,7 +66,7 @@ class Fusion:
         self._bound.clear()
 
     def evidence(self) -> dict[str, JsonValue]:
-        """Return JSON evidence with counts of fused and skipped layers."""
+        """Return JSON evidence with counts of fused and skipped layers, groups and MLPs."""
         members = self._members.values()
         adapted = [member for member in members if member.adapter is not None]
         ends = Counter(member.name.rpartition(".")[2] for member in adapted)
@@ -91,19 +91,22 @@ class Fusion:
             self._bind(member, Single(member).forward)
 
     def _read(self, model: nn.Module) -> dict[str, FusedLayer]:
-        """Return the adapted layers by name, and count layers that cannot be fused."""
-        found: dict[str, FusedLayer] = {}
+        """Return the adapted layers that can be fused, by name, and count the others by reason."""
+        layers: dict[str, FusedLayer] = {}
         for name, module in model.named_modules():
             if isinstance(module, LoraLayer):
                 read = read_layer(name, module)
                 if isinstance(read, FusedLayer):
-                    found[name] = read
+                    layers[name] = read
                 else:
                     self._reasons[read] += 1
-        return found
+        return layers
 
     def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> None:
-        """Fuse a module's layers that have the same input, and remove them from `adapted`."""
+        """Fuse layers of a module that have the same input, and remove them from `adapted`.
+
+        `name` is the module's name, and `adapted` are the layers by name that are not fused yet.
+        """
         whole = self._gated_mlp(name, parent, adapted)
         for names in SAME_INPUT:
             members = _members(name, parent, names, adapted)
@@ -119,7 +122,11 @@ class Fusion:
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> bool:
-        """Fuse a module into one function if it is a gated MLP, and return whether it is."""
+        """Fuse a module into one function if it is a gated MLP with an adapter, and return whether
+        it is.
+
+        `name` is the module's name, and `adapted` are the adapted layers by name.
+        """
         members = _members(name, parent, GATED, adapted)
         if len(members) < len(GATED) or all(member.adapter is None for member in members):
             return False
@@ -142,7 +149,8 @@ class Fusion:
 
 
 def fuse_lora(model: nn.Module) -> Fusion:
-    """Fuse a model's LoRA layers in place, except layers that do not compute plain LoRA.
+    """Fuse a model's LoRA layers in place, except layers that do not compute plain LoRA, and return
+    their record.
 
     Frozen linear layers of torch, GPTQModel, bitsandbytes and torchao are supported.
     """
@@ -152,7 +160,8 @@ def fuse_lora(model: nn.Module) -> Fusion:
 
 
 def find_activation(module: Any) -> Activation | None:
-    """Return the function and derivative of an activation module, or None if unsupported."""
+    """Return the function and derivative of an activation module, or None if it is neither SiLU nor
+    GELU."""
     if type(module).__name__ in ("SiLU", "SiLUActivation"):
         return SILU
     if isinstance(module, nn.GELU):
@@ -164,17 +173,18 @@ def find_activation(module: Any) -> Activation | None:
 
 
 def is_gated(kind: type[nn.Module]) -> bool:
-    """Return whether a class's forward computes `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
+    """Return whether the forward of a module class computes `down_proj(act_fn(gate_proj(x)) *
+    up_proj(x))`.
 
     The forward is traced with symbolic terms, so that its computation is checked.
     """
     given = _Term("x")
     gate, up = _Term("act_fn", _Term("gate_proj", given)), _Term("up_proj", given)
     try:
-        found = kind.forward(_Traced(), given)
+        traced = kind.forward(_Traced(), given)
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return False
-    return found in (_Term("down_proj", gate * up), _Term("down_proj", up * gate))
+    return traced in (_Term("down_proj", gate * up), _Term("down_proj", up * gate))
 
 
 class _Term(tuple[Any, ...]):
@@ -206,13 +216,17 @@ class _Traced:
 def _members(
     name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, FusedLayer]
 ) -> list[FusedLayer]:
-    """Return a module's named children that can be fused, adapted or frozen, in order."""
-    found = []
+    """Return the children of a module called `names` that can be fused, adapted or frozen, in that
+    order.
+
+    `name` is the module's name, and `adapted` are the adapted layers by name.
+    """
+    members = []
     for own in names:
         child, path = parent._modules.get(own), f"{name}.{own}" if name else own
         if path in adapted:
-            found.append(adapted[path])
+            members.append(adapted[path])
         elif child is not None and not isinstance(child, LoraLayer):
             frozen = read_frozen(path, child)
-            found += [frozen] if frozen else []
-    return found
+            members += [frozen] if frozen else []
+    return members

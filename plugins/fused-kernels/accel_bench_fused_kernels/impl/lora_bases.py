@@ -51,7 +51,8 @@ class Base:
         return weight.to(dtype)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype | None:
-        """Return the dtype of products in the backward, or None for the dtype of the outputs."""
+        """Return the dtype of matrix products in the backward for inputs of a dtype, or None for
+        the dtype of the outputs."""
         return None
 
 
@@ -96,13 +97,14 @@ class FourBitBase(Base):
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (tokens, in) times the matrix, plus the bias, in their dtype."""
+        """Return inputs of shape (tokens, in) times the weight matrix, plus the bias, in the
+        inputs' dtype."""
         dtype = self.backward_dtype(inputs.dtype)
         bias = None if self.layer.bias is None else self.layer.bias.to(dtype)
         # The layer's own kernel is not under autocast.
         with torch.autocast(inputs.device.type, enabled=False):
-            answer = functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
-        return answer.to(inputs.dtype)
+            outputs = functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
+        return outputs.to(inputs.dtype)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the dense weight matrix of shape (out, in), in the given dtype."""
@@ -119,8 +121,8 @@ class FourBitBase(Base):
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
         """Return the layer's compute dtype, or the inputs' dtype if the layer has none yet."""
-        found: torch.dtype | None = self.layer.compute_dtype
-        return inputs if found is None else found
+        computed: torch.dtype | None = self.layer.compute_dtype
+        return inputs if computed is None else computed
 
 
 class EightBitBase(Base):
@@ -130,9 +132,10 @@ class EightBitBase(Base):
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of shape (tokens, in) times the matrix, plus the bias, by bitsandbytes."""
-        answer: torch.Tensor = self.layer(inputs)
-        return answer
+        """Return inputs of shape (tokens, in) times the weight matrix, plus the bias, computed by
+        bitsandbytes."""
+        outputs: torch.Tensor = self.layer(inputs)
+        return outputs
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the dense weight matrix of shape (out, in), in the given dtype."""
@@ -149,7 +152,7 @@ class EightBitBase(Base):
 
 
 class PackedBase(Base):
-    """Base layer of GPTQModel in GPTQ's format 2, unpacked by torch."""
+    """Base layer of GPTQModel in version 2 of GPTQ's format, unpacked by torch."""
 
     kind = "gptq"
 
@@ -179,7 +182,7 @@ class TritonPackedBase(PackedBase):
 
 
 def find_base(layer: nn.Module) -> Base | str:
-    """Return the base layer of a module, or a short reason why it is unsupported."""
+    """Return a module as a base layer of its kind, or a short reason why it is unsupported."""
     bitsandbytes: Any = sys.modules.get("bitsandbytes")
     if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear4bit):
         return FourBitBase(layer)
@@ -197,7 +200,8 @@ def find_base(layer: nn.Module) -> Base | str:
 
 
 def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with some inputs: autocast's if it is enabled."""
+    """Return the dtype of matrix products with `inputs`: autocast's dtype if it is enabled on their
+    device, else their own."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -205,7 +209,8 @@ def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
 
 
 def _linear(layer: nn.Module, weight: Any) -> Base | str:
-    """Return torch's linear layer as a base layer by its weight's class, or a reason why not."""
+    """Return torch's linear layer as a base layer of the kind of its `weight`, or a reason why it
+    is unsupported."""
     if type(weight) in (torch.Tensor, nn.Parameter):
         return Base(layer) if weight.is_floating_point() else "the base's weight is of integers"
     if callable(getattr(weight, "dequantize", None)):
@@ -214,7 +219,8 @@ def _linear(layer: nn.Module, weight: Any) -> Base | str:
 
 
 def _packed(layer: Any) -> Base | str:
-    """Return GPTQModel's layer as a base layer by its packing and kernel, or a reason why not."""
+    """Return GPTQModel's layer as a base layer by its packing and kernel, or a reason why it is
+    unsupported."""
     if layer.bits not in (2, 4, 8) or layer.qzero_format() != 2 or layer.adapter:
         return "the base's packing is not known"
     if isinstance(layer, _class("tritonv2", "TritonV2Linear")):
@@ -223,9 +229,10 @@ def _packed(layer: Any) -> Base | str:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a layer class of GPTQModel, or an empty tuple if its module is not imported."""
-    found = sys.modules.get(f"gptqmodel.nn_modules.qlinear.{module}")
-    return getattr(found, name, ())
+    """Return the layer class `name` of GPTQModel's `module`, or an empty tuple if the module is not
+    imported."""
+    imported = sys.modules.get(f"gptqmodel.nn_modules.qlinear.{module}")
+    return getattr(imported, name, ())
 
 
 def _unpack(layer: Any) -> torch.Tensor:

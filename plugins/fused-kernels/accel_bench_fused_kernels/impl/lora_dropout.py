@@ -23,9 +23,11 @@ class Draw:
 
 
 def prepare(like: torch.Tensor, probability: float) -> Draw:
-    """Prepare the dropout of a tensor with the shape, dtype and device of `like`.
+    """Return the generator's state from which `drop` draws the mask for a tensor with the shape,
+    dtype and device of `like`; the mask itself if it must be stored.
 
-    `drop` then draws the mask; no other random numbers may be drawn in between.
+    No other random numbers may be drawn before `drop`. `probability` is the share of dropped
+    elements.
     """
     if _keeps_masks(like):
         return Draw(None, torch.native_dropout(like, probability, True)[1])
@@ -35,7 +37,8 @@ def prepare(like: torch.Tensor, probability: float) -> Draw:
 def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
     """Return the inputs with dropped elements set to zero and kept elements scaled up.
 
-    The random numbers are the same that `torch.nn.functional.dropout` would draw.
+    `draw` comes from `prepare`. The random numbers are the same that `torch.nn.functional.dropout`
+    would draw.
     """
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability)
@@ -46,7 +49,8 @@ def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
 def drop_again(
     inputs: torch.Tensor, probability: float, draw: Draw
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of `drop` for the same inputs, and the mask, without a new random draw."""
+    """Return the result of `drop` for the same arguments, and the mask, without a new random
+    draw."""
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability), draw.mask
     assert draw.state is not None
@@ -61,12 +65,13 @@ def drop_again(
 
 
 def scale(probability: float) -> float:
-    """Return the factor by which dropout scales kept elements."""
+    """Return the factor by which dropout scales kept elements, 1 / (1 - `probability`)."""
     return 0.0 if probability >= 1 else 1 / (1 - probability)
 
 
 def _keeps_masks(like: torch.Tensor) -> bool:
-    """Return whether masks must be stored, since code is compiled or a CUDA graph is captured."""
+    """Return whether masks must be stored for a tensor like `like`, since code is compiled or a
+    CUDA graph is captured."""
     if torch.compiler.is_compiling():
         return True
     return like.is_cuda and bool(torch.cuda.is_current_stream_capturing())
@@ -76,6 +81,6 @@ def _generator(device: torch.device) -> torch.Generator:
     """Return torch's default generator of a device."""
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
-        found: torch.Generator = torch.cuda.default_generators[index]
-        return found
+        generator: torch.Generator = torch.cuda.default_generators[index]
+        return generator
     return torch.default_generator

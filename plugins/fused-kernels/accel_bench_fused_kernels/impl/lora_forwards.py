@@ -19,11 +19,15 @@ class Single:
         self.member = member
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Return the layer's output. The method replaces the layer's forward."""
+        """Return the layer's output. The method replaces the layer's forward.
+
+        It calls the original forward if the layer cannot be fused now, or has more arguments than
+        `inputs`.
+        """
         alone = self.member.adapter is None or others or keywords
         if alone or not self.member.ready():
-            answer: torch.Tensor = self.member.original(inputs, *others, **keywords)
-            return answer
+            result: torch.Tensor = self.member.original(inputs, *others, **keywords)
+            return result
         return _project((self.member,), inputs)[0]
 
 
@@ -46,7 +50,7 @@ class InputGroup:
         """Last input, versions of input and weights, and outputs not returned yet by index."""
 
     def forget(self) -> None:
-        """Drop the outputs that no call has fetched."""
+        """Drop the outputs that no call has fetched, so that their memory is freed."""
         self._waiting = None
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
@@ -63,15 +67,19 @@ class InputGroup:
     def forward_other(
         self, place: int, inputs: torch.Tensor, *others: Any, **keywords: Any
     ) -> torch.Tensor:
-        """Return the output of the layer at index `place`, computed by the first layer's call."""
+        """Return the output of the layer at index `place` for `inputs`, computed by the first
+        layer's call.
+
+        It computes the layer alone if the input or weights have changed, or for more arguments.
+        """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            seen, versions, answers = waiting
+            seen, versions, outputs = waiting
             same = inputs is seen and self._versions(inputs) == versions
-            if same and place in answers and not others and not keywords:
-                answer = answers.pop(place)
-                self._waiting = waiting if answers else None
-                return answer
+            if same and place in outputs and not others and not keywords:
+                result = outputs.pop(place)
+                self._waiting = waiting if outputs else None
+                return result
             self.apart = True
         elif not self.apart:
             # Called before the first: what that leaves behind would be fetched in another pass.
@@ -100,7 +108,7 @@ class LaterLayer:
         self.place = place
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Return the layer's output. The method replaces the layer's forward."""
+        """Return the layer's output for `inputs`. The method replaces the layer's forward."""
         return self.group.forward_other(self.place, inputs, *others, **keywords)
 
 
@@ -116,18 +124,19 @@ class Mlp:
         self.inner = (*[member.layer for member in members], module.act_fn)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the MLP's output. The method replaces the MLP's forward."""
+        """Return the MLP's output for `inputs`. The method replaces the MLP's forward, and calls it
+        if a layer cannot be fused now."""
         unseen = not any([is_hooked(layer) for layer in self.inner])
         if not unseen or not all([member.ready() for member in self.members]):
-            answer: torch.Tensor = type(self.module).forward(self.module, inputs)
-            return answer
+            result: torch.Tensor = type(self.module).forward(self.module, inputs)
+            return result
         gate, up, down = (member.projection(inputs) for member in self.members)
         mlp = GatedMlp(gate, up, down, self.activation)
         return gated_mlp(mlp, inputs, _matrices(self.members))
 
 
 def _project(members: Sequence[FusedLayer], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the outputs of several layers for the same input, with their current weights."""
+    """Return the outputs of several layers for the same `inputs`, with their current weights."""
     projections = [member.projection(inputs) for member in members]
     return project(projections, inputs, _matrices(members))
 

@@ -1,7 +1,7 @@
-"""Autograd functions of frozen projections with LoRA, which store their input once.
+"""Autograd functions of frozen projections with LoRA.
 
-They store the input, the adapters' matrices and the low-rank products. The backward dequantizes a
-quantized base again, and redraws dropout.
+They store the input once, the adapters' matrices and the low-rank products. The backward
+dequantizes a quantized base again, and redraws dropout.
 """
 
 from __future__ import annotations
@@ -57,30 +57,31 @@ def project(
 ) -> tuple[torch.Tensor, ...]:
     """Return outputs of shape (..., out) of several projections of one input of shape (..., in).
 
-    `matrices` are A, of shape (rank, in), and B, of shape (out, rank), of each projection in turn,
-    None without an adapter.
+    `matrices` are A, of shape (rank, in), and B, of shape (out, rank), of each projection in turn;
+    both are None for a projection without an adapter.
     """
     flat = inputs.reshape(-1, inputs.shape[-1])
-    answers = _Projections.apply(tuple(projections), flat, *matrices)
-    return tuple(answer.view(*inputs.shape[:-1], answer.shape[-1]) for answer in answers)
+    outputs = _Projections.apply(tuple(projections), flat, *matrices)
+    return tuple(result.view(*inputs.shape[:-1], result.shape[-1]) for result in outputs)
 
 
 def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> torch.Tensor:
-    """Return a gated MLP's output for inputs of shape (..., in); only gate and up are stored.
+    """Return a gated MLP's output for inputs of shape (..., in); of the intermediate tensors, only
+    gate and up are stored.
 
-    `matrices` are A and B of gate, up and down in turn. All tensors are stored before the last
-    product begins, which checkpointing then omits from the recomputation.
+    `matrices` are A and B of gate, up and down in turn, None without an adapter. All tensors are
+    stored before the last product begins, which checkpointing then omits from the recomputation.
     """
     flat = inputs.reshape(-1, inputs.shape[-1])
     with torch.no_grad():
         first = multiply_narrow(_parts((mlp.gate, mlp.up), matrices[:4]), flat)
         halves = [output(part, flat) for part in first]
         draw = prepare_draw(mlp.down, halves[0]) if mlp.down.dropout else None
-    found = [*[(part.narrow, part.draw) for part in first], (None, draw)]
-    standing_in = _MlpBackward.apply(mlp, found, flat, *halves, *matrices)
+    drawn = [*[(part.narrow, part.draw) for part in first], (None, draw)]
+    standing_in = _MlpBackward.apply(mlp, drawn, flat, *halves, *matrices)
     last = [None if matrix is None else matrix.detach() for matrix in matrices[4:]]
-    answer: torch.Tensor = _MlpForward.apply(standing_in, mlp, draw, *halves, *last)
-    return answer.view(*inputs.shape[:-1], answer.shape[-1])
+    result: torch.Tensor = _MlpForward.apply(standing_in, mlp, draw, *halves, *last)
+    return result.view(*inputs.shape[:-1], result.shape[-1])
 
 
 class _Projections(torch.autograd.Function):
@@ -88,7 +89,11 @@ class _Projections(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, projections: Sequence[BaseProduct], inputs: Any, *matrices: Any) -> Any:
-        """Return outputs of shape (tokens, out), for inputs of shape (tokens, in)."""
+        """Return outputs of shape (tokens, out) of each projection, for inputs of shape (tokens,
+        in).
+
+        `matrices` are A and B of each projection in turn.
+        """
         parts = multiply_narrow(_parts(projections, matrices), inputs)
         ctx.projections, ctx.dtype = projections, inputs.dtype
         _save(ctx, [smallest(inputs, parts)], parts)
@@ -98,13 +103,14 @@ class _Projections(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        """Return the gradients of the inputs and of each adapter's matrices."""
+        """Return the gradients of the inputs and of each adapter's matrices, given each output's
+        gradient or None."""
         _, needed, *needs = ctx.needs_input_grad
         (inputs,), parts = _saved(ctx, 1, _parts(ctx.projections, needs))
         with torch.autocast(inputs.device.type, enabled=False):
-            found = differentiate(parts, inputs, gradients, needed)
-        whole = None if found.inputs is None else found.inputs.to(ctx.dtype)
-        return None, whole, *found.matrices
+            result = differentiate(parts, inputs, gradients, needed)
+        whole = None if result.inputs is None else result.inputs.to(ctx.dtype)
+        return None, whole, *result.matrices
 
 
 class _MlpBackward(torch.autograd.Function):
@@ -112,7 +118,11 @@ class _MlpBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mlp: GatedMlp, found: Sequence[Any], *tensors: Any) -> Any:
-        """Return a placeholder of the MLP's output, which takes the memory of one element."""
+        """Return a placeholder of the MLP's output, which takes the memory of one element.
+
+        `found` has the low-rank product and the dropout's draw of gate, up and down. `tensors` are
+        the inputs, the outputs of gate and up, and the adapters' matrices.
+        """
         inputs, gate, up, *matrices = tensors
         ctx.mlp, ctx.dtype = mlp, inputs.dtype
         parts = [
@@ -126,7 +136,8 @@ class _MlpBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Return the gradients of the inputs and of each adapter's matrices."""
+        """Return the gradients of the inputs and of each adapter's matrices, given the output's
+        gradient."""
         _, _, needed, _, _, *needs = ctx.needs_input_grad
         (inputs, gate, up), (*first, last) = _saved(ctx, 3, _parts(ctx.mlp.all, needs))
         activation: Activation = ctx.mlp.activation
@@ -136,9 +147,9 @@ class _MlpBackward(torch.autograd.Function):
             second = differentiate([last], activated * up, [gradient], below)
             halves = _differentiate_product(activation, second.inputs, activated, gate, up)
             del activated, gate, up
-            found = differentiate(first, inputs, halves, needed)
-        whole = None if found.inputs is None else found.inputs.to(ctx.dtype)
-        return None, None, whole, None, None, *found.matrices, *second.matrices
+            result = differentiate(first, inputs, halves, needed)
+        whole = None if result.inputs is None else result.inputs.to(ctx.dtype)
+        return None, None, whole, None, None, *result.matrices, *second.matrices
 
 
 class _MlpForward(torch.autograd.Function):
@@ -146,7 +157,11 @@ class _MlpForward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, standing_in: Any, mlp: GatedMlp, draw: Draw | None, *tensors: Any) -> Any:
-        """Return the MLP's output, of shape (tokens, out)."""
+        """Return the MLP's output, of shape (tokens, out).
+
+        `standing_in` is the placeholder through which gradients flow, and `draw` the dropout's draw
+        of down. `tensors` are the outputs of gate and up, and the matrices of down.
+        """
         gate, up, *matrices = tensors
         product = mlp.activation.forward(gate).mul_(up)
         (part,) = _parts((mlp.down,), matrices)
@@ -169,7 +184,11 @@ def _differentiate_product(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients of gate and up, given the gradient of `activated * up`, in place."""
+    """Return the gradients of gate and up, given the gradient of `activated * up`; None for both if
+    that is None.
+
+    The gradient and `activated` are overwritten.
+    """
     if gradient is None:
         return None, None
     gradient = gradient.to(gate.dtype)
@@ -178,7 +197,8 @@ def _differentiate_product(
 
 
 def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[LoraPart]:
-    """Return the projections, each with its adapter's matrices A and B."""
+    """Return the projections as parts, each with its adapter's matrices A and B; `matrices` has
+    them in turn."""
     return [
         LoraPart(projection, matrices[2 * place], matrices[2 * place + 1])
         for place, projection in enumerate(projections)
@@ -186,7 +206,10 @@ def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[
 
 
 def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) -> None:
-    """Save tensors, visible to hooks and checkpointing, and generator states for the backward."""
+    """Save tensors, visible to hooks and checkpointing, and generator states for the backward.
+
+    `tensors` are saved first, then the products, masks and matrices of `parts`.
+    """
     ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
     masks = [part.draw.mask if part.draw is not None else None for part in parts]
     narrow = [part.narrow for part in parts]
@@ -197,18 +220,19 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) 
 def _saved(
     ctx: Any, count: int, needs: Sequence[LoraPart]
 ) -> tuple[list[torch.Tensor], list[LoraPart]]:
-    """Return `count` saved tensors, and the projections with their saved matrices and draws.
+    """Return the first `count` saved tensors, and the projections with their saved matrices and
+    draws.
 
     `needs` are the projections with flags for required gradients in place of the matrices.
     """
     every, size = list(ctx.saved_tensors), len(needs)
     rest = every[count:]
     narrow, masks, matrices = rest[:size], rest[size : 2 * size], rest[2 * size :]
-    found = []
+    restored = []
     for place, part in enumerate(needs):
         state, mask = ctx.states[place], masks[place]
         draw = None if state is None and mask is None else Draw(state, mask)
         down, up = matrices[2 * place], matrices[2 * place + 1]
         asked: Any = (part.down, part.up)
-        found.append(LoraPart(part.projection, down, up, narrow[place], draw, asked))
-    return every[:count], found
+        restored.append(LoraPart(part.projection, down, up, narrow[place], draw, asked))
+    return every[:count], restored

@@ -42,7 +42,8 @@ class FusedLayer:
             self.inner = (self.layer.base_layer, *[part[adapter] for part in parts])
 
     def ready(self) -> bool:
-        """Return whether the layer can be fused now: in training, and with an unmodified state."""
+        """Return whether the layer can be fused now: gradients are enabled, the adapter is active
+        and unmerged, and no submodule has hooks."""
         if not torch.is_grad_enabled() or not self.base.readable:
             return False
         layer = self.layer
@@ -54,7 +55,7 @@ class FusedLayer:
         return not any(map(is_hooked, self.inner))
 
     def original(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the layer's original forward, and return its output."""
+        """Call the original forward of the layer's class, and return its output."""
         return type(self.layer).forward(self.layer, *inputs, **keywords)
 
     def matrices(self) -> tuple[Any, Any]:
@@ -65,7 +66,8 @@ class FusedLayer:
         return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
 
     def projection(self, inputs: torch.Tensor) -> BaseProduct:
-        """Return the layer's projection for one call, in the layer's current state."""
+        """Return the layer's projection for one call with `inputs`, in the layer's current
+        state."""
         base = self.base
         backward_dtype = base.backward_dtype(inputs.dtype)
         if self.adapter is None:
@@ -88,7 +90,8 @@ class FusedLayer:
 
 
 def read_layer(name: str, layer: Any) -> FusedLayer | str:
-    """Return PEFT's layer as a layer to fuse, or a short reason why it cannot be fused."""
+    """Return PEFT's layer, called `name` in the model, as a layer to fuse, or a short reason why it
+    cannot be fused."""
     kind = type(layer).__name__
     if kind not in PLAIN or not type(layer).__module__.startswith("peft.tuners.lora"):
         return f"the adapter is a {kind}"
@@ -97,9 +100,10 @@ def read_layer(name: str, layer: Any) -> FusedLayer | str:
 
 
 def read_frozen(name: str, layer: nn.Module) -> FusedLayer | None:
-    """Return a layer without an adapter as a layer to fuse, or None if it cannot be fused."""
-    found = _member(name, layer, layer, None)
-    return found if isinstance(found, FusedLayer) else None
+    """Return a layer without an adapter, called `name` in the model, as a layer to fuse, or None if
+    it cannot be fused."""
+    member = _member(name, layer, layer, None)
+    return member if isinstance(member, FusedLayer) else None
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -109,17 +113,20 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> FusedLayer | str:
-    """Return a layer to fuse if its base is known, frozen and unpatched, or else a reason."""
+    """Return a layer to fuse if its `base` is known, frozen and unpatched, or else a reason.
+
+    `adapter` is the name of its adapter, or None.
+    """
     if any("forward" in vars(module) for module in layer.modules()):
         return "its forward is replaced already"
     if any(parameter.requires_grad for parameter in base.parameters()):
         return "the base trains"
-    found = find_base(base)
-    return FusedLayer(name, layer, found, adapter) if isinstance(found, Base) else found
+    read = find_base(base)
+    return FusedLayer(name, layer, read, adapter) if isinstance(read, Base) else read
 
 
 def _why_not_plain(layer: LoraLayer) -> str | None:
-    """Return the reason why PEFT's layer does not compute plain LoRA, or None."""
+    """Return the reason why PEFT's layer does not compute plain LoRA, or None if it does."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     if layer.disable_adapters or layer.merged:
         return "its adapter is merged" if layer.merged else "its adapters are disabled"

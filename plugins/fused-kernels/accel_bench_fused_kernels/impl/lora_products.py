@@ -79,27 +79,31 @@ class Gradients(NamedTuple):
 
 
 def multiply_narrow(parts: Sequence[LoraPart], inputs: torch.Tensor) -> list[LoraPart]:
-    """Return the parts with their inputs' products with A, for which dropout is drawn in order."""
-    found = list(parts)
+    """Return copies of the parts in which `narrow`, the product of `inputs` with A, is set.
+
+    Dropout is drawn in the order of the parts.
+    """
+    results = list(parts)
     for dtype, places in _undropped(parts).items():
         chosen = [parts[place] for place in places]
         together = inputs.to(dtype) @ _stacked(chosen, dtype).T
         for place, narrow in zip(places, together.split(_ranks(chosen), 1), strict=True):
-            found[place] = found[place]._replace(narrow=_own(narrow))
+            results[place] = results[place]._replace(narrow=_own(narrow))
     for place, part in enumerate(parts):
         if part.down is not None and part.projection.dropout:
             drawn = part._replace(draw=prepare_draw(part.projection, inputs))
-            found[place] = drawn._replace(narrow=multiply_dropped(drawn, inputs))
-    return found
+            results[place] = drawn._replace(narrow=multiply_dropped(drawn, inputs))
+    return results
 
 
 def prepare_draw(projection: BaseProduct, like: torch.Tensor) -> Draw:
-    """Prepare a projection's dropout for an input of the shape and device of `like`."""
+    """Return the state from which a projection's dropout is drawn, for an input of the shape and
+    device of `like`."""
     return lora_dropout.prepare(like.to(projection.dropout_dtype), projection.dropout)
 
 
 def multiply_dropped(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
-    """Draw the prepared dropout, and return the product of the dropped inputs with A."""
+    """Draw the part's prepared dropout, and return the product of the dropped inputs with A."""
     projection, dtype = part.projection, part.projection.adapter_dtype
     assert part.draw is not None
     left = lora_dropout.drop(inputs.to(projection.dropout_dtype), projection.dropout, part.draw)
@@ -107,18 +111,19 @@ def multiply_dropped(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def output(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
-    """Return a projection's output of shape (tokens, out), with the adapter's product added."""
-    answer, scaling = part.projection.multiply(inputs), part.projection.scaling
+    """Return a projection's output of shape (tokens, out) for `inputs`, with the adapter's product
+    added."""
+    result, scaling = part.projection.multiply(inputs), part.projection.scaling
     if part.narrow is None:
-        return answer
+        return result
     up = _given(part.up).to(part.narrow.dtype)
     # Dynamo of torch 2.11 cuts the gradient of an autograd function whose forward returns what an
     # operation in place returned; inductor writes in place by itself where it may.
     if not torch.compiler.is_compiling() and not _is_kept_elsewhere():
-        return _add(answer, part.narrow, up.T, scaling)
-    if part.narrow.dtype == answer.dtype:
-        return torch.addmm(answer, part.narrow, up.T, alpha=scaling)
-    return torch.add(answer, part.narrow @ up.T, alpha=scaling).to(answer.dtype)
+        return _add(result, part.narrow, up.T, scaling)
+    if part.narrow.dtype == result.dtype:
+        return torch.addmm(result, part.narrow, up.T, alpha=scaling)
+    return torch.add(result, part.narrow @ up.T, alpha=scaling).to(result.dtype)
 
 
 def smallest(inputs: torch.Tensor, parts: Sequence[LoraPart]) -> torch.Tensor:
@@ -136,13 +141,14 @@ def differentiate(
     gradients: Sequence[torch.Tensor | None],
     needed: bool,
 ) -> Gradients:
-    """Return the gradients of projections of one input, given their outputs' gradients.
+    """Return the gradients of the inputs and of each part's matrices, for projections of one input.
 
-    An unused output's gradient is None. `needed` tells if the inputs' gradient is required.
+    `gradients` has each output's gradient, or None for an unused output. `needed` tells if the
+    inputs' gradient is required.
     """
     total: torch.Tensor | None = None
     of_narrow: dict[int, torch.Tensor] = {}
-    found: list[torch.Tensor | None] = [None] * (2 * len(parts))
+    results: list[torch.Tensor | None] = [None] * (2 * len(parts))
     for place, part in enumerate(parts):
         gradient = gradients[place]
         if gradient is None:
@@ -150,7 +156,7 @@ def differentiate(
         if needed:
             total = _add_dense(total, gradient, part.projection)
         if part.up is not None:
-            of_narrow[place], found[2 * place + 1] = _differentiate_up(part, inputs, gradient)
+            of_narrow[place], results[2 * place + 1] = _differentiate_up(part, inputs, gradient)
     for dtype, every in _undropped(parts).items():
         places = [place for place in every if place in of_narrow]
         rows = _differentiate_undropped(
@@ -160,19 +166,23 @@ def differentiate(
             total,
         )
         for place, gradient in zip(places, rows, strict=True):
-            found[2 * place] = gradient
+            results[2 * place] = gradient
     for place, gradient in of_narrow.items():
         if parts[place].draw is not None:
-            found[2 * place] = _differentiate_dropped(parts[place], inputs, gradient, total)
+            results[2 * place] = _differentiate_dropped(parts[place], inputs, gradient, total)
     owners = [matrix for part in parts for matrix in (part.down, part.up)]
-    typed = zip(found, owners, strict=True)
+    typed = zip(results, owners, strict=True)
     return Gradients(total, [g if g is None or o is None else g.to(o.dtype) for g, o in typed])
 
 
 def _differentiate_up(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradient of the low-rank product, and the gradient of B if it is required."""
+    """Return the gradient of the product with A, and the gradient of B or None if it is not
+    required.
+
+    `gradient` is the output's.
+    """
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
     narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
     if not part.needs[1]:
@@ -187,7 +197,12 @@ def _differentiate_undropped(
     gradients: Sequence[torch.Tensor],
     total: torch.Tensor | None,
 ) -> list[torch.Tensor | None]:
-    """Return gradients of A for adapters without dropout; add the inputs' gradient to `total`."""
+    """Return the gradients of A for adapters without dropout, None if not required; add the inputs'
+    gradient to `total` in place.
+
+    `gradients` are the gradients of the products with A. `total` is None if the inputs' gradient is
+    not required.
+    """
     asked = any([part.needs[0] for part in parts])
     if not parts or (total is None and not asked):
         return [None] * len(parts)
@@ -203,25 +218,31 @@ def _differentiate_undropped(
 def _differentiate_dropped(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """Return the gradient of A for an adapter with dropout; add the inputs' gradient to `total`."""
+    """Return the gradient of A for an adapter with dropout, or None if not required; add the
+    inputs' gradient to `total` in place.
+
+    `gradient` is the gradient of the product with A. `total` is None if the inputs' gradient is not
+    required.
+    """
     left, mask = _drop_again(part, inputs)
-    found = gradient.T @ left.to(gradient.dtype) if part.needs[0] else None
+    of_down = gradient.T @ left.to(gradient.dtype) if part.needs[0] else None
     del left
     if total is not None:
         through = gradient @ _given(part.down).to(gradient.dtype)
         total.add_(through.mul_(mask), alpha=lora_dropout.scale(part.projection.dropout))
-    return found
+    return of_down
 
 
 def _multiply_again(part: LoraPart, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the product of the dropped inputs with A, recomputed as in the forward."""
+    """Return the product of the dropped inputs with A, of shape (tokens, rank), recomputed as in
+    the forward."""
     dtype = part.projection.adapter_dtype
     left = inputs if part.draw is None else _drop_again(part, inputs)[0]
     return left.to(dtype) @ _given(part.down).to(dtype).T
 
 
 def _drop_again(part: LoraPart, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the dropped inputs and the mask, which is redrawn as in the forward."""
+    """Return the dropped inputs and the mask of a part's dropout, redrawn as in the forward."""
     projection = part.projection
     assert part.draw is not None
     before = inputs.to(projection.dropout_dtype)
@@ -229,16 +250,17 @@ def _drop_again(part: LoraPart, inputs: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _undropped(parts: Sequence[LoraPart]) -> dict[torch.dtype, list[int]]:
-    """Return the indices of adapters without dropout, by the dtype of their products."""
-    found: dict[torch.dtype, list[int]] = {}
+    """Return the indices in `parts` of adapters without dropout, by the dtype of their products."""
+    places: dict[torch.dtype, list[int]] = {}
     for place, part in enumerate(parts):
         if part.down is not None and not part.projection.dropout:
-            found.setdefault(part.projection.adapter_dtype, []).append(place)
-    return found
+            places.setdefault(part.projection.adapter_dtype, []).append(place)
+    return places
 
 
 def _stacked(parts: Sequence[LoraPart], dtype: torch.dtype) -> torch.Tensor:
-    """Return the matrices A of several adapters, concatenated to shape (sum of ranks, in)."""
+    """Return the matrices A of several adapters in a dtype, concatenated to shape (sum of ranks,
+    in)."""
     several = [_given(part.down).to(dtype) for part in parts]
     return torch.cat(several) if len(several) > 1 else several[0]
 
@@ -250,7 +272,11 @@ def _ranks(parts: Sequence[LoraPart]) -> list[int]:
 def _add_dense(
     total: torch.Tensor | None, gradient: torch.Tensor, projection: BaseProduct
 ) -> torch.Tensor:
-    """Return the inputs' gradient, with the gradient through the frozen matrix added to `total`."""
+    """Return `total` with a projection's gradient through its frozen matrix added, or that gradient
+    alone if `total` is None.
+
+    `gradient` is the output's.
+    """
     dtype = projection.backward_dtype or gradient.dtype
     matrix, gradient = projection.dequantize(dtype), gradient.to(dtype)
     return gradient @ matrix if total is None else _add(total, gradient, matrix)
@@ -259,14 +285,15 @@ def _add_dense(
 def _add(
     total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float = 1.0
 ) -> torch.Tensor:
-    """Add the product of two matrices, times a factor, to a tensor in place."""
+    """Add `factor` times the product of `left` and `right` to `total` in place, and return
+    `total`."""
     if left.dtype == total.dtype:
         return total.addmm_(left, right.to(total.dtype), alpha=factor)
     return total.add_(left @ right, alpha=factor)
 
 
 def _own(narrow: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, cloned in compiled code, which cannot store views of other tensors."""
+    """Return `narrow`, cloned in compiled code, which cannot store views of other tensors."""
     return narrow.clone() if torch.compiler.is_compiling() else narrow
 
 

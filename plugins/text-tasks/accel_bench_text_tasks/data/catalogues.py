@@ -33,7 +33,8 @@ PLURAL, CONTEXT = "\0", "\4"
 
 
 def language(code: str) -> str:
-    """Return the folder name of a language, the same for `fra`, `fra_Latn` and `fr`."""
+    """Return the folder name of a language in catalogues, the same for `fra`, `fra_Latn` and
+    `fr`."""
     whole = code.replace("-", "_")
     first, _, rest = whole.partition("_")
     short = TWO_LETTERS.get(first.lower())
@@ -48,20 +49,21 @@ def is_english(code: str) -> bool:
 
 
 def files(code: str, path: str | None) -> list[Path]:
-    """Return the catalogues of a language below `path`, or of this machine, sorted by domain."""
+    """Return the catalogue files of a language below the folder `path`, or of this machine if that
+    is None, sorted by name."""
     name = language(code)
     roots = _roots() if path is None else [home_path(path)]
-    found = [one for root in roots for one in root.glob(f"{name}/LC_MESSAGES/*.mo")]
-    return sorted(found, key=lambda one: (one.name, str(one)))
+    catalogues = [file for root in roots for file in root.glob(f"{name}/LC_MESSAGES/*.mo")]
+    return sorted(catalogues, key=lambda file: (file.name, str(file)))
 
 
 def digest(catalogues: list[Path]) -> str:
     """Return the SHA-256 of the catalogues' names and content, in hexadecimal."""
-    found = hashlib.sha256()
-    for one in catalogues:
-        content = one.read_bytes()
-        found.update(f"{one.parent.parent.name}/{one.name}:{len(content)}:".encode() + content)
-    return found.hexdigest()
+    hashed = hashlib.sha256()
+    for file in catalogues:
+        content = file.read_bytes()
+        hashed.update(f"{file.parent.parent.name}/{file.name}:{len(content)}:".encode() + content)
+    return hashed.hexdigest()
 
 
 def messages(path: Path) -> Iterator[tuple[str, str]]:

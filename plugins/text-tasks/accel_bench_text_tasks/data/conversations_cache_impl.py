@@ -93,7 +93,8 @@ class TokenizedSamples(NamedTuple):
     """Number of samples, or packed pieces, left out because no token is supervised."""
 
     def evidence(self, options: ConversationOptions, per_sample: int = 1) -> dict[str, Any]:
-        """Return JSON evidence with counts of the samples and their tokens."""
+        """Return JSON evidence with counts of the samples and their tokens. `per_sample` is the
+        number of sequences of a sample."""
         real = int(self.sequences.lengths.sum())
         share = int(self.sequences.supervised_lengths.sum()) / max(1, real)
         samples = len(self.sequences) // per_sample
@@ -119,11 +120,12 @@ class TokenizedSamples(NamedTuple):
 def cached(
     run: Run, kind: str, options: OptionsT, read: Callable[[OptionsT, int], Iterator[PromptSample]]
 ) -> Path:
-    """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
+    """Return the cache folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and
+    facts.json.
 
-    A new folder is filled with samples that `read` yields for the options and the seed. Later steps
-    (sequence length, packing and padding) are no part of the key. Raises ScenarioError for unusable
-    rows, tokenizer or template.
+    A new folder is filled with samples that `read` yields for the options and the seed. `kind` is
+    the name of its parent folder in the cache. Later steps (sequence length, packing and padding)
+    are no part of the key. Raises ScenarioError for unusable rows, tokenizer or template.
     """
     seed = run.scenario.data.seed
     key: dict[str, Any] = {
@@ -138,27 +140,30 @@ def cached(
 
 
 def _fill(folder: Path, options: ConversationOptions, samples: Iterator[PromptSample]) -> None:
-    """Render, tokenize and write all samples into an empty folder."""
+    """Render, tokenize and write all samples into an empty folder. Raises ScenarioError if no
+    sample has answers."""
     read, limited = _within_limit(samples, options)
-    kept = [one for one in read if all(one.answers)]
+    kept = [sample for sample in read if all(sample.answers)]
     if not kept:
         raise ScenarioError(
             f"data: no {options.sample_name} in the first {options.limit_bytes} bytes of "
             f"{options.source_name}: name other files in data.path, or raise data.limit_bytes"
         )
     has_messages = any(
-        not isinstance(part, str) for one in kept for part in (one.prompt, *one.answers)
+        not isinstance(part, str) for sample in kept for part in (sample.prompt, *sample.answers)
     )
     template = make_template(options, has_messages)
     find = options.learns_answers
-    rendered = [_rendered(template, one, answer, find) for one in kept for answer in one.answers]
-    codec = Codec(options, template, [one.text for one in rendered])
+    rendered = [
+        _rendered(template, sample, reply, find) for sample in kept for reply in sample.answers
+    ]
+    codec = Codec(options, template, [text.text for text in rendered])
     encoded = codec.encode(rendered)
     facts = CacheFacts(
         samples=len(kept),
-        characters=sum(len(one.text) for one in rendered),
-        tokens=sum(len(one.tokens) for one in encoded),
-        answer_tokens=sum(int(one.answers.sum()) for one in encoded) if find else None,
+        characters=sum(len(text.text) for text in rendered),
+        tokens=sum(len(sample.tokens) for sample in encoded),
+        answer_tokens=sum(int(sample.answers.sum()) for sample in encoded) if find else None,
         vocab_size=codec.vocab_size,
         pad_token_id=codec.pad_token_id,
         empty=len(read) - len(kept),
@@ -170,7 +175,8 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[PromptSa
 def _within_limit(
     samples: Iterator[PromptSample], options: ConversationOptions
 ) -> tuple[list[PromptSample], bool]:
-    """Return the samples within the limit of bytes, and whether the source has more."""
+    """Return the samples within the options' limits of bytes and number, and whether the limit of
+    bytes left out any."""
     left, read = options.limit_bytes, list[PromptSample]()
     for sample in islice(samples, options.maximum_samples):
         left -= sample.size
@@ -183,35 +189,40 @@ def _within_limit(
 def _rendered(
     template: Template | None, sample: PromptSample, answer: str | list[Message], find: bool
 ) -> Rendered:
-    """Return the text of a prompt and one answer; earlier answers in the prompt do not count."""
-    found = render(template, sample.prompt, answer, sample.where, find)
+    """Return the text of a prompt and one answer, with the spans of answers in `answer` alone.
+
+    The spans are needed only if `find` is true.
+    """
+    text = render(template, sample.prompt, answer, sample.where, find)
     said = () if isinstance(sample.prompt, str) else sample.prompt
-    before = sum(one["role"] == ASSISTANT for one in said)
-    return Rendered(found.text, found.answers[before:])
+    before = sum(message["role"] == ASSISTANT for message in said)
+    return Rendered(text.text, text.answers[before:])
 
 
 def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: CacheFacts) -> None:
-    """Write the tokenizer, all tokens with the ends of texts, and the facts to a folder."""
+    """Write the tokenizer, the tokens and answer masks, the ends of texts, and the facts to a
+    folder."""
     codec.tokenizer.save(str(folder / "tokenizer.json"))
-    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
-    np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
-    np.save(folder / "ends.npy", np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64))
+    np.save(folder / "tokens.npy", np.concatenate([text.tokens for text in encoded]))
+    np.save(folder / "answers.npy", np.concatenate([text.answers for text in encoded]))
+    np.save(folder / "ends.npy", np.cumsum([len(text.tokens) for text in encoded], dtype=np.int64))
     (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
 
 
 def load(
     folder: Path, options: ConversationOptions, sequence_length: int, per_sample: int = 1
 ) -> TokenizedSamples:
-    """Memory-map cached tokens as sequences truncated to `sequence_length` tokens.
+    """Return cached tokens, memory-mapped, as sequences truncated to `sequence_length` tokens.
 
+    `folder` is as `cached` returns it, and `per_sample` is the number of sequences of a sample.
     Samples with a sequence without supervised tokens are left out. Raises ScenarioError if no
     sample remains.
     """
     facts = CacheFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
-    answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
+    flags = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
     starts, lengths = windows(ends, sequence_length, options.is_packed)
-    learned = answers if options.learns_answers else None
+    learned = flags if options.learns_answers else None
     taught = lengths - 1 if learned is None else supervised_lengths(learned, starts, lengths)
     kept = (taught > 0).reshape(-1, per_sample).all(axis=1)
     if not kept.any():

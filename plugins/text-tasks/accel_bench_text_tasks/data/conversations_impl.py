@@ -78,20 +78,29 @@ class Template:
     def render(
         self, messages: Sequence[Message], where: str, find_answers: bool = True
     ) -> Rendered:
-        """Return messages as text with answer spans. Raises ScenarioError on failure."""
+        """Return messages as text with the character spans of the answers.
+
+        `where` names the row in error messages. Without `find_answers`, spans are only found if the
+        template marks them. Raises ScenarioError if the template fails, or renders a message
+        otherwise when more follow.
+        """
         with _limited_memory(MOST_BYTES_OF_A_ROW):
             if MARKS_ANSWERS.search(self.source):
                 text, spans = self._rendered(messages, where, marked=True)
                 return Rendered(text, tuple((int(first), int(last)) for first, last in spans))
             text, _ = self._rendered(messages, where)
             said = enumerate(messages) if find_answers else ()
-            answers = [number for number, one in said if one["role"] == ASSISTANT]
-            return Rendered(text, tuple(self._span(messages, n, text, where) for n in answers))
+            numbers = [number for number, message in said if message["role"] == ASSISTANT]
+            return Rendered(text, tuple(self._span(messages, n, text, where) for n in numbers))
 
     def _span(
         self, messages: Sequence[Message], number: int, text: str, where: str
     ) -> tuple[int, int]:
-        """Return the character span of an answer, between the preceding and following text."""
+        """Return the character span of the answer with index `number` in the rendered `text`, found
+        by rendering the messages before it and through it.
+
+        `where` names the row in error messages.
+        """
         before, _ = self._rendered(messages[:number], where, prompts=True)
         through, _ = self._rendered(messages[: number + 1], where)
         if not text.startswith(through) or not through.startswith(before):
@@ -137,7 +146,8 @@ class Template:
 
 @contextlib.contextmanager
 def _limited_memory(more: int) -> Iterator[None]:
-    """Limit this process to `more` additional bytes within the block, if the system supports it.
+    """Limit this process to `more` additional bytes of memory within the block, if the system
+    supports it.
 
     A template is a program, whose loops and products would otherwise be unlimited.
     """
@@ -147,7 +157,7 @@ def _limited_memory(more: int) -> Iterator[None]:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    known = [one for one in (soft, hard) if one != resource.RLIM_INFINITY]
+    known = [bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY]
     limit = min([used * resource.getpagesize() + more, *known])
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
@@ -163,9 +173,10 @@ def render(
     where: str,
     find_answers: bool = True,
 ) -> Rendered:
-    """Return the text of a prompt and an answer, which are joined unchanged without a template.
+    """Return the text of a prompt and an answer, with the answer's character spans.
 
-    Raises ScenarioError for a failing template, and for messages without a template.
+    Without a template, both texts are joined unchanged. `where` names the row in error messages.
+    Raises ScenarioError if the template fails, and for messages without a template.
     """
     if template is not None:
         messages = [*_turns(prompt, "user"), *_turns(answer, ASSISTANT)]
@@ -176,7 +187,8 @@ def render(
 
 
 def with_fixed_date(source: str) -> str:
-    """Return a template's source in which `strftime_now` returns the date `TODAY`."""
+    """Return a template's Jinja source in which the function `strftime_now` returns the date
+    `TODAY`."""
     if "strftime_now" not in source:
         return source
     replaced = "".join(
@@ -186,9 +198,10 @@ def with_fixed_date(source: str) -> str:
 
 
 def make_template(options: ConversationOptions, has_messages: bool) -> Template | None:
-    """Return the chat template of the options, or None to join texts without a template.
+    """Return the chat template of the options, or None to join prompts and answers unchanged.
 
-    Raises ScenarioError for a missing template.
+    `has_messages` is True if rows hold messages, which need a template. Raises ScenarioError if the
+    named template is missing.
     """
     special, own = {"eos_token": options.end_of_text}, None
     if folder := options.tokenizer_folder():
@@ -201,7 +214,10 @@ class Codec:
     """Tokenizer that also marks the tokens of answers."""
 
     def __init__(self, options: ConversationOptions, template: Template | None, texts: list[str]):
-        """Load the tokenizer, or train it on the texts. Raises ScenarioError on failure."""
+        """Load the tokenizer, or train it on `texts`. Raises ScenarioError if it cannot be loaded.
+
+        Without a `template`, an end token follows each answer.
+        """
         self.tokenizer = tokenizing.make_tokenizer(texts, options)
         end = options.end_of_text
         if folder := options.tokenizer_folder():
@@ -224,34 +240,39 @@ class Codec:
         return tokenizing.pad_token(self.tokenizer, self.end)
 
     def encode(self, rendered: Sequence[Rendered]) -> list[Encoded]:
-        """Return the tokens of texts. A token that overlaps an answer belongs to the answer.
+        """Return tokens and answer masks of texts. A token that overlaps an answer belongs to the
+        answer.
 
         Without a template, each text is followed by an end token, which belongs to the answer.
         """
-        found: list[Encoded] = []
+        results: list[Encoded] = []
         for first in range(0, len(rendered), TEXTS_AT_ONCE):
             some = rendered[first : first + TEXTS_AT_ONCE]
             encodings = self.tokenizer.encode_batch(
-                [one.text for one in some], add_special_tokens=False
+                [text.text for text in some], add_special_tokens=False
             )
-            found += [self._encoded(*both) for both in zip(encodings, some, strict=True)]
-        return found
+            results += [self._encoded(*both) for both in zip(encodings, some, strict=True)]
+        return results
 
     def _encoded(self, encoding: Any, rendered: Rendered) -> Encoded:
         tokens = np.array([*encoding.ids, *self._ends], dtype=np.uint32)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         # The offsets of a space may be cut to nothing: it stands where they begin.
         first, last = offsets[:, 0], np.maximum(offsets[:, 1], offsets[:, 0] + 1)
-        answers = np.zeros(len(first), dtype=np.bool_)
+        flags = np.zeros(len(first), dtype=np.bool_)
         for begin, end in rendered.answers:
-            answers |= (first < end) & (last > begin)
-        return Encoded(tokens, np.append(answers, np.ones(len(self._ends), dtype=np.bool_)))
+            flags |= (first < end) & (last > begin)
+        return Encoded(tokens, np.append(flags, np.ones(len(self._ends), dtype=np.bool_)))
 
 
 def _template_source(
     options: ConversationOptions, own: str | None, has_messages: bool
 ) -> str | None:
-    """Return the template's Jinja source, or None to join prompts and answers unchanged."""
+    """Return the template's Jinja source, or None to join prompts and answers unchanged.
+
+    `own` is the template of the tokenizer's folder, or None. `has_messages` is True if rows hold
+    messages. Raises ScenarioError if the named template is missing.
+    """
     if path := options.template_path():
         try:
             return path.read_text(encoding="utf8")
@@ -268,7 +289,12 @@ def _template_source(
 
 
 def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    """Return the special tokens and chat template of a tokenizer folder, read by transformers."""
+    """Return the special tokens by name, and the chat template or None, of a tokenizer folder, read
+    by transformers.
+
+    `special` are the special tokens that the folder may replace. Raises ScenarioError if it cannot
+    be loaded.
+    """
     from transformers import AutoTokenizer
 
     try:
@@ -278,16 +304,16 @@ def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, st
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise ScenarioError(f"data.tokenizer {folder}: cannot be loaded: {reason}") from error
-    found = {key: value for key, value in saved.special_tokens_map.items() if type(value) is str}
+    tokens = {key: value for key, value in saved.special_tokens_map.items() if type(value) is str}
     template = saved.chat_template
     if isinstance(template, dict):  # several by name, of which this is what messages take
         template = template.get("default")
-    return {**special, **found}, template
+    return {**special, **tokens}, template
 
 
 def bytes_of(said: str | list[Message]) -> int:
-    """Return the number of UTF-8 bytes of a text, or of messages' contents."""
-    texts = [said] if isinstance(said, str) else [str(one.get("content")) for one in said]
+    """Return the number of UTF-8 bytes of a text, or of the contents of messages."""
+    texts = [said] if isinstance(said, str) else [str(message.get("content")) for message in said]
     return sum(len(text.encode(errors="ignore")) for text in texts)
 
 

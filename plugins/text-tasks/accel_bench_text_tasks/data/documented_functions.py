@@ -25,7 +25,7 @@ class DocumentedFunction(NamedTuple):
 
 
 def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFunction]:
-    """Yield the documented functions and methods of Python files, in order.
+    """Yield the documented functions and methods of Python files, in the order of files and lines.
 
     Inner functions belong to outer ones. Files that are not UTF-8 or valid Python are skipped.
     """
@@ -37,14 +37,18 @@ def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFuncti
             continue
         lines = source_lines(source)
         for node in functions_of(tree):
-            if found := _divided(node, lines):
-                yield DocumentedFunction(f"{file.name}:{node.lineno}", *found)
+            if halves := _divided(node, lines):
+                yield DocumentedFunction(f"{file.name}:{node.lineno}", *halves)
 
 
 def _divided(
     node: ast.FunctionDef | ast.AsyncFunctionDef, lines: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return a function's signature with docstring, and its body, or None if either is missing."""
+    """Return a function's signature with docstring, and its body, as text; None if either is
+    missing.
+
+    `lines` are the lines of the source file.
+    """
     if not (ast.get_docstring(node) or "").strip() or len(node.body) < 2:
         return None
     end = node.body[0].end_lineno or node.lineno

@@ -92,7 +92,7 @@ class ConversationOptions(TokenizerOptions):
         return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
 
     def files(self) -> list[TextFile]:
-        """Return the selected files, ordered by name; empty if there are none."""
+        """Return the selected files, ordered by name; an empty list for synthetic rows."""
         if self.source == "synthetic":
             return []
         if self.path is None:  # Of a source little is prompts and answers, which alone count.
@@ -100,7 +100,7 @@ class ConversationOptions(TokenizerOptions):
         return row_sources.row_files(home_path(self.path), self.split, self.limit_bytes)
 
     def leaves_files_out(self) -> bool:
-        """Return whether the files of `path` exceed `limit_bytes`."""
+        """Return whether the files of `path` exceed `limit_bytes`, so that some are left out."""
         if self.path is None:
             return False
         root = home_path(self.path)
@@ -120,7 +120,7 @@ class ConversationOptions(TokenizerOptions):
         return f"raise data.limit_bytes or data.sequence_length, or {more}"
 
     def template_path(self) -> Path | None:
-        """Return the path of the chat template's file, or None if there is no file."""
+        """Return the path of the chat template's file, or None if `chat_template` names no file."""
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
         return home_path(self.chat_template or "") if named else None
 
@@ -137,7 +137,8 @@ class ConversationOptions(TokenizerOptions):
         return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
     def check_files(self) -> Iterable[str]:
-        """Return the reasons why there are no rows. Raises ScenarioError for a user's error."""
+        """Return the reasons why there are no rows, an empty list if there are. Raises
+        ScenarioError for options that name missing files."""
         if self.path is not None:
             problem = row_sources.unusable_rows(home_path(self.path), self.split)
             if problem:
@@ -206,22 +207,23 @@ class Conversations(Plugin[ConversationOptionsT]):
     """Number of sequences per sample."""
 
     def _impl(self) -> Any:
-        """Return the implementation module, whose function `read` yields samples."""
+        """Return the module that reads the samples by a function `read(options, seed)`."""
         raise NotImplementedError
 
     def _dataset(self, sequences: TokenDataset) -> Any:
-        """Return the dataset that is made of token sequences, by default the sequences."""
+        """Return the dataset that is made of token sequences; here the sequences themselves."""
         return sequences
 
     def _tokenized(self, run: Run) -> tuple[ConversationOptionsT, Path]:
-        """Return the options for the run's model, and the cache folder, which is filled if new."""
+        """Return the options with defaults from the run's model, and the cache folder, which is
+        filled if new."""
         from accel_bench_text_tasks.data.conversations_cache_impl import cached
 
         options = self.options.of_model(run)
         return options, cached(run, self._kind, options, self._impl().read)
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of rows, tokenizer and template, or None if they are unreadable."""
+        """Return a digest of rows, tokenizer and template, or None if the rows are unreadable."""
         if list(self.check_scenario(experiment)):
             return None
         options = self.options.of_model(experiment)
@@ -229,7 +231,8 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Yield the reasons why there are no rows. Raises ScenarioError for a user's error."""
+        """Yield the reasons why there are no rows. Raises ScenarioError for options that name
+        missing files."""
         return self.options.of_model(experiment).check_files()
 
     @hookimpl
@@ -239,7 +242,7 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
-        """Memory-map the tokens, after tokenizing the samples if necessary."""
+        """Return the dataset of memory-mapped tokens, after tokenizing the samples if necessary."""
         from accel_bench_text_tasks.data.conversations_cache_impl import load
 
         options, folder = self._tokenized(run)
@@ -262,7 +265,8 @@ class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOpt
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the number of tokens of each prompt with its answer."""
+        """Return the number of tokens of each prompt with its answer, in the order of the
+        samples."""
         from accel_bench.modeling.data import token_batches
 
         return token_batches.kept_lengths(self._tokenized(run)[1])

@@ -12,7 +12,7 @@ from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
 
 
 def read(options: InstructionsOptions, seed: int) -> Iterator[PromptSample]:
-    """Yield prompts with their answers, read from files or generated."""
+    """Yield prompts with their answers, read from files or generated from `seed`."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
             yield PromptSample(made.where, made.prompt, (made.answer,))

@@ -39,7 +39,7 @@ class Pairs(SampleData[OptionsT]):
 
     @hookimpl
     def load_data(self, run: Run) -> PairDataset:
-        """Generate or memory-map the dataset of pairs."""
+        """Return the dataset of pairs, generated or memory-mapped."""
         from accel_bench_text_tasks.data import pairs_impl
 
         dataset = self._dataset(run)
@@ -51,14 +51,16 @@ class Pairs(SampleData[OptionsT]):
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the function that makes batches of pairs in the form of the run's task."""
+        """Return the function that makes micro-batches of pairs in the form of the run's task, as
+        `plan` sets padding."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-        """Return a micro-batch of the longest possible pairs, for a simulation."""
+        """Return a micro-batch of `micro_batch_size` pairs of the full sequence length, for a
+        simulation."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.simulated_batch(run, micro_batch_size, sequence_length)
@@ -95,12 +97,12 @@ class Docstrings(TextPairs[DocstringsOptions]):
     Options = DocstringsOptions
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return a digest of the source files."""
+        """Return a hexadecimal digest of the content of the source files."""
         return text_sources.content_digest(text_sources.stdlib_files(self.options.limit_bytes))
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Yield a problem if there are no source files."""
+        """Yield a sentence if there are no source files."""
         if not text_sources.stdlib_files(self.options.limit_bytes):
             yield "Python's standard library is not here as source; use other data"
 
@@ -130,12 +132,13 @@ class Translations(TextPairs[TranslationsOptions]):
     Options = TranslationsOptions
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return a digest of the translation catalogues of both languages."""
+        """Return a hexadecimal digest of the content of both languages' translation catalogues."""
         return catalogues.digest(self._files())
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Yield a problem if catalogues of a language are missing."""
+        """Yield sentences if catalogues of a language are missing, or if both languages are the
+        same."""
         source, target = self.options.source_lang, self.options.target_lang
         if catalogues.language(source) == catalogues.language(target):
             yield f"data.source_lang and data.target_lang are both {source}; choose another one"
@@ -149,7 +152,7 @@ class Translations(TextPairs[TranslationsOptions]):
 
     def _files(self) -> list[Any]:
         langs = (self.options.source_lang, self.options.target_lang)
-        return [one for lang in langs for one in catalogues.files(lang, self.options.path)]
+        return [file for lang in langs for file in catalogues.files(lang, self.options.path)]
 
     def _dataset(self, run: Run) -> PairDataset:
         from accel_bench_text_tasks.data.text_pairs_impl import translations_of
@@ -173,7 +176,8 @@ class SyntheticPairs(Pairs[PairOptions]):
     Options = PairOptions
 
     def _dataset(self, run: Run) -> PairDataset:
-        """Return random first-order Markov chains, paired with a permutation of their tokens.
+        """Return random first-order Markov chains of tokens, each paired with its image under a
+        permutation of the tokens.
 
         Options, length and seed determine them. Each sequence has the maximum length.
         """

@@ -87,7 +87,8 @@ class PairDataset:
         return self._cut(self.bounds[:, 3] - self.bounds[:, 2])
 
     def pair(self, index: int) -> tuple[Tokens, Tokens]:
-        """Return both sequences of a pair. A truncated sequence keeps its end token."""
+        """Return the token ids of both sequences of the pair at `index`. A truncated sequence keeps
+        its end token."""
         first, end, second, last = self.bounds[index]
         return self._sequence(first, end), self._sequence(second, last)
 
@@ -103,9 +104,10 @@ class PairDataset:
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return the function that makes batches of `run.dataset` in the form of the run's task.
+    """Return the function that makes micro-batches of `run.dataset` in the form of the run's task.
 
-    Raises ScenarioError for a task without pairs, or a model with too few token ids.
+    `plan` has the padding. Raises ScenarioError for a task without pairs, or a model with too few
+    token ids.
     """
     form, dataset = _form_of(run), run.dataset
     check_vocabulary(run)
@@ -116,13 +118,14 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
     def collate(samples: Integers, step: Step) -> Batch:
         of_step = dataset.second_lengths[step.samples]
         supervised = len(of_step) if form == "stacked" else int(of_step.sum())
-        return make([dataset.pair(int(one)) for one in samples], dataset, plan, supervised)
+        return make([dataset.pair(int(sample)) for sample in samples], dataset, plan, supervised)
 
     return collate
 
 
 def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
-    """Return a micro-batch of zeros, of the longest pairs, in the form of the run's task."""
+    """Return a micro-batch of zeros with `pairs` pairs of `length` tokens, in the form of the run's
+    task."""
     import torch
 
     form = _form_of(run)
@@ -135,7 +138,8 @@ def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
 
 
 def _form_of(run: Run) -> str:
-    """Return the batch layout of a task on pairs. Raises ScenarioError for another task."""
+    """Return the batch layout of the run's task, `labels` or `stacked`. Raises ScenarioError for a
+    task without pairs."""
     form = getattr(run.task, "pairs", None)
     if form not in FORMS:
         raise ScenarioError(
@@ -146,17 +150,19 @@ def _form_of(run: Run) -> str:
 
 
 def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
-    """Raise ScenarioError if a model's padding or end ids are ids of text tokens.
+    """Raise ScenarioError if a model's padding or end ids differ from the dataset's, for pairs with
+    labels.
 
-    A decoder begins with its configured token, and embeddings of padding get no gradient.
+    `config` is the model's configuration, and `form` the batch layout. A decoder begins with its
+    configured token, and embeddings of padding get no gradient.
     """
     if form != "labels" or dataset.tokenizer_path is None:
         return
     ids = {"pad_token_id": dataset.pad_token_id, "eos_token_id": dataset.end_token_id}
     own = {name: getattr(config, name, None) for name in ids}
-    other = {name: one for name, one in own.items() if one is not None and one != ids[name]}
+    other = {name: value for name, value in own.items() if value is not None and value != ids[name]}
     if other:
-        named = ", ".join(f"{name} {one}" for name, one in other.items())
+        named = ", ".join(f"{name} {value}" for name, value in other.items())
         raise ScenarioError(
             f"the model has {named}, but these pairs have padding with the id "
             f"{dataset.pad_token_id} and end with the id {dataset.end_token_id}: set "
@@ -168,7 +174,11 @@ def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
 def _with_labels(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return a batch of first texts as inputs, shape (pairs, length), and second ones as labels."""
+    """Return a batch of first texts as inputs, shape (pairs, length), and of second texts as
+    labels.
+
+    `supervised` is the number of labels in the whole optimizer step.
+    """
     firsts, seconds = zip(*pairs, strict=True)
     ids, mask = _padded(firsts, dataset, plan, dataset.pad_token_id)
     labels, _ = _padded(seconds, dataset, plan, IGNORED_LABEL)
@@ -183,7 +193,10 @@ def _with_labels(
 def _stacked(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return a batch of first above second sequences as inputs, shape (2 x pairs, length)."""
+    """Return a batch of first above second sequences as inputs, shape (2 x pairs, length).
+
+    `supervised` is the number of pairs in the whole optimizer step.
+    """
     firsts, seconds = zip(*pairs, strict=True)
     ids, mask = _padded([*firsts, *seconds], dataset, plan, dataset.pad_token_id)
     counts = TokenCounts(processed=ids.size, real=int(mask.sum()), supervised=len(pairs))
@@ -194,7 +207,8 @@ def _stacked(
 def _padded(
     rows: Sequence[Tokens], dataset: PairDataset, plan: BatchPlan, filler: int
 ) -> tuple[Integers, Integers]:
-    """Return padded rows, and the mask of real tokens, both of shape (rows, length)."""
+    """Return the rows padded with `filler`, and the mask of real tokens, both of shape (rows,
+    length)."""
     longest = max(map(len, rows))
     width = dataset.sequence_length if plan.padding == "max_length" else longest
     ids = np.full((len(rows), width), filler, dtype=np.int64)
@@ -216,9 +230,10 @@ def _batch(
 def tokenized(
     run: Run, kind: str, key: dict[str, Any], read: Callable[[], Texts], settings: BPESettings
 ) -> Path:
-    """Return the folder with the tokens of text pairs, which is filled by `read` if new.
+    """Return the cache folder with the tokens of text pairs, which is filled if new.
 
-    `key` includes everything that determines the texts.
+    `kind` is the name of its parent folder, `key` includes everything that determines the texts,
+    and `read` returns them.
     """
     settings = replace(settings, ids=special_ids(model_config(run.scenario.model) or {}))
     whole = {
@@ -245,7 +260,8 @@ class BPESettings:
 
 
 def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the ids of padding and end in a model's configuration, by default 0 and 1."""
+    """Return the ids of padding and end in a model's configuration, or 0 and 1 if they are missing,
+    equal or too large."""
     pad, end = config.get("pad_token_id"), config.get("eos_token_id")
     if type(pad) is not int or type(end) is not int or pad == end:
         return PAD_ID, END_ID
@@ -253,7 +269,8 @@ def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _fill(folder: Path, texts: Texts, settings: BPESettings) -> None:
-    """Train a tokenizer, and write it and all tokens into an empty folder."""
+    """Train a tokenizer on the texts, and write it and all tokens into an empty folder. Raises
+    ScenarioError without texts."""
     if not texts:
         raise ScenarioError("data: there is no pair of texts; name others")
     tokenizer = _train(texts, settings)
@@ -294,12 +311,15 @@ def _train(texts: Texts, settings: BPESettings) -> Tokenizer:
 
 
 def _special(tokenizer: Tokenizer, token: str) -> list[int]:
-    found = tokenizer.token_to_id(token) if token else None
-    return [] if found is None else [int(found)]
+    number = tokenizer.token_to_id(token) if token else None
+    return [] if number is None else [int(number)]
 
 
 def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
-    """Memory-map cached tokens as pairs of at most `sequence_length` tokens each."""
+    """Return cached tokens, memory-mapped, as pairs of at most `sequence_length` tokens each.
+
+    `folder` is as `tokenized` returns it, and `more_samples` advice for error messages.
+    """
     facts = json.loads((folder / "facts.json").read_text(encoding="utf8"))
     return PairDataset(
         tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
@@ -315,7 +335,8 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
 
 
 def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
-    """Return JSON evidence with counts of the pairs and their tokens."""
+    """Return JSON evidence with counts of the pairs and their tokens. `padding` is the option's
+    value."""
     longer = (dataset.bounds[:, 1::2] - dataset.bounds[:, ::2]).max(axis=1)
     return {
         "pairs": len(dataset),

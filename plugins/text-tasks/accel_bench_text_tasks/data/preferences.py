@@ -53,7 +53,7 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the number of tokens of each pair's longer sequence."""
+        """Return the number of tokens of each pair's longer sequence, in the order of the pairs."""
         return self._impl().kept_lengths(self._tokenized(run)[1])
 
     def padding(self) -> Padding:
@@ -61,10 +61,12 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the function that makes batches of chosen and then rejected sequences."""
+        """Return the function that makes micro-batches with chosen and then rejected sequences, as
+        `plan` sets padding."""
         return self._impl().collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-        """Return a micro-batch of the longest possible pairs, for a simulation."""
+        """Return a micro-batch of `micro_batch_size` pairs of the full sequence length, for a
+        simulation."""
         return self._impl().simulated_batch(micro_batch_size, sequence_length)

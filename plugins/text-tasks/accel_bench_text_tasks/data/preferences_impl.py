@@ -75,24 +75,24 @@ class PreferenceDataset:
         return len(self.sequences) // 2
 
     def sample(self, index: int) -> Tokens:
-        """Return the token ids of a pair's chosen sequence, shape (tokens,)."""
+        """Return the token ids of the chosen sequence of the pair at `index`, shape (tokens,)."""
         return self.sequences.sample(2 * index)
 
     def training_samples(self, run: Run) -> Integers:
-        """Return the indices of the pairs that a run trains on."""
+        """Return the indices of the pairs that a run trains on, without held-out pairs."""
         data = run.scenario.data
         return batch_plan.split_samples(len(self), data.held_out, data.seed)[0]
 
 
 def kept_lengths(folder: Path) -> list[int]:
-    """Return the number of tokens of each pair's longer sequence in a cached folder."""
+    """Return the number of tokens of each pair's longer sequence in a cache folder."""
     both = np.array(token_batches.kept_lengths(folder)).reshape(-1, 2)
-    found: list[int] = both.max(axis=1).tolist()
-    return found
+    longer: list[int] = both.max(axis=1).tolist()
+    return longer
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return the function that makes batches of `run.dataset`.
+    """Return the function that makes micro-batches of `run.dataset`; `plan` has the padding.
 
     `input_ids` and `labels` have shape (2 x pairs, length), the chosen sequences before the
     rejected ones. `supervised_in_step` is the number of pairs in the step, by which losses are
@@ -105,7 +105,8 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:
-    """Return a micro-batch of pairs. `step` has the indices of the step's pairs on all ranks."""
+    """Return a micro-batch of the pairs with the indices `pairs`. `step` has the indices of the
+    step's pairs on all ranks."""
     import torch
 
     chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
@@ -116,7 +117,7 @@ def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Inte
 
 
 def simulated_batch(pairs: int, length: int) -> Batch:
-    """Return a micro-batch of zeros, of the longest pairs."""
+    """Return a micro-batch of zeros with `pairs` pairs of `length` tokens per sequence."""
     import torch
 
     names = ("input_ids", "labels", "attention_mask")
@@ -128,7 +129,8 @@ def simulated_batch(pairs: int, length: int) -> Batch:
 
 
 def read(options: PreferencesOptions, seed: int) -> Iterator[PromptSample]:
-    """Yield prompts with a chosen and a rejected answer, read from files or generated."""
+    """Yield prompts with a chosen and a rejected answer, read from files or generated from
+    `seed`."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
             yield PromptSample(made.where, made.prompt, (made.answer, made.rejected))
@@ -166,7 +168,7 @@ def without_repeated_prompt(pair: PromptSample) -> PromptSample:
         shared -= 1  # Equal answers are answers.
     turns = chosen[:shared]
     repeated = (
-        any(one.get("content") == prompt for one in turns)
+        any(turn.get("content") == prompt for turn in turns)
         if isinstance(prompt, str)
         else turns[: len(prompt)] == prompt
     )
@@ -187,6 +189,7 @@ def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
 
 
 def _said(row: Row, field: str, option: str) -> str | list[Message]:
-    """Return a field's content: its list of messages, or its text."""
+    """Return a field's list of messages, or its text. `option` is the dotted key that names the
+    field, for error messages."""
     is_list = isinstance(value_of(row, field, option), list)
     return messages_of(row, field, option) if is_list else text_of(row, field, option)

@@ -47,9 +47,11 @@ SHAREGPT_ROLES = {
 
 
 def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
-    """Return the files with rows below `root`, or the file itself, by name, up to the limit.
+    """Return the files with rows below `root`, or `root` itself if it is a file, by name, up to the
+    limit in bytes.
 
-    In a folder saved by `datasets`, these are a split's. Raises ScenarioError for an unknown split.
+    In a folder saved by `datasets`, these are all files of `split`. Raises ScenarioError for an
+    unknown split.
     """
     saved = _saved_folder(root, split)
     if saved is None:
@@ -61,7 +63,7 @@ def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
 
 
 def unusable_rows(root: Path, split: str) -> str | None:
-    """Return the reason in a sentence why `root` has no readable rows, or None."""
+    """Return the reason in a sentence why `root` has no readable rows, or None if it has some."""
     known = f"{', '.join(SUFFIXES)} and what `save_to_disk` of datasets has written"
     return unusable(root, lambda path: row_files(path, split, 1 << 62), known, "tables")
 
@@ -76,7 +78,8 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
-    """Return the value of a row's field. Raises ScenarioError for a missing field.
+    """Return the value of a row's field. Raises ScenarioError, which names the key `option` to set,
+    for a missing field.
 
     If messages are stored as one list per key, such as a list of roles and a list of contents, they
     are returned as a list of messages.
@@ -91,14 +94,16 @@ def value_of(row: Row, field: str, option: str) -> Any:
 
 
 def text_of(row: Row, field: str, option: str) -> str:
-    """Return a field's text, empty for null. Raises ScenarioError for other types."""
+    """Return a field's text, empty for null. Raises ScenarioError for other types, and for a
+    missing field, with the key `option` to set."""
     return checked_text(value_of(row, field, option), field, row[0])
 
 
 def messages_of(row: Row, field: str, option: str) -> list[Message]:
     """Return a field's messages, with ShareGPT's keys renamed for chat templates.
 
-    Raises ScenarioError unless the field is a list of messages.
+    Raises ScenarioError unless the field is a list of messages; if the field is missing, the error
+    names the key `option` to set.
     """
     value = value_of(row, field, option)
     if not isinstance(value, list):
@@ -106,8 +111,8 @@ def messages_of(row: Row, field: str, option: str) -> list[Message]:
             f"{row[0]}: {field!r} is {type(value).__name__}, expected a list of messages"
         )
     return [
-        _message(one, f"{row[0]}: {field!r}: message {number}")
-        for number, one in enumerate(value, start=1)
+        _message(message, f"{row[0]}: {field!r}: message {number}")
+        for number, message in enumerate(value, start=1)
     ]
 
 
@@ -136,15 +141,19 @@ def _from_sharegpt(said: Message, where: str) -> Message:
 
 
 def _messages(columns: dict[str, Any]) -> Any:
-    """Return a mapping of equally long lists as a list of mappings, or else unchanged."""
-    lengths = {len(one) if isinstance(one, list) else None for one in columns.values()}
+    """Return a mapping of equally long lists as a list of mappings; another mapping is returned
+    unchanged."""
+    lengths = {len(column) if isinstance(column, list) else None for column in columns.values()}
     if None in lengths or len(lengths) != 1:
         return columns
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _saved_folder(root: Path, split: str) -> Path | None:
-    """Return the folder of a dataset saved by `datasets`, or None if `root` is no such folder."""
+    """Return the folder of a dataset saved by `datasets`, or None if `root` is no such folder.
+
+    Raises ScenarioError if it has no such split.
+    """
     if (root / SAVED).is_file():
         return root
     listed = root / SAVED_SPLITS
@@ -160,9 +169,10 @@ def _saved_folder(root: Path, split: str) -> Path | None:
 
 
 def _saved_files(folder: Path) -> list[str]:
-    """Return the names of a saved dataset's files, in the order of its rows."""
+    """Return the names of a saved dataset's files, in the order of its rows. Raises ScenarioError
+    if one is missing."""
     state = _read_json(folder / SAVED)
-    names = [str(one.get("filename")) for one in state.get("_data_files", [])]
+    names = [str(entry.get("filename")) for entry in state.get("_data_files", [])]
     if gone := next((name for name in names if not (folder / name).is_file()), None):
         raise ScenarioError(f"{folder}: {gone} is missing; save the dataset again")
     return names
@@ -170,16 +180,20 @@ def _saved_files(folder: Path) -> list[str]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
+        content = json.loads(path.read_text(encoding="utf8"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ScenarioError(f"{path}: not a JSON object")
-    return found
+    return content
 
 
 def _table_rows(file: TextFile, fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, or of an Arrow stream written by `datasets`."""
+    """Yield the rows of a Parquet file, or of an Arrow stream written by `datasets`, with `fields`
+    only if all exist.
+
+    Raises ScenarioError for an unreadable file.
+    """
     import pyarrow
     from pyarrow import ipc, parquet
 

@@ -43,7 +43,7 @@ class SyntheticRow(NamedTuple):
 
 
 def synthetic_rows(seed: int, rows: int | None) -> Iterator[SyntheticRow]:
-    """Yield `rows` synthetic rows determined by the seed, by default `ROWS`."""
+    """Yield synthetic rows determined by the seed: `rows` of them, or `ROWS` if that is None."""
     generator = Random(seed)
     for number in range(1, (rows or ROWS) + 1):
         words = generator.sample(WORDS, generator.randint(SHORTEST, LONGEST))
@@ -55,7 +55,7 @@ def synthetic_rows(seed: int, rows: int | None) -> Iterator[SyntheticRow]:
 
 
 def rows_digest(seed: int) -> str:
-    """Return the SHA-256 of the first synthetic rows of a seed, in hexadecimal."""
+    """Return the SHA-256 of the first `DIGESTED_ROWS` synthetic rows of a seed, in hexadecimal."""
     first = islice(synthetic_rows(seed, None), DIGESTED_ROWS)
     return hashlib.sha256("\n".join(str(row) for row in first).encode()).hexdigest()
 

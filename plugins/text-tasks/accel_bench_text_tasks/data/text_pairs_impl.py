@@ -27,7 +27,8 @@ SHORTEST, LONGEST = 3, 400
 
 
 def functions_of(run: Run, options: DocstringsOptions) -> PairDataset:
-    """Return the tokenized pairs of docstrings and functions, cached after the first time."""
+    """Return the dataset of docstrings and their functions, tokenized at the first time and then
+    cached."""
     files = text_sources.stdlib_files(options.limit_bytes)
     key = {
         "content": text_sources.content_digest(files),
@@ -49,7 +50,8 @@ def _documented(files: list[text_sources.TextFile], options: DocstringsOptions) 
 
 
 def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
-    """Yield the first paragraph of each docstring in a source, and the function without docstring.
+    """Yield the first paragraph of each docstring in a source file, and the function without
+    docstring.
 
     A source truncated by the limit is skipped.
     """
@@ -69,9 +71,9 @@ def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
 
 
 def translations_of(run: Run, options: TranslationsOptions) -> PairDataset:
-    """Return the tokenized pairs of translations, cached after the first time."""
+    """Return the dataset of texts in two languages, tokenized at the first time and then cached."""
     langs = options.source_lang, options.target_lang
-    of_both = [one for lang in langs for one in catalogues.files(lang, options.path)]
+    of_both = [file for lang in langs for file in catalogues.files(lang, options.path)]
     key = {"content": catalogues.digest(of_both), "langs": [*langs], "samples": options.samples}
     settings = BPESettings(options.vocab_size, (f"<{langs[0]}>", f"<{langs[1]}>"))
     folder = tokenized(run, "translations", key, lambda: _in_both(options), settings)
@@ -88,7 +90,7 @@ def _in_both(options: TranslationsOptions) -> Texts:
         (key if source is None else source[key], key if target is None else target[key])
         for key in sorted(keys or ())
     )
-    good = [one for one in pairs if one[0] != one[1] and all(map(_is_text, one))]
+    good = [pair for pair in pairs if pair[0] != pair[1] and all(map(_is_text, pair))]
     if not good:
         raise ScenarioError(
             f"data translations: no text is translated into both {options.source_lang} and "
@@ -99,11 +101,12 @@ def _in_both(options: TranslationsOptions) -> Texts:
 
 
 def _translated(lang: str, path: str | None) -> dict[str, str] | None:
-    """Return a language's translations by original message, or None for English."""
+    """Return a language's translations by original message, from catalogues below `path`; None for
+    English, which needs none."""
     if catalogues.is_english(lang):
         return None
     files = catalogues.files(lang, path)
-    return {text: found for file in files for text, found in catalogues.messages(file)}
+    return {text: translated for file in files for text, translated in catalogues.messages(file)}
 
 
 def _is_text(text: str) -> bool:

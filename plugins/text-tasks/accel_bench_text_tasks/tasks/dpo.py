@@ -67,7 +67,8 @@ class DPO(Task[DPOOptions]):
     """Copy of the policy, made before adapters are added; None if there is no copy."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the SHA-256 of the reference model's local directory, or None without one."""
+        """Return the SHA-256 of the reference model's local directory, or None if no such directory
+        is named."""
         use = self._reference_use(experiment.scenario)
         return None if use is None else digest_of_model(use)
 
@@ -96,7 +97,8 @@ class DPO(Task[DPOOptions]):
             yield from self._division_problems(scenario)
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens in both sequences of all pairs; the loss shifts labels."""
+        """Return the number of tokens in both sequences of all pairs of a batch; labels are counted
+        as the loss shifts them."""
         return held_tokens(batch, shifts=True)
 
     @hookimpl
@@ -116,7 +118,8 @@ class DPO(Task[DPOOptions]):
         return loss
 
     def _division_problems(self, scenario: Scenario) -> Iterator[str]:
-        """Yield reasons why the reference model cannot be divided over the requested devices."""
+        """Yield reasons why the reference model cannot be divided over the devices that the option
+        sets."""
         size, option = self.options.reference_tensor_parallel_size, "reference_tensor_parallel_size"
         use = self._reference_use(scenario)
         if use is None and not self._copied(scenario):

@@ -38,7 +38,7 @@ class PreferenceLoss:
     """
 
     def __init__(self, run: Run, options: DPOOptions, copied: Any = None) -> None:
-        """Store the reference model, which is `copied` if given.
+        """Store the reference model, which is `copied` unless that is None.
 
         Raises ScenarioError for data without pairs.
         """
@@ -56,7 +56,8 @@ class PreferenceLoss:
     def __call__(
         self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int
     ) -> torch.Tensor:
-        """Return the loss of a micro-batch. `supervised_in_step` is the step's number of pairs."""
+        """Return the loss of a micro-batch, a tensor of shape (). `supervised_in_step` is the
+        step's number of pairs."""
         options, labels = self._options, inputs["labels"][:, 1:]
         with torch.no_grad():
             expected = token_log_probabilities(self._of_reference(inputs), labels)
@@ -76,18 +77,18 @@ class PreferenceLoss:
     def evidence(self) -> dict[str, Any]:
         """Return JSON evidence of the reference model, and of the last pairs' margins."""
         reference = self._policy if self._reference is None else self._reference
-        found: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
+        result: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
         if isinstance(reference, DividedReference):
-            found["reference_divided_matrices"] = reference.divided
+            result["reference_divided_matrices"] = reference.divided
             reference = reference.model
-        found["reference_layers"] = layers_of(reference)
+        result["reference_layers"] = layers_of(reference)
         if self._margin is not None:
-            found["last_margin"] = float(self._margin.mean())
-            found["last_accuracy"] = float((self._margin > 0).float().mean())
-        return found
+            result["last_margin"] = float(self._margin.mean())
+            result["last_accuracy"] = float((self._margin > 0).float().mean())
+        return result
 
     def _of(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
-        """Return a model's logits, of shape (sequences, length, vocabulary)."""
+        """Return a model's logits for the inputs, of shape (sequences, length, vocabulary)."""
         logits: torch.Tensor = model(
             **{name: value for name, value in inputs.items() if name not in DPO.loss_inputs}
         ).logits
@@ -99,17 +100,20 @@ class PreferenceLoss:
         trained = self._trained
         with self._policy.disable_adapter():
             # PEFT says that they do not train meanwhile, which gathered copies would keep.
-            for one in trained:
-                one.requires_grad_(True)
+            for parameter in trained:
+                parameter.requires_grad_(True)
             return self._of(self._policy, inputs)
 
     @cached_property
     def _trained(self) -> list[nn.Parameter]:
         """Parameters of the policy that require a gradient, collected in the first step."""
-        return [one for one in self._policy.parameters() if one.requires_grad]
+        return [parameter for parameter in self._policy.parameters() if parameter.requires_grad]
 
     def _per_answer(self, log_probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the log-probability of each answer, of shape (sequences,)."""
+        """Return the log-probability of each answer, of shape (sequences,), from each token's.
+
+        With the option `length_normalization`, it is divided by the answer's number of labels.
+        """
         of_answers = log_probabilities.sum(dim=1)
         if self._options.length_normalization:
             of_answers = of_answers / (labels != IGNORED_LABEL).sum(dim=1)
@@ -130,43 +134,52 @@ def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 
 def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
-    """Return the reference model and its description. The model is None for an adapter's base."""
+    """Return the reference model and its description. The model is None if it is the base under an
+    adapter.
+
+    `copied` is a copy of the policy before adapters, or None.
+    """
     if options.reference_model is None and hasattr(run.unwrapped_model, "disable_adapter"):
         return None, "the base, without the adapter, as the stack accelerates it"
     if options.reference_model is not None:
         what = options.reference_model
-        found = frozen(load_other_model(run, what))
+        model = frozen(load_other_model(run, what))
     elif copied is not None:
-        found, what = copied, "a copy of the policy as it was loaded"
+        model, what = copied, "a copy of the policy as it was loaded"
     else:
-        found, what = copy_of(run.unwrapped_model), "a copy of the first policy"
+        model, what = copy_of(run.unwrapped_model), "a copy of the first policy"
     size = options.reference_tensor_parallel_size
     # A rehearsal is one process, and so is a simulation: each holds it whole.
     if size == 1 or run.world_size != run.scenario.world_size or is_simulated():
-        return found, what
-    return DividedReference(run, found, size), f"{what}, divided over {size} devices"
+        return model, what
+    return DividedReference(run, model, size), f"{what}, divided over {size} devices"
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """Return the number of linear layers by class, without adapters. The class of their weights is
-    added if it is a subclass, which shows how a base layer is stored."""
+    """Return the number of linear layers by class, without adapters' layers.
+
+    The class of their weights is added to the name if it is a subclass, which shows how a base
+    layer is stored.
+    """
     left_out = adapter_modules(model)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for module in model.modules():
         # PEFT wraps the layers that it adapts.
         if hasattr(module, "in_features") and not hasattr(module, "base_layer"):
             weight = type(getattr(module, "weight", None))
             own = "" if weight in (nn.Parameter, type(None)) else f" of {weight.__name__}"
-            found[type(module).__name__ + own] += id(module) not in left_out
-    return {name: count for name, count in sorted(found.items()) if count}
+            counts[type(module).__name__ + own] += id(module) not in left_out
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 def copy_of(model: Any) -> Any:
-    """Return a frozen copy of a model, without dropout."""
+    """Return a frozen copy of a model, in evaluation mode."""
     copies: dict[int, torch.Tensor] = {}
     if is_simulated():  # A deep copy would ask for the address of a tensor.
-        copies |= {id(one): one.clone() for one in model.buffers()}
-        copies |= {id(one): nn.Parameter(one.detach().clone()) for one in model.parameters()}
+        copies |= {id(tensor): tensor.clone() for tensor in model.buffers()}
+        copies |= {
+            id(tensor): nn.Parameter(tensor.detach().clone()) for tensor in model.parameters()
+        }
     return frozen(copy.deepcopy(model, copies))
 
 
@@ -181,14 +194,14 @@ def turn_dropout_off(model: nn.Module) -> None:
 
 
 def _set_to_zero(owner: Any) -> None:
-    """Set the attributes of an object that are dropout probabilities, by their names, to 0."""
+    """Set the attributes of an object that are named like dropout probabilities to 0."""
     for name, value in list(vars(owner).items()):
         if isinstance(value, float) and any(word in name for word in DROPOUT_WORDS):
             setattr(owner, name, 0.0)
 
 
 def frozen(model: Any) -> Any:
-    """Return a model after freezing its parameters and disabling its dropout."""
+    """Return the same model after freezing its parameters and disabling its dropout."""
     return model.requires_grad_(False).train(False)
 
 
@@ -200,7 +213,8 @@ class DividedReference:
     """
 
     def __init__(self, run: Run, model: Any, size: int) -> None:
-        """Divide the model in place. Raises ScenarioError if it cannot be divided."""
+        """Divide the model in place, over groups of `size` ranks. Raises ScenarioError if it cannot
+        be divided."""
         shape = (run.world_size // size, size)
         names = ("groups", "tensor")
         mesh = init_device_mesh(run.device.type, shape, mesh_dim_names=names)["tensor"]
@@ -217,18 +231,20 @@ class DividedReference:
         self._own = self._rank - self._rank % sharing
 
     def __call__(self, **inputs: torch.Tensor) -> Any:
-        """Return the model's output for this rank's inputs."""
+        """Return the model's output for this rank's inputs. All ranks of a group must call it
+        together."""
         if len(self._owners) == 1:
             return self.model(**inputs)
-        found: Any = None
+        own_output: Any = None
         for owner in self._owners:
             shared = {name: self._shared(inputs[name], owner) for name in sorted(inputs)}
             output = self.model(**shared)
-            found = output if owner == self._own else found
-        return found
+            own_output = output if owner == self._own else own_output
+        return own_output
 
     def _shared(self, tensor: torch.Tensor, owner: int) -> torch.Tensor:
-        """Return the owner rank's tensor on all ranks of the group; shapes may differ."""
+        """Return the tensor of the rank `owner` on all ranks of the group; its shape may differ
+        from `tensor`'s."""
         shape = torch.tensor(tensor.shape, device=tensor.device)
         distributed.broadcast(shape, group=self._group, group_src=owner)
         own = owner == self._rank

@@ -44,13 +44,14 @@ class MaskedLM(Task[MaskedLMOptions]):
     _masking: Masking | None = None
 
     def labels_of(self, run: Run) -> Any:
-        """Return the function that masks the samples of the run's dataset."""
+        """Return the object that masks a sample of the run's dataset when called with its tokens
+        and index."""
         from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 
-        found = Masking(run, self.options)
+        masking = Masking(run, self.options)
         # Batches of the training are built first: what else is masked trains nothing.
-        self._masking = self._masking or found
-        return found
+        self._masking = self._masking or masking
+        return masking
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:

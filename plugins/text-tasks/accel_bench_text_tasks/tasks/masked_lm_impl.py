@@ -74,24 +74,28 @@ class Masking:
 
 
 def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
-    """Return the mask token's id. Raises ScenarioError if the model has no embedding for it."""
-    found = options.mask_token_id
-    if found is None and tokenizer is not None:
+    """Return the mask token's id: the option's, the tokenizer's, or the first unused id.
+
+    Raises ScenarioError if the model has no embedding for it.
+    """
+    mask = options.mask_token_id
+    if mask is None and tokenizer is not None:
         ids = map(tokenizer.token_to_id, MASKS)
-        found = next((one for one in ids if one is not None), None)
-    if found is None:
-        found = run.dataset.vocab_size
+        mask = next((token for token in ids if token is not None), None)
+    if mask is None:
+        mask = run.dataset.vocab_size
     config = getattr(run.unwrapped_model, "config", None)
     known = getattr(config, "vocab_size", None)
-    if isinstance(known, int) and found >= known:
+    if isinstance(known, int) and mask >= known:
         raise ScenarioError(
-            f"task masked-lm: the mask has the id {found}, and the model {run.scenario.model.id!r} "
+            f"task masked-lm: the mask has the id {mask}, and the model {run.scenario.model.id!r} "
             f"a vocabulary of {known}; set task.mask_token_id, or a smaller data.vocab_size"
         )
-    return found
+    return mask
 
 
 def _special_ids(tokenizer: Any) -> Integers:
-    """Return the ids of the tokenizer's special tokens; empty without a tokenizer."""
+    """Return the ids of the tokenizer's special tokens, as an array; it is empty if `tokenizer` is
+    None."""
     added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
     return np.array([number for number, token in added.items() if token.special], dtype=np.int64)

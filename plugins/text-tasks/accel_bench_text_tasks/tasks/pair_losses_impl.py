@@ -28,7 +28,8 @@ class Seq2SeqLoss:
             )
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-        """Return the loss: the sum over labelled tokens, divided by their number in the step."""
+        """Return the loss, a tensor of shape (): the sum over labelled tokens, divided by their
+        number in the step."""
         labels = inputs["labels"]
         others = {name: value for name, value in inputs.items() if name != "labels"}
         # With labels the model would compute a loss of its own too.
@@ -36,7 +37,8 @@ class Seq2SeqLoss:
         return token_loss(output.logits, labels, supervised_in_step)
 
     def shifted(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the labels shifted right, after the decoder's start token."""
+        """Return the decoder's input ids: the labels shifted right, after the decoder's start
+        token."""
         start = labels.new_full((len(labels), 1), self._start)
         ids = torch.cat((start, labels[:, :-1]), dim=1)
         return ids.masked_fill(ids == IGNORED_LABEL, self._pad)
@@ -57,7 +59,8 @@ class InfoNCE:
         self._last: torch.Tensor | None = None
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-        """Return the loss: the sum over pairs, divided by the number of pairs in the whole step."""
+        """Return the loss, a tensor of shape (): the sum over pairs, divided by the number of pairs
+        in the whole step."""
         hidden = model(**inputs).last_hidden_state
         vectors = functional.normalize(self._pooled(hidden, inputs["attention_mask"]), dim=-1)
         first, second = vectors.chunk(2)
@@ -76,8 +79,8 @@ class InfoNCE:
         """Return JSON evidence of the last micro-batch: its pairs, and the share of matches."""
         if self._last is None:
             return {"pairs": 0}
-        found = self._last.argmax(-1) == torch.arange(len(self._last), device=self._last.device)
-        share = float(found.float().mean())
+        matches = self._last.argmax(-1) == torch.arange(len(self._last), device=self._last.device)
+        share = float(matches.float().mean())
         return {
             "pairs": len(self._last),
             "found_in_last_batch": share,
@@ -85,7 +88,10 @@ class InfoNCE:
         }
 
     def _pooled(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return a float32 vector for each text, since cosines over a small temperature need it."""
+        """Return one float32 vector for each text, since cosines over a small temperature need it.
+
+        `hidden` has shape (texts, length, features), `mask` marks real tokens.
+        """
         hidden = hidden.float()
         if self._options.pooling == "first":
             return hidden[:, 0]

@@ -21,7 +21,7 @@ from accel_bench.errors import ScenarioError
 
 
 def require_pairs(run: Run) -> None:
-    """Raise ScenarioError if the run's data has no pairs, except in simulations without data."""
+    """Raise ScenarioError if the run's data have no pairs, except in simulations without data."""
     from accel_bench.modeling.tensors import is_simulated
 
     if not hasattr(run.dataset, "pair") and not is_simulated():
@@ -39,13 +39,14 @@ class Seq2SeqLM(Task[Options]):
     pairs = "labels"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens in both texts, of which the second text's are supervised."""
-        found, labels = held_tokens(batch), batch.inputs.get("labels")
-        if found is None or labels is None:
+        """Return the number of tokens in both texts of a batch, of which the second text's are
+        supervised, or None if the batch lacks ids or labels."""
+        firsts, labels = held_tokens(batch), batch.inputs.get("labels")
+        if firsts is None or labels is None:
             return None
-        written, size = found.supervised, int(labels.numel())
-        processed = found.processed[0] + size, found.processed[1] + size
-        real = found.real[0] + written[0], found.real[1] + written[1]
+        written, size = firsts.supervised, int(labels.numel())
+        processed = firsts.processed[0] + size, firsts.processed[1] + size
+        real = firsts.real[0] + written[0], firsts.real[1] + written[1]
         return Held(processed, real, written)
 
     @hookimpl
@@ -88,17 +89,18 @@ class Embedding(Task[EmbeddingOptions]):
                 module.pooler = None
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of both texts with a supervised element per pair, or None without
-        ids."""
-        found, ids = held_tokens(batch), batch.inputs.get("input_ids")
-        if found is None or ids is None:
+        """Return the tokens of both texts with a supervised element per pair, or None if the batch
+        has no ids."""
+        tokens, ids = held_tokens(batch), batch.inputs.get("input_ids")
+        if tokens is None or ids is None:
             return None
         pairs = len(ids) // 2
-        return found._replace(supervised=(pairs, pairs))
+        return tokens._replace(supervised=(pairs, pairs))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> list[str]:
-        """Return a reason to refuse micro-batches of one pair, whose loss is always 0."""
+        """Return a list with a reason to refuse micro-batches of one pair, whose loss is always 0;
+        empty for larger ones."""
         if experiment.scenario.train.micro_batch_size > 1:
             return []
         return [
@@ -108,7 +110,8 @@ class Embedding(Task[EmbeddingOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the loss function: cross-entropy of the match among the micro-batch's texts."""
+        """Return the loss function: InfoNCE, the cross-entropy of the match among the micro-batch's
+        texts."""
         from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 
         require_pairs(run)
