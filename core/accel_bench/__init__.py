@@ -176,14 +176,15 @@ _HOMES = {
 }
 
 _BROUGHT = ("accelerate",)
-"""Names of functions that an entry point of the group `accel_bench.functions` provides."""
+"""Names of public functions that another package provides by an entry point of the group
+`accel_bench.functions`."""
 
 __all__ = list(sorted(["nvml", *_BROUGHT, *chain.from_iterable(_HOMES.values())]))
 """Names of all public objects."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public object of a name, importing the module that defines it on first use."""
+    """Return the public object `name`, importing its module; raise AttributeError for others."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
     if name in _BROUGHT:

@@ -27,7 +27,7 @@ def plain_name(tensor: str) -> str:
 
 
 class CheckpointedBlocks(Frozen):
-    """Decoder blocks whose activations are recomputed in the backward pass."""
+    """Numbers of decoder blocks, and of blocks whose activations the backward pass recomputes."""
 
     checkpointed: int
     blocks: int
@@ -113,7 +113,7 @@ class OptimizerProgress(Frozen):
 
 
 class EffectiveConfiguration(Frozen):
-    """Effective configuration of one rank; null or empty for values that are not known."""
+    """Effective configuration of one rank; a value that is not known is null or empty."""
 
     python: str | None = None
     """Version of Python in the rank's process."""

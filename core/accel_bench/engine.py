@@ -23,8 +23,7 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Numbers of tokens, or of the task's other unit, in a batch or a step; the collator counts
-    them on the host."""
+    """Numbers of tokens, or of the task's other unit, in a batch or a step, counted on the host."""
 
     processed: int
     """Tokens that go through the model, padding included."""
@@ -72,7 +71,8 @@ number, so that micro-batches and ranks add up."""
 
 
 def own_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the loss that the model computes itself, such as a fused loss that needs no logits."""
+    """Return the loss that the model computes itself, such as a fused loss that needs no logits.
+    `supervised_in_step` is the number of supervised tokens by which the sum is divided."""
     return model(**inputs, num_items_in_batch=supervised_in_step).loss
 
 

@@ -71,7 +71,7 @@ class StoreUnavailableError(StoreError):
 
 
 class WorkerError(AccelBenchError):
-    """A known kind of failure inside the measured process; `reason` is the part that says why."""
+    """A known kind of failure inside the measured process; `reason` explains it in a result."""
 
     exit_code = 1
 
@@ -106,22 +106,22 @@ class InvalidRunError(WorkerError):
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that installs an extra of accel-bench in this environment."""
+    """Return the shell command that installs the extra of accel-bench in this environment."""
     package = install_package(extra)
     where = " in a checkout of accel-bench" if package.startswith("./") else ""
     return f"pip install {package}{where}"
 
 
 def install_package(extra: str) -> str:
-    """Return pip's argument that installs an extra of accel-bench: the plugin's folder in a
+    """Return pip's argument that installs an extra of accel-bench. It is the plugin's folder in a
     checkout, else the extra itself."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
 
     required = map(Requirement, metadata.requires("accel-bench") or () if PLUGINS.is_dir() else ())
-    ours = (one for one in required if one.name.startswith("accel-bench-") and one.marker)
-    names = [one.name for one in ours if one.marker and one.marker.evaluate({"extra": extra})]
+    ours = (need for need in required if need.name.startswith("accel-bench-") and need.marker)
+    names = [need.name for need in ours if need.marker and need.marker.evaluate({"extra": extra})]
     folders = [f"./plugins/{name.removeprefix('accel-bench-')}" for name in names]
     return " ".join(folders) or f"'accel-bench[{extra}]'"
 
@@ -144,10 +144,9 @@ FORMER_NAMES = {
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint to a known name: `; did you mean 'x'?`, else `; known: ...`, or an empty text.
-
-    Of more than FEW names, the nearest three are listed: `; known: 71 names, the nearest a, b, c`.
-    """
+    """Return the end of a message about an unknown word: `; did you mean 'x'?` for a near name.
+    Else it is `; known: ...`, or empty without known names. Of more than FEW names, the nearest
+    three are listed: `; known: 71 names, the nearest a, b, c`."""
     import difflib
 
     names = sorted(set(known))

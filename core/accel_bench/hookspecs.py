@@ -79,9 +79,10 @@ def allocate_ranks(
     """Return the processes that all runs of a session share, for `launch_ranks`.
 
     Called once, before planning. `scenarios` belong to all sweep points, with `resources.device` as
-    written. If another process does the work of this command, as in the ranks other than 0 of
-    torchrun, wait for it and return an allocation with an `exit_code`. An allocation with `places`
-    runs sweep points on them at the same time.
+    written. `command` holds the program's arguments; with `dry_run` nothing is run. If another
+    process does the work of this command, as in the ranks other than 0 of torchrun, wait for it and
+    return an allocation with an `exit_code`. An allocation with `places` runs sweep points on them
+    at the same time.
     """
 
 
@@ -276,8 +277,8 @@ def close_run(run: Run) -> None:
 
 
 def _marked(word: str) -> dict[str, str]:
-    """Return the hooks with a mark, such as `one_answer`, and its value, in call order."""
-    marks = ((name, getattr(one, word, "")) for name, one in globals().items())
+    """Return the hooks with the mark `word`, such as `one_answer`, and its value, in call order."""
+    marks = ((name, getattr(value, word, "")) for name, value in globals().items())
     return {name: mark for name, mark in marks if isinstance(mark, str) and mark}
 
 

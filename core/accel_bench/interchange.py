@@ -69,13 +69,13 @@ class SourceFile:
             )
 
     def beside(self, name: str) -> SourceFile | None:
-        """Return another file of the same folder, or None if it does not exist."""
+        """Return the file called `name` in the same folder, or None if it does not exist."""
         path = self.path.with_name(name)
         if not path.is_file():
             return None
-        found = read_source(path)
-        self.others[name] = found.sha256
-        return found
+        source = read_source(path)
+        self.others[name] = source.sha256
+        return source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,8 @@ class Format:
 
 
 def read_source(path: Path) -> SourceFile:
-    """Read a file of another program. Raises ImportFileError, also for a file that is too large."""
+    """Return a file of another program, read into memory. Raises ImportFileError if it cannot be
+    read or is too large."""
     limit = ", the limit of an import"
     raw = read_bytes(path, MAXIMUM_BYTES, ImportFileError, limit)
     return SourceFile(path, as_text(path, raw, ImportFileError), hashlib.sha256(raw).hexdigest())
@@ -154,18 +155,18 @@ def format_names() -> list[str]:
 
 
 def load_format(entry: DoorEntry) -> Format:
-    """Import a format. Raises PluginError that names its distribution."""
-    found = entry.load()
-    if not isinstance(found, Format):
+    """Return the imported format of an entry point. Raises PluginError that names its distribution
+    if it is broken."""
+    form = entry.load()
+    if not isinstance(form, Format):
         raise entry.broken(f"{entry.point.value} is no accel_bench.Format")
-    return found
+    return form
 
 
 def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
-    """Yield the text of runs in a format; each run is loaded when its text is asked for.
-
-    Raises ImportFileError for a format that is not written, and PluginError.
-    """
+    """Return the text of runs in the format `name`, in pieces; each run is loaded when needed.
+    Raises ImportFileError for a format that is only read, PluginError for an unknown or broken
+    one."""
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).write is None:
         raise ImportFileError(f"{name} ({form.description}) is read, and not written")
@@ -175,7 +176,7 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
 def _written(
     entry: DoorEntry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
 ) -> Iterator[str]:
-    """Yield the text that a format writes. Raises PluginError with its name if it fails."""
+    """Yield the text that a format writes. Raises PluginError that names it if it fails."""
     with entry.blamed():
         for text in write(results):
             if not isinstance(text, str):

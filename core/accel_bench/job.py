@@ -125,7 +125,7 @@ class Job(Frozen):
         return 1 if alone else self.experiment.scenario.world_size
 
     def python_command(self, *arguments: str) -> list[str]:
-        """Return the command of the Python interpreter that runs the ranks."""
+        """Return the command that runs the ranks' Python interpreter with the arguments."""
         return [*self.interpreter, *arguments] if self.interpreter else python_command(*arguments)
 
     def path(self) -> Path:

@@ -44,7 +44,7 @@ class RankProcess(Protocol):
 
 
 class Allocation(Protocol):
-    """Processes on one or several nodes that are kept for all runs of a session."""
+    """Processes on one or several nodes that a launcher keeps for all runs of a session."""
 
     exit_code: int | None
     """Exit code of the command if another process does its work; None if this process is the
@@ -78,7 +78,7 @@ class DividedAllocation(Allocation, Protocol):
     """Parts of the allocation; all rounds of a sweep point run on one part, while it lasts."""
 
     def interrupt(self) -> None:
-        """Interrupt all waiting for parts of the allocation, since the session ends."""
+        """End every wait for parts of the allocation, since the session ends."""
 
 
 class Observer(Protocol):
@@ -90,8 +90,6 @@ class Observer(Protocol):
     """
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop observing, and return the metrics.
-
-        Called once after the last rank has gone, also when the run was stopped or has failed;
-        `results` holds the written results by rank. The call must end within seconds.
-        """
+        """Stop observing, and return the metrics of the attempt. Called once after the last rank
+        has gone, also when the run was stopped or has failed; `results` holds the written results
+        by rank. The call must end within seconds."""

@@ -58,7 +58,7 @@ class LocalProcess:
     """Module that Python runs as the rank."""
 
     def __init__(self, job: Job, rank: int, environment: Mapping[str, str] | None = None) -> None:
-        """Start the process with the environment that `rank_environment` returns."""
+        """Start the process, by default with the environment that `rank_environment` returns."""
         self.rank = rank
         self.pid: int | None = None
         self.node: Node | None = None
@@ -120,7 +120,7 @@ class LocalProcess:
                     os.killpg(self.pid, which)
 
     def sweep(self) -> None:
-        """Wait until the reaper has ended, after SIGTERM, all processes that the rank left."""
+        """End all processes that the rank left, by its reaper, and wait until they have ended."""
         if sys.platform != "linux":
             self.signal(signal.SIGKILL)
             return
@@ -145,10 +145,8 @@ class NodePlace:
 
 
 def rank_environment(job: Job, rank: int, place: NodePlace | None = None) -> dict[str, str]:
-    """Return a rank's environment: the parent's, with the scenario's changes and defaults.
-
-    Without a `place` all ranks are on this machine.
-    """
+    """Return a rank's environment: the parent's, with the scenario's changes and defaults. `place`
+    is the rank's position on its node; without it all ranks are on this machine."""
     scenario = job.experiment.scenario
     size = job.world_size
     place = place or NodePlace(rank, size, max(1, available_cores() // size))

@@ -155,7 +155,7 @@ class Plugin(Generic[OptionsT]):
         return None
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the class that joins the ranks; override this if it depends on options."""
+        """Return the class that joins the ranks; override this if `strategy` depends on options."""
         return self.strategy
 
     def data_parallel(self, scenario: Scenario) -> int:

@@ -98,7 +98,7 @@ time of a step's matmuls when nothing else runs.
 
 
 class TimeSeries(Frozen):
-    """Readings of one figure over time; each value holds until the next reading."""
+    """Readings of one quantity over time; each value holds until the next reading."""
 
     times: tuple[float, ...]
     """Times of the readings by time.monotonic() in seconds, like `Window.started`."""
@@ -188,11 +188,9 @@ class Window(Frozen):
 
 
 class PhaseSplit(Frozen):
-    """Time of a step by phase, measured in a few steps after the window.
-
-    Marking waits for nothing but takes time, so the window itself is never split. On a device with
-    events the seconds are those of the device, in which work overlapping on the host is hidden.
-    """
+    """Time of a step by phase, measured in a few steps after the window. Marking waits for nothing
+    but takes time, so the window itself is never split. A device with events measures the seconds
+    itself, so that work overlapping on the host is hidden."""
 
     steps: int
 
@@ -287,7 +285,7 @@ class WeightUpdate(Frozen):
     @property
     def norm(self) -> float:
         """Estimated L2 norm of the change of all tensors together, by their sketches."""
-        return math.hypot(*(value for one in self.tensors.values() for value in one.sketch))
+        return math.hypot(*(value for tensor in self.tensors.values() for value in tensor.sketch))
 
 
 class Answers(Frozen):
@@ -319,7 +317,7 @@ class Answers(Frozen):
         return len(self.tokens) + len(self.digests)
 
     def digest(self, request: int) -> str:
-        """Return the digest of a request's answer, whether its ids were kept or not."""
+        """Return the digest of the answer to a request, by its number from 0, ids kept or not."""
         if request < len(self.tokens):
             return digest_of(self.tokens[request])
         return self.digests[request - len(self.tokens)]
@@ -361,12 +359,12 @@ class Communication(Frozen):
     @property
     def seconds(self) -> float:
         """Seconds of all collectives of a step."""
-        return sum(one.seconds for one in self.collectives.values())
+        return sum(collective.seconds for collective in self.collectives.values())
 
     @property
     def waiting_seconds(self) -> float:
         """Seconds of a step in which the rank waits for slower ones."""
-        return sum(one.waiting_seconds for one in self.collectives.values())
+        return sum(collective.waiting_seconds for collective in self.collectives.values())
 
 
 class Evaluation(Frozen):

@@ -227,11 +227,11 @@ class Run:
             self.on_calling(before)
 
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
-        """Return the cache folder of `key`, filled by `fill(folder)` if it does not exist.
+        """Return the cache folder of `key` among the caches called `kind`.
 
-        `key` holds, as JSON, everything that the content depends on. One process fills the folder
-        while others wait; a failed `fill` leaves nothing behind. Raises the exception that `fill`
-        raises.
+        It is filled by `fill(folder)` if it does not exist. `key` holds, as JSON, everything that
+        the content depends on. One process fills the folder while others wait; a failed `fill`
+        leaves nothing behind. Raises the exception that `fill` raises.
         """
         target = self.cache_folder / kind / digest(key, 24)
         with locked(target.with_suffix(".lock")):

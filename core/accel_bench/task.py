@@ -125,7 +125,7 @@ def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
 
 
 def token_mask(batch: Batch) -> Any:
-    """Return a mask of the real tokens in `input_ids`, or None if the batch has no such mask."""
+    """Return a bool tensor, True for real tokens in `input_ids`; None without a fitting mask."""
     mask, ids = batch.inputs.get("attention_mask"), batch.inputs.get("input_ids")
     if mask is None or ids is None or mask.shape != ids.shape:
         return None

@@ -1,4 +1,4 @@
-"""Description of a run for trackers: settings, figures and steps, as names and plain values."""
+"""Description of a run for experiment trackers: settings, metrics and steps as plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKING = frozenset(
         *("median_step_seconds", "mfu"),
     )
 )
-"""Names of speed figures, which only a completed run may have."""
+"""Names of measures of speed, which only a completed run may have."""
 
 
 class Step(NamedTuple):
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class RunDescription(NamedTuple):
-    """Description of a run, with the column names of the store."""
+    """Description of a run for experiment trackers: values by the column names of the store."""
 
     identity: dict[str, Any]
     """Ids, status, reasons and machine of the run."""
@@ -53,8 +53,8 @@ class RunDescription(NamedTuple):
     """Effective configuration, which was read back from the run, by dotted key."""
 
     figures: dict[str, float]
-    """Figures by name, which ends in the unit; a run that did not complete has no figures of speed
-    and none of plugins."""
+    """Measured numbers by name, which ends in the unit. A run that did not complete has neither
+    measures of speed nor metrics of plugins."""
 
     steps: tuple[Step, ...]
     """Optimizer steps in order, warm-up included; empty if a rank has no measured window."""
@@ -64,29 +64,32 @@ class RunDescription(NamedTuple):
 
 
 def describe_run(result: Result) -> RunDescription:
-    """Return the description of a run; values that are unknown are left out."""
+    """Return a run's settings, metrics and steps for experiment trackers, without unknown
+    values."""
     columns = derived_columns(result)
 
     def known(listed: tuple[DerivedColumn, ...]) -> dict[str, Any]:
-        named = {one.name: columns[one.column] for one in listed}
+        named = {column.name: columns[column.column] for column in listed}
         return {name: value for name, value in named.items() if value not in (None, "")}
 
     identity = {**identity_columns(result), "reasons": "", "log": result.folder}
-    found = known(FIGURES)
-    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    measures = known(FIGURES)
+    texts = {name: value for name, value in measures.items() if isinstance(value, str)}
     texts["status"] = texts.pop("audited_status", result.status.value)
     metrics = json.loads(columns["metrics"] or "{}")
-    figures = {name: value for name, value in found.items() if name not in texts}
+    figures = {name: value for name, value in measures.items() if name not in texts}
     figures |= {f"metrics.{name}": value for name, value in metrics.items()}
     if not _is_completed(texts["status"]):
         # A tracker ranks whatever it gets: a run that counts nowhere has no speed there either.
-        figures = {name: one for name, one in figures.items() if name not in RANKING}
-        figures = {name: one for name, one in figures.items() if not name.startswith("metrics.")}
+        figures = {name: value for name, value in figures.items() if name not in RANKING}
+        figures = {
+            name: value for name, value in figures.items() if not name.startswith("metrics.")
+        }
     return RunDescription(
         identity={**identity, **texts},
         settings={**known(SETTINGS), **json.loads(columns["options"] or "{}")},
         effective=known(EFFECTIVE),
-        figures={name: one for name, one in figures.items() if isinstance(one, int | float)},
+        figures={name: value for name, value in figures.items() if isinstance(value, int | float)},
         steps=_steps(result),
         series={
             name: metric.series
@@ -97,7 +100,8 @@ def describe_run(result: Result) -> RunDescription:
 
 
 def _is_completed(audited: str) -> bool:
-    """Return whether a status after the self-audit means a completed or an imported run."""
+    """Return whether `audited`, a run's status after its self-audit, means a completed or imported
+    run."""
     return audited == IMPORTED or Status(audited).completed
 
 
@@ -117,7 +121,9 @@ def _steps(result: Result) -> tuple[Step, ...]:
             step=step,
             measured=step in measured,
             seconds=max(sample.seconds for sample in ranks.values()),
-            real_tokens=sum(one.real_tokens for rank, one in ranks.items() if rank in counted),
+            real_tokens=sum(
+                sample.real_tokens for rank, sample in ranks.items() if rank in counted
+            ),
             loss=speed.losses[step] if step < len(speed.losses) else None,
         )
         for step, ranks in sorted(by_step.items())

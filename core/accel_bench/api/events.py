@@ -21,15 +21,16 @@ RECORD_BYTES = 16
 """Bytes that a record of an event file has beside its event: length and checksums."""
 
 MARK = "tfevents"
-"""Text in the name of every event file."""
+"""Part of the name of every event file."""
 
 
 def read_events(folder: str | os.PathLike[str]) -> pandas.DataFrame:
     """Return the scalars of all event files in a folder: a row for each step of each run.
 
-    Columns are `run`, the folder of the events within this one, `step`, `wall_time` in seconds
-    since 1970, and one for each tag, such as `Wall Time`, the seconds of a step. Steps per second
-    of one run are `len(found) / found.sum()` with `found = frame["Wall Time"].dropna()`.
+    Column `run` is the path of the event files' folder, relative to `folder`. Column `wall_time` is
+    in seconds since 1970. Further columns are `step` and one for each tag, such as `Wall Time`, the
+    seconds of a step. Steps per second of one run are `len(seconds) / seconds.sum()` with `seconds
+    = frame["Wall Time"].dropna()`.
 
     Raises AccelBenchError if the folder has no event files, or if tensorboard or pandas is missing.
     """
@@ -37,27 +38,27 @@ def read_events(folder: str | os.PathLike[str]) -> pandas.DataFrame:
 
 
 def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a row for each step of each folder with event files, by TensorBoard's own reader.
+    """Yield a row for each step of each folder with event files in or below `folder`.
 
-    A row has `run`, the folder with the events within `folder`, `step`, `wall_time` in seconds
-    since 1970, and the value of each tag. A damaged or unfinished file, of which TensorBoard reads
-    only a part, is named in a warning. Raises AccelBenchError if there are no event files, or if
-    tensorboard is missing.
+    Key `run` of a row is the path of its folder, relative to `folder`, and `wall_time` is in
+    seconds since 1970. Further keys are `step` and the tags that have a value at the step. A
+    warning names each damaged or unfinished file, of which TensorBoard reads only a part. Raises
+    AccelBenchError if there are no event files, or if tensorboard is missing.
     """
     folders = sorted({Path(path) for path, _, names in os.walk(folder) if _events(names)})
     if not folders:
         raise AccelBenchError(f"{folder} holds no event files of TensorBoard (*{MARK}*)")
     with needing_tensorboard():
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    for one in folders:
-        _warn_of_damage(one)
-        events = EventAccumulator(str(one), size_guidance={"scalars": 0, "tensors": 1}).Reload()
+    for place in folders:
+        _warn_of_damage(place)
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 1}).Reload()
         rows: dict[int, dict[str, Any]] = {}
         for tag in events.Tags()["scalars"]:
-            for found in events.Scalars(tag):
-                row = rows.setdefault(found.step, {"wall_time": found.wall_time})
-                row[tag] = found.value
-        run = one.relative_to(folder).as_posix()
+            for event in events.Scalars(tag):
+                row = rows.setdefault(event.step, {"wall_time": event.wall_time})
+                row[tag] = event.value
+        run = place.relative_to(folder).as_posix()
         yield from ({"run": run, "step": step, **rows[step]} for step in sorted(rows))
 
 
@@ -66,7 +67,7 @@ def _warn_of_damage(folder: Path) -> None:
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
     for path in sorted(path for path in folder.iterdir() if MARK in path.name and path.is_file()):
-        intact = sum(len(one) + RECORD_BYTES for one in RawEventFileLoader(str(path)).Load())
+        intact = sum(len(record) + RECORD_BYTES for record in RawEventFileLoader(str(path)).Load())
         if left := path.stat().st_size - intact:
             LOGGER.warning(
                 "%s: damaged, or still written: its last %s bytes, from byte %s on, are not read",

@@ -57,10 +57,8 @@ class RunProgress:
 
 
 class CallbackReporter(Reporter):
-    """Reporter that calls a function with each progress event, one call at a time.
-
-    An exception of the function ends the session as Ctrl-C does, and is kept in `raised`.
-    """
+    """Reporter that calls `function` with each progress event, one call at a time. An exception of
+    the function ends the session as Ctrl-C does, and is kept in `raised`."""
 
     def __init__(self, function: Callable[[RunProgress], object]) -> None:
         self.raised: BaseException | None = None
@@ -70,22 +68,22 @@ class CallbackReporter(Reporter):
         self._lock = threading.RLock()
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
-        """Report a plan that is about to run, with its number of runs."""
+        """Report a plan that is about to run, its number of runs and their estimated seconds."""
         self._plan = {"scenario": plan.file.name, "runs": runs, "estimated_seconds": seconds}
         self._ended = 0
         self._call("planned")
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Report the start of a run."""
+        """Report the start of a run; `what` is its work, such as `round 2 of 5`."""
         self._call("started", planned, what)
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Report the phase and the step of a running worker."""
+        """Report the phase and the step of a running worker; `what` is the run's work."""
         shown = {"phase": progress.phase, "step": progress.step, "live": progress.live}
         self._call("running", planned, what, **shown)
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Report the end of a run."""
+        """Report the end of a run, whose work is `what`, with its result."""
         with self._lock:
             self._ended += what != PREPARE
         self._call("ended", planned, what, result=result)

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 
 class Results(Sequence[Result]):
-    """Runs of one call of `accel_bench.run`, and their comparison.
-
-    The sequence holds a `Result` for each compared run. With `resume` it also holds the runs of
-    earlier sessions.
-    """
+    """Runs of one call of `accel_bench.run`, and the comparison of their stacks. The sequence holds
+    a `Result` for each compared run. With `resume` it also holds the runs of earlier sessions."""
 
     def __init__(
         self,
@@ -45,9 +42,10 @@ class Results(Sequence[Result]):
 
     @property
     def summary(self) -> Summary:
-        """Comparison of the scenario. Raises AccelBenchError unless there is exactly one."""
+        """Comparison of the stacks, if there is one scenario. Raises AccelBenchError for no or
+        several scenarios."""
         if len(self.summaries) != 1:
-            names = ", ".join(one.scenario for one in self.summaries) or "none"
+            names = ", ".join(summary.scenario for summary in self.summaries) or "none"
             raise AccelBenchError(
                 f"`summary` is that of one scenario, and here are {len(self.summaries)} "
                 f"({names}); use `summaries`"
@@ -56,7 +54,7 @@ class Results(Sequence[Result]):
 
     @property
     def rows(self) -> tuple[ExperimentSummary, ...]:
-        """Rows of the comparison: each stack at each sweep point, of all scenarios."""
+        """Rows of the comparison: one for each stack at each sweep point, of all scenarios."""
         return tuple(row for summary in self.summaries for row in summary.experiments)
 
     @property
@@ -65,7 +63,7 @@ class Results(Sequence[Result]):
         the name."""
         if len(self.summaries) == 1:
             return conclusion(self.summaries[0])
-        return "\n".join(f"{one.scenario}: {conclusion(one)}" for one in self.summaries)
+        return "\n".join(f"{summary.scenario}: {conclusion(summary)}" for summary in self.summaries)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -79,7 +77,7 @@ class Results(Sequence[Result]):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of `accel-bench run` for these results: 0, or 1 if a run failed."""
+        """Exit code that `accel-bench run` has for these results: 0, or 1 if a run failed."""
         return exit_code(self.summaries) if self.summaries else 0
 
     def frame(self) -> pandas.DataFrame:
@@ -90,7 +88,7 @@ class Results(Sequence[Result]):
         return to_frame(self._columns)
 
     def to_json(self) -> str:
-        """Return the document that `accel-bench run --format json` prints."""
+        """Return the JSON document that `accel-bench run --format json` prints."""
         return render(self.summaries, "json")
 
     @overload

@@ -34,7 +34,7 @@ LOGGER = logging.getLogger("accel_bench")
 
 
 class RunOptions(TypedDict, total=False):
-    """Further options of `accel_bench.run`, named like those of `accel-bench run`."""
+    """Further options of `accel_bench.run`, with the names of `accel-bench run`'s options."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
@@ -109,16 +109,16 @@ def run(  # noqa: PLR0913 - the options that most calls need
     as a mapping, or a `Scenario`. `stacks` are names of its stacks to run beside the baseline, or a
     mapping that replaces its stacks. `plugins` adds a stack for each plugin; `a+b` is one stack of
     both plugins in that order. `overrides` changes dotted keys, such as `{"measure.steps": 50}`.
-    `results` is a folder or the address of a database, by default that of the program. `rounds` is
-    short for the override `measure.rounds`. `on_progress` is called with a `RunProgress`, one call
-    at a time. `options` are the keys of `RunOptions`.
+    `results` is a folder or the address of a database, as for `open_store`. `rounds` is short for
+    the override `measure.rounds`. `on_progress` is called with a `RunProgress`, one call at a time.
+    `options` are the keys of `RunOptions`.
 
     Ctrl-C ends the run in progress, stores it, and is raised again as KeyboardInterrupt. An
     exception of `on_progress` ends the session in the same way, and is raised again.
 
     Raises ScenarioError or PluginError for faulty input before anything starts, NothingToRunError
-    if everything is skipped, and StoreError. A run that fails raises nothing: its row has the
-    status and the reason.
+    if everything is skipped, and StoreError if a run cannot be stored. A run that fails raises
+    nothing: its row has the status and the reason.
     """
     checked = _check_options(options)
     short = {
@@ -159,11 +159,12 @@ def run_purpose(
     overrides: Mapping[str, Any] | None = None,
     trust_remote_code: bool = False,
 ) -> list[Any]:
-    """Run the function of a purpose on one stack of a scenario, in fresh processes.
+    """Run the function of a purpose on one stack of a scenario, in fresh processes of its ranks.
 
-    `purpose` is the name of an entry point of `accel_bench.purposes`. `stack` is the baseline by
-    default; `overrides` changes dotted keys. Returns the value of the function on each rank.
-    Nothing is measured or stored, and torch is not imported into this process.
+    `purpose` is the name of an entry point of `accel_bench.purposes`, which is the function.
+    `stack` is the stack's name, by default the baseline's. `overrides` changes dotted keys. The
+    returned list holds the function's value on each rank, by rank. Nothing is measured or stored,
+    and torch is not imported into this process.
 
     Raises ScenarioError for faulty input, PluginError for an unknown purpose, and WorkerError if a
     rank has failed.
@@ -176,18 +177,18 @@ def run_purpose(
         overrides=tuple(changes.items()), trust_remote_code=trust_remote_code, notify=LOGGER.info
     )
     planned = plan_stack(draft, machine, request, stack)
-    found = ask_ranks(purpose, planned, machine, trust_remote_code=trust_remote_code)
-    return [from_json(one) for one in found]
+    values = ask_ranks(purpose, planned, machine, trust_remote_code=trust_remote_code)
+    return [from_json(value) for value in values]
 
 
 def _fields_of(model: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options whose names are fields of the dataclass `model`."""
-    return {one.name: options[one.name] for one in fields(model) if one.name in options}
+    """Return the part of `options` whose names are fields of the dataclass `model`."""
+    return {field.name: options[field.name] for field in fields(model) if field.name in options}
 
 
 def _check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return validated options. Raises TypeError for unknown names, ScenarioError for wrong
-    values."""
+    """Return the validated keyword options of `run`. Raises TypeError for unknown names,
+    ScenarioError for wrong values."""
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
@@ -196,7 +197,7 @@ def _check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         checked = dict(TypeAdapter(RunOptions).validate_python(options))
     except ValidationError as error:
-        problems = [f"{one['loc'][0]}: {one['msg']}" for one in error.errors()]
+        problems = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors()]
         raise ScenarioError("; ".join(problems)) from None
     if "repeat_round" in checked and not checked.get("resume"):
         raise ScenarioError("repeat_round needs resume=True: the other rounds stay as stored")
@@ -209,7 +210,8 @@ def _request(
     overrides: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> PlanRequest:
-    """Return the request to the planner that the arguments of `run` describe."""
+    """Return the planner's request, made from arguments of `run`; `options` are its further
+    options."""
     for name, value in (("stacks", stacks), ("plugins", plugins)):
         if isinstance(value, str):
             raise ScenarioError(f"{name}: expected a list of names, such as [{value!r}]")
@@ -230,7 +232,7 @@ def _request(
 
 
 def _measure(plans: Sequence[Plan], benchmark: Benchmark, reporter: Reporter) -> Results:
-    """Run the plans and return their results."""
+    """Run the plans and return their results, raising an exception of `on_progress` again."""
     ended: list[Results] = []
 
     def keep(measured: Measured) -> None:
@@ -251,17 +253,17 @@ def _measure(plans: Sequence[Plan], benchmark: Benchmark, reporter: Reporter) ->
 
 
 def _of_another_process(exit_code: int, place: str) -> Results:
-    """Return empty results, since another process measures. Raises AccelBenchError if it failed."""
+    """Return empty results, since another process has measured. `exit_code` is the exit code of
+    that process, `place` the results folder. Raises AccelBenchError if the code is not 0."""
     if exit_code:
         raise AccelBenchError(f"the process that measures ended with exit code {exit_code}")
     return Results((), (), (), Path(place))
 
 
 class _NoCommand(Sequence[str]):
-    """Placeholder for the arguments of the command line, which a call from Python does not have.
-
-    A launcher that would start the command again elsewhere gets an error when it reads them.
-    """
+    """Placeholder for the program's command-line arguments, which a call from Python does not have.
+    A launcher that would start the command again elsewhere gets a ScenarioError when it reads
+    them."""
 
     def _refusal(self) -> ScenarioError:
         return ScenarioError(

@@ -28,7 +28,7 @@ LOGGER = logging.getLogger("accel_bench")
 
 
 class StoredResults:
-    """Results of a folder or a database, read anew by each call."""
+    """Stored runs of a results folder or a database; each call reads them anew."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -44,12 +44,13 @@ class StoredResults:
         """Return a DataFrame with a row for each run; with `group_by` one for each group of runs.
 
         Columns are named as in conditions: settings (`train.learning_rate`), the effective
-        configuration (`effective.optimizer`), figures with their units (`tokens_per_second`),
-        options of plugins, and metrics (`metrics.NAME`). An unknown value is missing. A run that
-        was damaged on the disk has the status `corrupt` and no figures.
+        configuration (`effective.optimizer`), measured values with their units
+        (`tokens_per_second`), options of plugins, and metrics (`metrics.NAME`). An unknown value is
+        missing. A run that was damaged on the disk has the status `corrupt` and no measured values.
 
-        `where` is a condition as in `accel-bench results list --where`; `newest` limits the runs to
-        that many newest ones. `group_by` names columns; figures of groups are over completed runs.
+        `where` is a condition as in `accel-bench results list --where`. `newest` limits the rows to
+        that many newest runs; it has no effect with `group_by`. `group_by` names columns; the
+        measured values of groups are over completed runs.
 
         Raises StoreError if the results cannot be read, or for an unknown name in the condition,
         AccelBenchError if pandas is not installed.
@@ -63,10 +64,11 @@ class StoredResults:
             return to_frame(group_runs(store, list(group_by), conditions))
 
     def select(self, identifier: str | None = None, *, where: str | None = None) -> list[Result]:
-        """Return stored runs, their samples included.
+        """Return stored runs, their samples included: all runs, or those that fit both arguments.
 
-        `identifier` is the id of a run, an experiment or a session, or its beginning; `where` is a
-        condition. Raises StoreError if the results cannot be read, or for an unknown id.
+        `identifier` is the id of a run, an experiment or a session, or the beginning of an id;
+        `where` is a condition as in `accel-bench results list --where`. Raises StoreError if the
+        results cannot be read, or for an unknown id.
         """
         with open_results(self.place) as store:
             conditions = _conditions(store, where)
@@ -108,7 +110,7 @@ def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
 
 
 def place_of(place: str | os.PathLike[str] | None) -> str:
-    """Return the place of results: the argument, else ACCEL_BENCH_RESULTS, else the default."""
+    """Return `place`, else ACCEL_BENCH_RESULTS' value, else the default: a folder or an address."""
     return os.environ.get(RESULTS, DEFAULT_RESULTS) if place is None else os.fspath(place)
 
 

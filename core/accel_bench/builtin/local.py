@@ -14,7 +14,7 @@ class Local(Plugin[Options]):
 
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
-        """Start the ranks; if one cannot be started, terminate all started ranks and raise."""
+        """Start and return one process for each rank; if one fails to start, end all and raise."""
         started: list[LocalProcess] = []
         try:
             for rank in range(job.world_size):

@@ -44,10 +44,8 @@ class Memory(Plugin[MemoryOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
-        """Return the peaks of the window and of the run, in bytes of this rank.
-
-        Core reads the peaks of the window before any plugin uses memory for its own metrics.
-        """
+        """Yield the rank's memory metrics in bytes: peaks of the window and the run, saved tensors.
+        Core reads the peaks of the window before any plugin uses memory for its own metrics."""
         stages = run.trace.stages
         last = run.trace.find("window")
         if last is not None:
@@ -58,7 +56,7 @@ class Memory(Plugin[MemoryOptions]):
 
 
 def _keep_history(run: Run) -> None:
-    """Record the allocator's history, and write it to a file at an out-of-memory error."""
+    """Record the allocator's history; write it to a file of the rank at an out-of-memory error."""
     import torch
 
     path = run.folder / f"rank{run.rank}.oom_snapshot.pickle"
@@ -83,8 +81,8 @@ def _saved_for_backward(run: Run) -> Iterable[Metric]:
     """Take a forward pass of the next micro-batch, and yield the bytes saved on the rank's device.
 
     The pass comes after the measured window, without a backward pass. It bypasses the wrapper of a
-    data-parallel model, which would otherwise expect gradients. A model that is no torch module has
-    no such figure; a model that cannot take the pass gets a null with the reason.
+    data-parallel model, which would otherwise expect gradients. Nothing is yielded for a model that
+    is no torch module. If the pass fails, the metric is null with the reason.
     """
     import torch
 
@@ -139,7 +137,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def _bytes_metric(figure: str, value: int | None, kind: str, reason: str = "") -> Metric:
-    """Return a metric of this rank in bytes; null with the reason if it could not be measured."""
+    """Return the rank's metric `<figure>_bytes`; `kind` is its method, `reason` explains None."""
     more: Any = {"figure": figure, "scope": "rank", "better": "lower"}
     return Metric(
         name=f"{figure}_bytes", value=value, unit="bytes", kind=kind, reason=reason, **more

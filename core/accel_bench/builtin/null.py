@@ -31,7 +31,7 @@ class NullEngine:
         self._step_seconds = step_seconds
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Sleep in each step and call `stopwatch.lap`, until the stopwatch stops running."""
+        """Sleep in each step and record it by `stopwatch.lap`, while `stopwatch.running`."""
         accumulation = self._run.scenario.train.gradient_accumulation
         for step in itertools.count():
             if not stopwatch.running:
@@ -76,10 +76,10 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine that sleeps."""
+        """Return the engine whose steps sleep."""
         return NullEngine(run, self.options.step_seconds)
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Return evidence that nothing was trained."""
+        """Return the evidence `{"trains": False}`: nothing was trained."""
         return {"trains": False}

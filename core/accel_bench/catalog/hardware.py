@@ -31,11 +31,9 @@ DTYPES: dict[PeakDtype, tuple[str, ...]] = {
 
 
 class PeakFlops(Frozen):
-    """Dense peak FLOP/s of matrix products, by the dtype of operands.
-
-    A multiplication and an addition are two operations; products are accumulated in fp32, as by
-    torch. Null for a device without units for the dtype.
-    """
+    """Dense peak FLOP/s of matrix products, by the dtype of operands. A multiplication and an
+    addition are two operations; products are accumulated in fp32, as by torch. A peak is null for a
+    device without units for the dtype."""
 
     bf16: float | None = Field(gt=0)
     """Peak for operands in bfloat16."""
@@ -97,16 +95,17 @@ class Hardware(Frozen):
         return names
 
     def fits(self, device_name: str) -> bool:
-        """Return whether torch uses a name for the device."""
+        """Return whether `device_name` is a name that torch uses for this device."""
         name = " ".join(device_name.split())
         return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
 
     def is_called(self, name: str) -> bool:
-        """Return whether price catalogs use a name for the device, in any spelling."""
+        """Return whether `name` is a price catalog's name for this device, in any spelling."""
         return device_words(name) in map(device_words, self.also_called)
 
     def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
-        """Return the peak FLOP/s for operands of a dtype; see `peak_flops`."""
+        """Return the peak FLOP/s for operands of a dtype, or None if the table has none. `dtype`
+        and `matmul_precision` are as for `peak_flops`."""
         name = dtype.removeprefix("torch.")
         column = next((column for column, names in DTYPES.items() if name in names), None)
         if column is None:
@@ -127,24 +126,19 @@ class NamedHardware(NamedTuple):
 
 @cache
 def list_hardware() -> dict[str, Hardware]:
-    """Return all devices of the table by short name, also from the files of plugins.
-
-    Raises HardwareError (or ScenarioError, for invalid YAML) for the first wrong file, with file,
-    line and key.
-    """
-    found = {}
+    """Return all devices of the table by short name, also from the files of plugins. Raises
+    HardwareError for a wrong file, with file, line and key, or ScenarioError for invalid YAML."""
+    devices = {}
     for name, path in sorted(find_presets("hardware").items()):
         document = load_file(path)
-        found[name] = validate(Hardware, document.data, document.where, HardwareError)
-    return found
+        devices[name] = validate(Hardware, document.data, document.where, HardwareError)
+    return devices
 
 
 def find_hardware(device_name: str) -> NamedHardware | None:
-    """Return the device of a torch, NVML or short name, or None unless exactly one matches.
-
+    """Return the device with this torch, NVML or short name, or None unless exactly one matches.
     Parts of a device (MIG), variants with other clocks and names of two products are not in the
-    table.
-    """
+    table."""
     table = list_hardware()
     fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
     return NamedHardware(fitting[0], table[fitting[0]]) if len(fitting) == 1 else None
@@ -155,10 +149,10 @@ def named_hardware(name: str) -> NamedHardware:
 
     Raises HardwareError for a name of no device or of several.
     """
-    found = next(filter(None, _meanings(name)), None) or devices_called(name)
-    if len(found) > 1:
-        raise HardwareError(f"{name!r} is a name of several devices: {', '.join(sorted(found))}")
-    return NamedHardware(*found.popitem())
+    devices = next(filter(None, _meanings(name)), None) or devices_called(name)
+    if len(devices) > 1:
+        raise HardwareError(f"{name!r} is a name of several devices: {', '.join(sorted(devices))}")
+    return NamedHardware(*devices.popitem())
 
 
 def devices_called(name: str) -> dict[str, Hardware]:
@@ -169,8 +163,8 @@ def devices_called(name: str) -> dict[str, Hardware]:
     name.
     """
     short, torch, catalog, words = _meanings(name)
-    if found := short or torch or {**catalog, **words}:
-        return dict(sorted(found.items()))
+    if devices := short or torch or {**catalog, **words}:
+        return dict(sorted(devices.items()))
     near = did_you_mean(name.lower(), _relatives(name, list_hardware()))
     raise HardwareError(
         f"{name!r} fits no device of the table (`accel-bench catalog devices`), so that its peak "
@@ -180,7 +174,8 @@ def devices_called(name: str) -> dict[str, Hardware]:
 
 
 def _meanings(name: str) -> list[dict[str, Hardware]]:
-    """Return devices by short name for each meaning: short, torch's or catalog name, or words."""
+    """Return four tables of devices by short name, one for each meaning of `name`. The meanings are
+    a short name, torch's name, a price catalog's name, and words of a short name."""
     words = {*device_words(name)}
     tests: tuple[Callable[[str, Hardware], bool], ...] = (
         lambda short, _: short == name.lower(),
@@ -189,13 +184,16 @@ def _meanings(name: str) -> list[dict[str, Hardware]]:
         lambda short, _: bool(words) and words <= {*device_words(short)},
     )
     table = list_hardware().items()
-    return [{short: one for short, one in table if test(short, one)} for test in tests]
+    return [
+        {short: hardware for short, hardware in table if test(short, hardware)} for test in tests
+    ]
 
 
 def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
-    """Return names to suggest for an unknown name: the nearest name of a price catalog, else short
-    names of the table that share a word with a digit, else all short names."""
-    aliases = {alias.lower() for one in table.values() for alias in one.also_called}
+    """Return names to suggest instead of an unknown name: the nearest name of a price catalog.
+    Without a near one these are the short names in `table` that share a word with a digit, else
+    all."""
+    aliases = {alias.lower() for hardware in table.values() for alias in hardware.also_called}
     if near := get_close_matches(name.lower(), aliases - {*table}, n=1, cutoff=0.9):
         return near
     words = [word for word in name.lower().split() if any(char.isdigit() for char in word)]
@@ -209,5 +207,5 @@ def peak_flops(device_name: str, dtype: str, matmul_precision: str = "highest") 
     tf32 on NVIDIA devices that have it, unless `matmul_precision` is `highest` (torch's own meaning
     of `high` and `medium`). The result is None for a device without the dtype, never a default.
     """
-    found = find_hardware(device_name)
-    return found.hardware.peak(dtype, matmul_precision) if found else None
+    named = find_hardware(device_name)
+    return named.hardware.peak(dtype, matmul_precision) if named else None

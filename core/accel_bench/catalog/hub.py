@@ -1,4 +1,4 @@
-"""Requests to model hubs during planning: existence and architecture of a model."""
+"""Requests to a model hub during planning, for the existence and the architecture of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accel_bench.scenario.uses import ModelUse
 
 SECONDS = 3.0
-"""Time limit of the hub's answer in seconds; a plan continues without it."""
+"""Time limit of a request to the hub in seconds; a plan continues without its response."""
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Environment variables that forbid requests to the hub."""
@@ -24,7 +24,7 @@ USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
 
 
 class HubModel(NamedTuple):
-    """Facts about a model on a hub."""
+    """Statements of a hub about a model, or the reason why they are unknown."""
 
     architecture: str | None = None
     """Class of the model in transformers; None if the hub does not state it."""
@@ -49,7 +49,8 @@ _UNREACHED: dict[str | None, HubModel] = {}
 
 
 def look_up(model: ModelUse) -> HubModel:
-    """Return the hub's facts about a model, or the reason they are unknown; cached per process."""
+    """Ask the hub about a model and return its statements, or the reason why they are unknown. The
+    result is cached per process."""
     key = _key(model)
     if key not in _FOUND:
         _FOUND[key] = _ask(model)
@@ -57,26 +58,26 @@ def look_up(model: ModelUse) -> HubModel:
 
 
 def looked_up(model: ModelUse) -> HubModel | None:
-    """Return the facts that `look_up` has cached for a model, or None before its first call."""
+    """Return what `look_up` has cached for a model, or None if it was not called for the model."""
     return _FOUND.get(_key(model))
 
 
 def hub_notices(model: ModelUse) -> Iterator[str]:
-    """Yield messages for the user about a model, from the hub's facts that `look_up` has cached."""
-    found = looked_up(model)
-    if found is None:
+    """Yield warnings for the user about a model, such as missing access; none before `look_up`."""
+    cached = looked_up(model)
+    if cached is None:
         return
     named = f"model.id {model.id!r}: "
-    if found.unknown:
+    if cached.unknown:
         yield (
-            f"{named}whether the hub has it is only known when it is loaded, since {found.unknown}"
+            f"{named}whether the hub has it is only known when it is loaded, since {cached.unknown}"
         )
-    if found.is_gated and not _has_token():
+    if cached.is_gated and not _has_token():
         yield (
             f"{named}its files are only for those with access, and there is no token; unless they "
             "are in the cache, ask for access on the hub's page and set HF_TOKEN"
         )
-    if model.weights == "pretrained" and not found.has_safetensors:
+    if model.weights == "pretrained" and not cached.has_safetensors:
         yield (
             f"{named}the hub has no *.safetensors of it, and no other weights are loaded; name a "
             "revision that has them, or weights: random"
@@ -104,7 +105,7 @@ def _ask(model: ModelUse) -> HubModel:
 
     try:
         hub = HfApi(endpoint=endpoint)
-        found = hub.model_info(model.id, revision=model.revision, timeout=SECONDS)
+        info = hub.model_info(model.id, revision=model.revision, timeout=SECONDS)
     except HFValidationError as error:
         return HubModel(problem=f"it is no hub id: {_first_line(error)}")
     except HfHubHTTPError as error:
@@ -112,17 +113,18 @@ def _ask(model: ModelUse) -> HubModel:
     except Exception as error:  # What carries requests has errors of its own.
         unreached = HubModel(unknown=f"the hub was not reached: {_first_line(error)}")
         return _UNREACHED.setdefault(endpoint, unreached)
-    names = (found.config or {}).get("architectures") or [None]
-    files = [one.rfilename for one in found.siblings or ()]
+    names = (info.config or {}).get("architectures") or [None]
+    files = [file.rfilename for file in info.siblings or ()]
     return HubModel(
         architecture=names[0],
-        is_gated=bool(found.gated),
+        is_gated=bool(info.gated),
         has_safetensors=any(name.endswith(".safetensors") for name in files),
     )
 
 
 def _refused(model: ModelUse, error: Exception) -> HubModel:
-    """Return the facts about a model that follow from the hub's error response."""
+    """Return what the hub's error response says about a model: a problem, or a reason it is
+    unknown."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, RevisionNotFoundError):

@@ -67,11 +67,8 @@ class ModelCard(Frozen):
 
 
 def read_card(name: str) -> ModelCard:
-    """Read one model of the catalog.
-
-    Raises ScenarioError for an unknown name (with the nearest one), or an unusable file (with file,
-    line and key).
-    """
+    """Return the catalog's model called `name`. Raises ScenarioError for an unknown name (with the
+    nearest one), or an unusable file (with file, line and key)."""
     return _read(preset_path("models", name))
 
 
@@ -111,8 +108,9 @@ def model_problems(model: ModelUse) -> Iterator[str]:
 
 
 def unquantizable(model: ModelUse, plugin: str) -> list[str]:
-    """Return reasons why a plugin cannot quantize a model, as far as files show. The linear layers
-    in its blocks, which only a loaded model shows, are not checked."""
+    """Return reasons why `plugin` cannot quantize a model; an empty list if none is known. The
+    reason is a model that is quantized already. Only its files are read: the linear layers in its
+    blocks are not checked."""
     directory = model_directory(model)
     if directory is None or "quantization_config" not in read_config(directory):
         return []
@@ -136,15 +134,16 @@ def model_directory(model: ModelUse) -> Path | None:
 def architecture_of(model: ModelUse) -> str | None:
     """Return the model's architecture, such as `LlamaForCausalLM`, or None if it is not stated.
 
-    It is read from the catalog, from `config.json` of a local directory, or for a hub id from the
-    facts of `model_problems`; torch is not imported. Raises ScenarioError for a broken file.
+    It is read from the catalog or from `config.json` of a local directory. For a hub id it is what
+    `model_problems` got from the hub before. Torch is not imported. Raises ScenarioError for a
+    broken file.
     """
     if model.id in find_presets("models"):
         return read_card(model.id).architecture
     directory = model_directory(model)
     if directory is None:
-        found = looked_up(model)
-        return found.architecture if found else None
+        answered = looked_up(model)
+        return answered.architecture if answered else None
     names = read_config(directory).get("architectures")
     return str(names[0]) if isinstance(names, list) and names else None
 
@@ -163,11 +162,9 @@ def family_of(model: ModelUse) -> Family | None:
 
 
 def model_config(model: ModelUse) -> dict[str, JsonValue] | None:
-    """Return the configuration of a model with its overrides, or None for a hub id.
-
-    The catalog or a local directory states it; torch is not imported. Raises ScenarioError for a
-    broken file.
-    """
+    """Return the configuration of a model with its overrides applied, or None for a hub id. It
+    comes from the catalog or a local directory; torch is not imported. Raises ScenarioError for a
+    broken file."""
     if model.id in find_presets("models"):
         return {**read_card(model.id).config, **model.overrides}
     directory = model_directory(model)
@@ -175,7 +172,8 @@ def model_config(model: ModelUse) -> dict[str, JsonValue] | None:
 
 
 def read_config(directory: Path) -> dict[str, JsonValue]:
-    """Return a model directory's `config.json`. Raises ScenarioError if it is missing or broken."""
+    """Return the content of a model directory's `config.json`. Raises ScenarioError if the file is
+    missing or broken."""
     path = directory / CONFIG_FILE
     try:
         config = json.loads(path.read_text(encoding="utf8"))
@@ -194,7 +192,7 @@ def _read(path: Path) -> ModelCard:
 
 
 def _completed(document: ParsedFile) -> dict[str, JsonValue]:
-    """Return a card's values, completed by the values of the card that it inherits from."""
+    """Return a card file's values, completed by the values of the card that `same_as` names."""
     own = document.data
     name = own.get("same_as")
     if not isinstance(name, str) or not name:

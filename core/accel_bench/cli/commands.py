@@ -69,9 +69,10 @@ def find_commands() -> dict[str, Command]:
 
 
 def commands_below(noun: str) -> dict[str, Command]:
-    """Return the commands of a noun by their last word; for "" the commands without a noun."""
-    found = find_commands().values()
-    return {_parts(one.name)[1]: one for one in found if _parts(one.name)[0] == noun}
+    """Return the commands of a noun by their last word; for an empty `noun` the commands without
+    one."""
+    commands = find_commands().values()
+    return {_parts(cmd.name)[1]: cmd for cmd in commands if _parts(cmd.name)[0] == noun}
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -83,32 +84,32 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _nouns_of(name: str) -> Iterator[str]:
-    """Yield the nouns above a command, innermost first."""
     while name := _parts(name)[0]:
         yield name
 
 
 @lru_cache(maxsize=1)
 def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
-    """Return the commands on this `sys.path` by name; a core command wins over its namesakes."""
+    """Return all commands by name; a core command wins over its namesakes. `_path` is the present
+    `sys.path`, the key of the cache."""
     own_root, *roots = preset_roots()
     ours, others = _descriptions([own_root]), _descriptions(roots)
     entries = find_entries(GROUP, "command")
-    found = [_described(one, ours if one.is_ours else others) for one in entries.values()]
+    listed = [_described(entry, ours if entry.is_ours else others) for entry in entries.values()]
     for noun in dict.fromkeys(noun for name in entries for noun in _nouns_of(name)):
         if noun not in entries:
             facts = {"title": UNTITLED, **others.get(noun, {}), **ours.get(noun, {})}
             title, line = (str(facts.get(key, "")) for key in ("title", "help"))
-            found.append(Command(noun, None, title, line, facts.get("more") is True))
+            listed.append(Command(noun, None, title, line, facts.get("more") is True))
     order = [*ours]
-    found.sort(
-        key=lambda one: (order.index(one.name) if one.name in ours else len(order), one.name)
+    listed.sort(
+        key=lambda cmd: (order.index(cmd.name) if cmd.name in ours else len(order), cmd.name)
     )
-    return {command.name: command for command in found}
+    return {command.name: command for command in listed}
 
 
 def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> Command:
-    """Return the command of an entry point, with its title and line from the table `described`."""
+    """Return an entry point's command; `described` has titles and lines by the entries' names."""
     facts = described.get(entry.point.name, {})
     untitled = BELOW_A_NOUN if _parts(entry.name)[0] else UNTITLED
     title, line = str(facts.get("title") or untitled), str(facts.get("help", ""))
@@ -121,24 +122,25 @@ def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return descriptions of commands by name; of several folders the first one wins."""
+    """Return tables that describe commands, by name; the first of the folders `roots` wins."""
     tables = _tables(roots, DESCRIPTIONS)
     return {name: facts for name, facts in tables.items() if isinstance(facts, dict)}
 
 
 def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
-    """Return the TOML tables of a file in several folders; the first folder with a table wins."""
-    found: dict[str, Any] = {}
+    """Return the TOML tables of the files called `file` in `roots`; the first folder with one
+    wins."""
+    tables: dict[str, Any] = {}
     for path in (root / file for root in roots):
         try:
             if path.stat().st_size <= MAXIMUM_BYTES:
-                found = {**tomllib.loads(path.read_text(encoding="utf8")), **found}
+                tables = {**tomllib.loads(path.read_text(encoding="utf8")), **tables}
         except (OSError, ValueError):  # Of another distribution: its commands have no line.
             continue
-    return found
+    return tables
 
 
 def successors(kind: str) -> dict[str, Any]:
-    """Return the new names of renamed commands or options, as `kind` says, by former name."""
+    """Return new names of renamed things by former name; `kind` is a table of `renamed.toml`."""
     named: dict[str, Any] = _tables([preset_roots()[0]], RENAMED)[kind]
     return named

@@ -52,5 +52,5 @@ def compare(asked: CompareOptions) -> int:
         selected = select_pairs(asked.a, asked.b, store, other)
     compared = [compare_stored(left, right, asked.compare) for left, right in selected]
     print_report(compare_report(compared), asked.output)
-    missing = (side.quantity.obstacle for one in compared for side in (one.a, one.b))
+    missing = (side.quantity.obstacle for pair in compared for side in (pair.a, pair.b))
     return 1 if asked.compare is not None and any(missing) else 0

@@ -27,15 +27,16 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 
 
 def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
-    """Print every experiment, run or skipped, with estimated times."""
+    """Print every experiment of the plans, to be run or skipped, with estimated times. `results` is
+    the store with earlier runs for the estimate, `output` the value of `--format`."""
     documents = [_document(plan, COLUMNS, **_estimate(plan, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
-        [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
+        [{"scenario": doc["scenario"], **row} for doc in documents for row in doc["experiments"]],
     )
     sections = [
-        _section(one, COLUMNS, f"{count(one['runs'], 'run')}{_more(one)}, {one['estimate']}")
-        for one in documents
+        _section(doc, COLUMNS, f"{count(doc['runs'], 'run')}{_more(doc)}, {doc['estimate']}")
+        for doc in documents
     ]
     if output == "markdown":  # one table, as in CSV
         sections = [Section(tables=[flat])]
@@ -43,10 +44,11 @@ def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
 
 
 def print_skipped(file: str, plugin: str | None, output: str) -> None:
-    """Print every stack at every sweep point: whether it runs here, or why not.
+    """Print every stack of a scenario at every sweep point: it runs here, or the reasons why not.
 
-    `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for faulty
-    input, and NothingToRunError when nothing is left.
+    `file` names the scenario. `plugin` adds its stack, as `run --plugin` does. `output` is the
+    value of `--format`. Raises ScenarioError or PluginError for faulty input, and NothingToRunError
+    if no experiment runs here.
     """
     machine = read_machine()
     stacks, trackers = split_trackers((plugin,) if plugin else ())
@@ -58,9 +60,9 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     documents = [_document(plan, CHECK_COLUMNS) for plan in plans]
     sections = [
         _section(
-            one, CHECK_COLUMNS, f"{len(plan.runnable)} of {len(plan.planned)} experiments run here"
+            doc, CHECK_COLUMNS, f"{len(plan.runnable)} of {len(plan.planned)} experiments run here"
         )
-        for one, plan in zip(documents, plans, strict=True)
+        for doc, plan in zip(documents, plans, strict=True)
     ]
     print_report(Report(sections, one_or_list(documents)), output)
     if not any(plan.runnable for plan in plans):
@@ -109,13 +111,13 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
 
 
 def _estimate(plan: Plan, results: str) -> dict[str, Any]:
-    """Return a plan's number of runs, the least memory of a run, and the time of all rounds."""
+    """Return a plan's runs, least memory of a run and time of all rounds, as keys of a document."""
     with ExitStack() as stack:
         store = None
         with suppress(StoreError):
             store = stack.enter_context(open_store(results, write=False))
         seconds = plan.seconds(store)
-    needs = [(label_of(one.experiment), one.need.describe()) for one in plan.runnable if one.need]
+    needs = [(label_of(run.experiment), run.need.describe()) for run in plan.runnable if run.need]
     return {
         "runs": plan.runs,
         "more_while_open": plan.adds_rounds,

@@ -26,16 +26,16 @@ VERBS = ("list", "show", "check", "new")
 
 
 class PlainCommand(TyperCommand):
-    """A command with short explanations of options, and errors that give an option's new name."""
+    """Command with short explanations of options, and errors that give an option's new name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options to the help under their titles, the command's own options first."""
+        """Write the options to the help under titles, first `Arguments` and `Options`."""
         titled: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for one in self.get_params(ctx):
-            usual = "Options" if one.param_type_name == "option" else "Arguments"
-            title = "Output" if one.name == "help" else getattr(one, "rich_help_panel", None)
-            if record := one.get_help_record(ctx):
-                row = _short_record(one, *record)
+        for option in self.get_params(ctx):
+            usual = "Options" if option.param_type_name == "option" else "Arguments"
+            title = "Output" if option.name == "help" else getattr(option, "rich_help_panel", None)
+            if record := option.get_help_record(ctx):
+                row = _short_record(option, *record)
                 titled.setdefault(title or usual, []).append(row)
         for title, rows in titled.items():
             if rows:
@@ -47,7 +47,7 @@ class PlainCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            known = {name for one in self.get_params(ctx) for name in one.opts}
+            known = {name for option in self.get_params(ctx) for name in option.opts}
             former = getattr(error, "option_name", None)
             named = successors("options").get(str(former), ()) if former not in known else ()
             if new := [name for name in named if name in known or "`" in name]:
@@ -58,47 +58,46 @@ class PlainCommand(TyperCommand):
 
 
 def _short_record(parameter: Any, names: str, text: str) -> tuple[str, str]:
-    """Return names and help of a parameter, shortened: `N` for `<int range>`, without `[x>=1]`.
-
-    The help lists the words to choose from.
-    """
+    """Return a parameter's names and help shortened: `N` for `<int range>`, no `[x>=1]`. `names`
+    and `text` are click's own. For a choice the help lists the words to choose from."""
     text = _RANGE.sub("", text)
-    found = _KIND.search(names)
+    match = _KIND.search(names)
     is_option = parameter.param_type_name == "option"
-    if not found or (is_option and parameter.metavar):
+    if not match or (is_option and parameter.metavar):
         return names, text
-    kind = found[1].removeprefix("list[").removesuffix("]").removesuffix(" range")
+    kind = match[1].removeprefix("list[").removesuffix("]").removesuffix(" range")
     if "|" in kind:
         own = parameter.help or ""
         choice = f"{own.removesuffix('.')}: {kind.replace('|', ', ')}."
-        return names.replace(found[0], "WORD"), choice + text[len(own) :]
+        return names.replace(match[0], "WORD"), choice + text[len(own) :]
     if not is_option:
-        return names.removesuffix(f" {found[0]}"), text
-    return names.replace(found[0], _METAVARS.get(kind, "VALUE")), text
+        return names.removesuffix(f" {match[0]}"), text
+    return names.replace(match[0], _METAVARS.get(kind, "VALUE")), text
 
 
 class LazyCommands(TyperGroup):
-    """A group that lists commands by their descriptions, and imports the called one."""
+    """Group that lists commands by their descriptions, and imports a command when it is called."""
 
     noun = ""
     """Noun of the group's commands; empty for commands without a noun."""
 
     def available(self) -> dict[str, Command]:
-        """Return the group's commands by the last word of their names."""
+        """Return the group's commands of all distributions, by the last word of their names."""
         return commands_below(self.noun)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, with those common to all nouns first."""
+        """Return the names of all commands; of a noun's, `list`, `show`, `check` and `new` are
+        first."""
         names = [*dict.fromkeys([*self.commands, *self.available()])]
         return sorted(names, key=lambda name: (*VERBS, name).index(name)) if self.noun else names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the imported command; None for an unknown name. Raises PluginError if it is
-        broken."""
+        """Return the imported command; None for an unknown name. Raises PluginError if it
+        breaks."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        found = self.available().get(cmd_name)
-        return None if found is None else _as_click(found, cmd_name)
+        command = self.available().get(cmd_name)
+        return None if command is None else _as_click(command, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Return the parsed arguments; a noun alone runs its command `list`, or prints its help."""
@@ -110,7 +109,8 @@ class LazyCommands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command named by the arguments. Raises ScenarioError with the nearest name."""
+        """Return the command that the arguments name, in click's form. Raises ScenarioError for an
+        unknown command, with its new name or the nearest one."""
         known = self.list_commands(ctx)
         wrong = args and args[0] not in known and not args[0].startswith("-")
         if wrong and not ctx.resilient_parsing:  # A shell that completes is told nothing.
@@ -127,14 +127,14 @@ class LazyCommands(TyperGroup):
     def lines(self, ctx: Any) -> dict[str, dict[str, str]]:
         """Return the descriptions of commands by title and name, without importing any."""
         titled: dict[str, dict[str, str]] = {}
-        found = self.available()
+        commands = self.available()
         for name in self.list_commands(ctx):
             if name in self.commands:
                 if not self.commands[name].hidden:
                     line = _first_sentence(self.commands[name].help or "")
                     titled.setdefault(BELOW_A_NOUN, {})[name] = line
-            elif not found[name].more:
-                titled.setdefault(found[name].title, {})[name] = found[name].line
+            elif not commands[name].more:
+                titled.setdefault(commands[name].title, {})[name] = commands[name].line
         return titled
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -156,14 +156,14 @@ class LazyCommands(TyperGroup):
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a help text."""
+    """Return the first sentence of a help text on one line."""
     first = " ".join(text.split("\n\n", maxsplit=1)[0].split())
     sentence, end, _ = first.partition(". ")
     return f"{sentence}." if end else first
 
 
 def _as_click(command: Command, word: str) -> Any:
-    """Return the click command of an entry point. Raises PluginError if it is broken."""
+    """Return an entry point's click command called `word`. Raises PluginError if it is broken."""
     if command.entry is None:
         return _made_of(typer.Typer(), command, word)
     loaded = command.entry.load()
@@ -175,7 +175,7 @@ def _as_click(command: Command, word: str) -> Any:
 
 
 def _made_of(loaded: Any, command: Command, word: str) -> Any:
-    """Return the click command or group of a loaded function or `typer.Typer`."""
+    """Return the click command or group called `word` of a loaded function or `typer.Typer`."""
     outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     outer.callback()(lambda: None)
     if isinstance(loaded, typer.Typer):
@@ -187,12 +187,12 @@ def _made_of(loaded: Any, command: Command, word: str) -> Any:
 
 
 def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str) -> Any:
-    """Return the click group of a noun: its own commands, and commands of other distributions."""
+    """Return a noun's click group called `word`, with commands of other distributions in it."""
     from accel_bench.cli.output import with_wide
 
-    for one in (*loaded.registered_commands, loaded.registered_callback):
-        if one is not None and one.callback is not None:
-            one.callback = with_wide(one.callback)
+    for own in (*loaded.registered_commands, loaded.registered_callback):
+        if own is not None and own.callback is not None:
+            own.callback = with_wide(own.callback)
     for registered in loaded.registered_commands:
         if registered.cls is TyperCommand or registered.cls is None:
             registered.cls = PlainCommand
@@ -203,6 +203,5 @@ def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str)
 
 
 def _made(outer: typer.Typer, word: str) -> Any:
-    """Return the click command called `word` of a typer program."""
     group: Any = typer.main.get_group(outer)
     return group.commands[word]

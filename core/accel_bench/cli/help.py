@@ -48,19 +48,19 @@ def find_topics() -> dict[str, str]:
 
     The first line of a text describes it. An unreadable topic is left out.
     """
-    found: dict[str, str] = {}
+    topics: dict[str, str] = {}
     for root in preset_roots():
         for path in sorted((root / "help").glob("*.txt")):
-            if path.stem in (COMMANDS, *found):
+            if path.stem in (COMMANDS, *topics):
                 continue
             with suppress(ScenarioError):  # Of another distribution.
-                found[path.stem] = read_text(path, MAXIMUM_BYTES, ScenarioError, "").rstrip()
-    return found
+                topics[path.stem] = read_text(path, MAXIMUM_BYTES, ScenarioError, "").rstrip()
+    return topics
 
 
 def _all_commands() -> dict[str, dict[str, str]]:
-    """Return the descriptions of all commands by title and name; a noun's commands follow its
-    name."""
+    """Return the descriptions of all commands by title and name; a title names the noun if there is
+    one."""
     titled: dict[str, dict[str, str]] = {}
     for name, command in find_commands().items():
         noun = name.rpartition(".")[0] if ":" not in name else ""
@@ -70,7 +70,7 @@ def _all_commands() -> dict[str, dict[str, str]]:
 
 
 def _print_lists(context: Any, titled: dict[str, dict[str, str]]) -> None:
-    """Print names with their descriptions below titles, as `--help` does."""
+    """Print the names and descriptions in `titled` below their titles, as `--help` does."""
     formatter = context.make_formatter()
     for title, lines in titled.items():
         with formatter.section(title):

@@ -96,7 +96,8 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _exit_code(otherwise: Any) -> Any:
-    """Return 128 + the terminating signal's number, else `otherwise`; ignore later signals."""
+    """Return 128 + the number of the signal that ended the program, else `otherwise`. Later signals
+    are ignored."""
     if not _raised:
         return otherwise
     for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.
@@ -120,7 +121,8 @@ class LossyFile(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Open streams that the caller closed, let stderr drop output, and escape characters."""
+    """Open standard streams that the caller closed, let stderr drop unwritable output, and escape
+    characters that a stream's encoding lacks."""
     # A file that is opened later would get the number of a closed stream, and what is printed.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -141,10 +143,11 @@ def prepare_streams() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return JSON's escapes for characters that cannot be encoded, and hyphens for table lines."""
+    """Return JSON's escapes for characters that cannot be encoded, and the position to continue at.
+    Lines of tables become hyphens."""
     import json
 
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
-    return "".join("-" if one == "─" else json.dumps(one)[1:-1] for one in lacking), error.end
+    return "".join("-" if char == "─" else json.dumps(char)[1:-1] for char in lacking), error.end

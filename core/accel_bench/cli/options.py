@@ -151,7 +151,8 @@ class AnswerOptions:
 
 
 def split_names(texts: Names) -> list[str]:
-    """Return the names of an option that is repeated, or has commas between names."""
+    """Return the names in the values of an option that may be repeated or hold commas between
+    names."""
     return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
 
 
@@ -161,10 +162,8 @@ OptionsT = TypeVar("OptionsT")
 def takes(
     model: type[OptionsT],
 ) -> Callable[[Callable[[OptionsT], int | None]], Callable[..., None]]:
-    """Return a decorator that turns a function of an options model into a typer command.
-
-    The function returns the exit code; None means 0.
-    """
+    """Return a decorator that makes a typer command, with the fields of `model` as parameters. The
+    decorated function gets an instance of `model` and returns the exit code; None means 0."""
 
     def decorate(function: Callable[[OptionsT], int | None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
@@ -196,15 +195,17 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 def parse_seconds(text: str, where: str) -> float:
-    """Return the seconds of `90s`, `3min` or `1.5 h`. Raises ScenarioError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
-    if found is None:
+    """Return the seconds of a time such as `90s`, `3min` or `1.5 h`. Raises ScenarioError for
+    anything else; `where` names the option in its message."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
+    if match is None:
         raise ScenarioError(f"{where} {text!r} is no time; write it as 90s, 3min or 1.5h")
-    return float(found[1]) * SECONDS[found[2]]
+    return float(match[1]) * SECONDS[match[2]]
 
 
 def parse_fraction(text: str, where: str) -> float:
-    """Return the fraction of a text: 0.01 for `1%`. Raises ScenarioError outside of 0 to 1."""
+    """Return the fraction that a text states, such as 0.01 for `1%` or `0.01`. Raises ScenarioError
+    unless it is between 0 and 1; `where` names the option in its message."""
     number, percent, rest = text.strip().partition("%")
     try:
         fraction = float(number) / (100 if percent else 1)

@@ -38,11 +38,11 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command with an option `--wide` if it prints tables, else the command unchanged."""
     hints = get_type_hints(command, include_extras=True)
     parameters = [
-        one.replace(annotation=hints[one.name]) if isinstance(one.annotation, str) else one
-        for one in inspect.signature(command).parameters.values()
+        param.replace(annotation=hints[param.name]) if isinstance(param.annotation, str) else param
+        for param in inspect.signature(command).parameters.values()
     ]
-    forms = (get_args(one.annotation) for one in parameters if one.name == "output")
-    has_it = any(one.name == "wide" for one in parameters)
+    forms = (get_args(param.annotation) for param in parameters if param.name == "output")
+    has_it = any(param.name == "wide" for param in parameters)
     if has_it or not any("table" in get_args(form[0]) for form in forms if form):
         return command
 
@@ -63,12 +63,13 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_of_output(form: str) -> str:
-    """Return the format of a command's output; `--wide` makes tables wide."""
+    """Return the output format for `form`, the value of `--format`: with `--wide`, `wide` for
+    `table`."""
     return "wide" if form == "table" and _wide.get() else form
 
 
 def print_report(report: Report, form: str) -> None:
-    """Print a report in a format; a long JSON list is printed in parts."""
+    """Print a report in the format `form`, as of `--format`; a long JSON list comes in parts."""
     from accel_bench.report.formats import render_list, render_report
 
     if form == "json" and isinstance(report.document, list):
@@ -84,12 +85,15 @@ def print_text(text: str, end: str = "\n") -> None:
 
 
 def print_event(event: str, **keys: Any) -> None:
-    """Print one line of JSON on stderr, with the keys that docs/automation.md describes."""
+    """Print one line of JSON on stderr: the event's name and `keys`, which docs/automation.md
+    describes."""
     typer.echo(json.dumps({"event": event, **keys}), err=True)
 
 
 def print_aside(text: str, event: str = "note") -> None:
-    """Print a message that is not a result on stderr, wrapped on a terminal; see `as_events`."""
+    """Print a message that is not a result on stderr, wrapped on a terminal. `event` is its kind,
+    such as `warning`, which begins the line. With `--progress json` a JSON event is printed
+    instead."""
     if as_events.get():
         return print_event(event, reason=text)
     text = text if event == "note" else f"{event}: {text}"
@@ -108,12 +112,13 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print a list of objects in a format; JSON and CSV have unformatted values."""
+    """Print rows as a list with the given columns in the format `output`, a value of `--format`.
+    JSON and CSV have unformatted values."""
     document = [{column.key: row[column.key] for column in columns} for row in rows]
     print_report(Report([Section(tables=[Table(columns, rows)])], document), output)
 
 
 def print_fields(document: Any, fields: Iterable[tuple[str, Any]], output: str) -> None:
-    """Print one object: a table of its fields for people, the document for programs."""
+    """Print one object in the format `output`: a table of `fields` for people, else `document`."""
     table = listed(("key", "value"), fields)
     print_report(Report([Section(tables=[table])], document), output)

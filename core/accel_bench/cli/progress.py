@@ -48,7 +48,8 @@ class LineReporter(Reporter):
         self._ended, self._seconds = 0, 0.0
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Print the run's status and speed, and the estimated time of the remaining runs."""
+        """Print a run's status and speed, and the estimated time of the remaining runs. `what` is
+        the run's work, such as `round 2 of 5`."""
         speed = run_throughput(result)
         unit = f"{planned.experiment.scenario.counts}/s"
         pace = f"  {rate(speed.tokens_per_second)} {unit}" if speed else ""
@@ -105,7 +106,8 @@ class LiveReporter(LineReporter):
         self._expect(seconds)
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Show which process group starts: its work and its stack."""
+        """Show which process group starts: its work `what`, such as `round 2 of 5`, and its
+        stack."""
         self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 
@@ -117,7 +119,7 @@ class LiveReporter(LineReporter):
                 self._expect(self._seconds_left())
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Show phase, step, speed, and observers' texts about the devices."""
+        """Show a run's work `what`, stack, phase, step, speed, and observers' texts."""
         name, unit = planned.experiment.stack.name, planned.experiment.scenario.counts
         pace = self._rate(planned, progress)
         speed = f"{rate(pace)} {unit}/s" if pace else ""
@@ -132,7 +134,7 @@ class LiveReporter(LineReporter):
         self._expected, self._since = seconds, time.monotonic()
 
     def _line(self) -> Text:
-        """Return the progress line: current experiment, estimated remaining time of the session."""
+        """Return the progress line: the current run, and the session's estimated remaining time."""
         if not self._parts:
             return Text("")
         return Text(plain("  ".join([*self._parts, *self._left_of_all()])))
@@ -144,7 +146,8 @@ class LiveReporter(LineReporter):
         return [f"({duration(left)} left)" if left > 0 else "(longer than expected)"]
 
     def _rate(self, planned: Planned, progress: Progress) -> float | None:
-        """Return tokens or calls per second since the first step reported, padding included."""
+        """Return tokens or calls per second since the run's first reported step, padding included.
+        It is None at the first report."""
         now = time.monotonic()
         if progress.step == 0:
             return None
@@ -187,7 +190,8 @@ def _print_progress(progress: RunProgress) -> None:
 
 
 def make_reporter(quiet: bool, form: str = "text") -> Reporter:
-    """Return the reporter: silent with `quiet`, else JSON, a live line on a terminal, or lines."""
+    """Return a reporter that is silent with `quiet`, else prints JSON if `form` is `json`.
+    Otherwise it updates one line in place on a terminal, or prints a line for each run."""
     if quiet or form == "json":
         return Reporter() if quiet else JsonReporter(_print_progress)
     console = Console(stderr=True, highlight=False)

@@ -48,10 +48,8 @@ class Invocation:
 
     @contextmanager
     def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
-        """Yield this invocation with the allocation of the scenarios' launcher.
-
-        Raises typer.Exit, with its exit code, if the launcher has run the program elsewhere.
-        """
+        """Yield this invocation with the allocation of the scenarios' launcher. Raises typer.Exit,
+        with the program's exit code, if the launcher has run the program elsewhere."""
         dry_run = self.options.dry_run
         with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
             if allocation is not None and allocation.exit_code is not None:
@@ -70,7 +68,8 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress during the `with` block, and yield the function that creates sessions."""
+        """Show progress during the `with` block, and yield the function that creates the command's
+        sessions."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)
@@ -106,11 +105,9 @@ def run_plans(
     code: Callable[[Sequence[Summary]], int] = exit_code,
     **session: Any,
 ) -> int:
-    """Run the plans and show their summaries, or print the plans alone with `--dry-run`.
-
-    `show` prints the results, and `code` returns their exit code; `session` are settings of the
-    sessions. Raises NothingToRunError if everything is skipped.
-    """
+    """Run the plans, show their summaries and return the exit code; print plans for `--dry-run`.
+    `show` prints the summaries, `code` computes the exit code from them, and `session` holds fields
+    of `Session`. Raises NothingToRunError if every experiment is skipped."""
     options = invoked.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
@@ -139,8 +136,9 @@ def run_plans(
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
-    """Return the request to the planner. `short` holds values of dotted keys with an option of
-    their own, such as `--rounds`; `command` holds further fields of the request."""
+    """Return the planner's request for a command's options. `short` holds values of dotted keys
+    that have an option of their own, such as `--rounds`; `command` holds further fields of the
+    request."""
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,
@@ -161,7 +159,8 @@ def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any)
 
 
 def single_draft(scenario: str, command: str) -> Draft:
-    """Return the draft of one scenario. Raises ScenarioError for a source of several scenarios."""
+    """Return the draft of one scenario; `command` names the caller in errors. Raises ScenarioError
+    if the file or folder `scenario` holds several."""
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts((scenario,))
     if len(drafts) != 1:
@@ -172,7 +171,8 @@ def single_draft(scenario: str, command: str) -> Draft:
 def parse_overrides(
     assignments: Sequence[str], short: Mapping[str, Any]
 ) -> tuple[tuple[str, Any], ...]:
-    """Return (key, value) pairs of `key=value` texts, then of `short`. Raises ScenarioError."""
+    """Return (key, value) pairs of `KEY=VALUE` texts, then of `short` without values of None.
+    Raises ScenarioError for a text of another form."""
     parsed = []
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -183,10 +183,8 @@ def parse_overrides(
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:
-    """Print each failed run's log path, and its last lines or its reasons.
-
-    A worker that ended with the program has not failed.
-    """
+    """Print the log's path of each experiment that failed in the sessions, with last lines or
+    reasons. A worker that ended with the program has not failed."""
     shown: set[str] = set()
     last: list[str] | None = None
     for session in sessions:

@@ -120,7 +120,8 @@ def run(options: RunCommandOptions) -> int:
 
 
 def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]:
-    """Return the scenarios with a requested stack. Raises ScenarioError for an unknown name."""
+    """Return the scenarios of which `--only` leaves a stack. Raises ScenarioError for an unknown
+    scenario."""
     names = [str(draft.get("name")) for draft in drafts]
     for name in request.only:
         scenario = name.rpartition("/")[0]
@@ -133,7 +134,8 @@ def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]
 
 
 def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
-    """Return the function that computes an exit code. Raises ScenarioError for unfit options."""
+    """Return the function that computes the command's exit code from summaries. Raises
+    ScenarioError for `--fail-if-slower` without a baseline."""
     if options.fail_if_slower is None:
         return exit_code
     if options.no_baseline:
@@ -143,7 +145,7 @@ def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
 
 
 def run_request(options: RunCommandOptions) -> PlanRequest:
-    """Return the request of `accel-bench run` to the planner."""
+    """Return the planner's request for the options of `accel-bench run`."""
     request = plan_request(
         options,
         {"measure.rounds": parse_rounds(options.rounds), "measure.compare": options.compare},
@@ -163,7 +165,7 @@ def run_request(options: RunCommandOptions) -> PlanRequest:
 
 
 def parse_rounds(text: str | None) -> int | str | None:
-    """Return the number of rounds, or `auto`. Raises ScenarioError for anything else."""
+    """Return the number of rounds, `auto`, or None for None. Raises ScenarioError for others."""
     if text is None or text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:
@@ -178,7 +180,7 @@ def _plan_and_run(
     invoked: Invocation,
     judge: Callable[[Sequence[Summary]], int],
 ) -> int:
-    """Plan all scenarios, run the plans, and return the exit code."""
+    """Plan all scenarios, run the plans, and return the exit code that `judge` computes."""
     tries = not options.dry_run
     with redirect_stdout(sys.stderr):
         plans = [plan_with_sizes(draft, invoked.machine, request, tries) for draft in drafts]
@@ -186,7 +188,7 @@ def _plan_and_run(
         _refuse_idle_race(plans)
     if options.fail_if_slower is not None:
         _refuse_idle_gate(plans)
-    if options.within is not None and not any(one.adds_rounds for one in plans):
+    if options.within is not None and not any(plan.adds_rounds for plan in plans):
         raise ScenarioError("--within is the time for rounds that auto adds: give --rounds auto")
 
     def show(summaries: Sequence[Summary]) -> None:
@@ -197,7 +199,8 @@ def _plan_and_run(
 
 
 def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
-    """Return the exit code with `--fail-if-slower`, and print the reasons for a failure."""
+    """Return the exit code of `--fail-if-slower`, and print why a stack failed. `floor` is the
+    fraction by which a stack may be slower than the baseline."""
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
@@ -212,7 +215,9 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
 
 def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
     """Raise ScenarioError for `--fail-if-slower` without any stack beside the baseline."""
-    stacks = ((one.experiment.stack.name, plan.baseline) for plan in plans for one in plan.planned)
+    stacks = (
+        (planned.experiment.stack.name, plan.baseline) for plan in plans for planned in plan.planned
+    )
     if all(name == baseline for name, baseline in stacks):
         raise ScenarioError(
             "--fail-if-slower compares stacks with the baseline, and there is only the baseline"

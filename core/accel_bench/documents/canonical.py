@@ -1,4 +1,5 @@
-"""Canonical JSON, a unique text of a value, its digest, and values that JSON cannot preserve."""
+"""Canonical JSON, in which equal values give equal text, its digest, and checks for lossy
+values."""
 
 from __future__ import annotations
 
@@ -32,10 +33,8 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def unreadable_part(value: Any, *place: str | int) -> str:
-    """Return the path and fault of the first part that JSON could not preserve, or an empty text.
-
-    `value` is a JSON value, tuples included; `place` is its path.
-    """
+    """Return the path of the first part that JSON could not preserve, and its fault. The text is
+    empty for a sound value. `value` is a JSON value, tuples included; `place` is its path."""
     if len(place) > MAXIMUM_LEVELS:
         return f"{_dotted(place[:3])}... is nested deeper than {MAXIMUM_LEVELS} levels"
     if isinstance(value, dict):
@@ -51,12 +50,13 @@ def unreadable_part(value: Any, *place: str | int) -> str:
 
 
 def whole_text(text: str) -> str:
-    r"""Return a text that UTF-8 can encode: a lone surrogate becomes an escape such as `\ud800`."""
+    r"""Return the text with each lone surrogate as an escape such as `\ud800`, so that UTF-8 can
+    encode it."""
     return text.encode("utf8", "backslashreplace").decode("utf8")
 
 
 def _fault(value: Any) -> str:
-    """Return the reason why JSON could not preserve a text or a number, or an empty text."""
+    """Return the reason why JSON could not preserve a text or a number; empty if it can."""
     if isinstance(value, str):
         if not value.isascii() and whole_text(value) != value:
             return f"holds half a character: {value[:30]!a}"

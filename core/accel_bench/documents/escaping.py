@@ -24,19 +24,19 @@ def plain(text: str) -> str:
 
 def printable(text: str, kept: str = "\n\t ") -> str:
     r"""Return text with escapes such as `\x1b`, `\u202e` for control and format characters.
-
-    White space that is not in `kept` becomes a blank.
-    """
+    Characters in `kept` stay; other white space becomes a blank."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in kept else _shown(one) for one in text)
+    return "".join(char if char.isprintable() or char in kept else _shown(char) for char in text)
 
 
 def printable_json(text: str) -> str:
     """Return the same JSON document with control and format characters in its texts escaped."""
     if text.replace("\n", "").isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
+    return "".join(
+        char if char.isprintable() or char == "\n" else _json_escape(char) for char in text
+    )
 
 
 def spreadsheet_cell(value: Any) -> Any:

@@ -37,7 +37,7 @@ def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyo
 
 
 def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> bytes:
-    """Return the bytes of a file; the limit and the errors are those of `read_text`."""
+    """Return the bytes of a file; the arguments and the errors are as for `read_text`."""
     with open_regular(path, error) as handle:
         size = os.fstat(handle.fileno()).st_size
         try:
@@ -71,13 +71,13 @@ def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
 
 
 def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError], size: int) -> None:
-    """Raise `error` if an open file is larger than `size` bytes: it is still being written."""
+    """Raise `error` if an open file has more than the `size` bytes read: it is being written."""
     if os.fstat(handle.fileno()).st_size > size:
         raise error(f"{path}: grows while it is read; try again when it is complete")
 
 
 def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
-    """Return the text of a file's UTF-8 bytes. Raises `error` if they are not UTF-8."""
+    """Return the text of `raw`, a file's UTF-8 bytes. Raises `error` with the path for others."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -135,7 +135,7 @@ def aside_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, created with its folder, during the `with` block; other processes wait."""
+    """Hold the lock file `path`, created with its folder, in the `with` block; others wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -144,7 +144,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_the_file(path: Path) -> Iterator[None]:
-    """Turn an OSError in the `with` block into StoreUnavailableError with file and reason."""
+    """Turn an OSError in the `with` block into StoreUnavailableError with `path` and the reason."""
     try:
         yield
     except OSError as error:
@@ -152,7 +152,7 @@ def naming_the_file(path: Path) -> Iterator[None]:
 
 
 def _kind(mode: int) -> str:
-    """Return the name of a kind of file that is not regular, by the file's mode."""
+    """Return the name of a file's kind, such as `a folder`, by the mode of an irregular file."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 

@@ -1,4 +1,4 @@
-"""Safe parsing of files: limits, no tags, aliases or duplicate keys, a location for every key."""
+"""Safe parsing of YAML, JSON and single values: limits, no tags, aliases or duplicate keys."""
 
 from __future__ import annotations
 
@@ -63,20 +63,21 @@ class ParsedFile:
 
 
 def place(text: str, position: int) -> tuple[int, int]:
-    """Return the line and column, from 1, of a position in a text."""
+    """Return the line and column, from 1, of the character at index `position` in a text."""
     return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
 
 
 def kind(value: Any) -> str:
-    """Return the name of a value's type for a message."""
+    """Return the name of a value's type for an error message, such as `a list`."""
     return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
         type(value).__name__, f"a {type(value).__name__}"
     )
 
 
 def check_plain(document: ParsedFile, value: Any, location: Location) -> None:
-    """Raise ScenarioError, with the location, for values that TOML or JSON allow and a scenario
-    does not: dates, infinity, many digits, or deep nesting."""
+    """Raise ScenarioError for values that TOML or JSON allow and a scenario does not. These are
+    dates, infinity, many digits, or deep nesting. `location` is the value's path in the document,
+    with which the message begins."""
     problem = None
     if len(location) > MAXIMUM_DEPTH:
         problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
@@ -119,7 +120,8 @@ def load_file(path: Path) -> ParsedFile:
 
 
 def load_yaml(text: str, source: str) -> ParsedFile:
-    """Return the parsed YAML, a mapping; it is empty for an empty text. Raises ScenarioError."""
+    """Return the parsed YAML, a mapping; it is empty for an empty text. Raises ScenarioError for
+    other texts; `source` names the text in messages."""
     marks: dict[Location, tuple[int, int]] = {}
     data = _Builder(text, source, marks).build()
     if data is None:
@@ -130,7 +132,8 @@ def load_yaml(text: str, source: str) -> ParsedFile:
 
 
 def load_json(text: str, source: str) -> ParsedFile:
-    """Return the parsed JSON, a mapping, with locations from YAML. Raises ScenarioError."""
+    """Return the parsed JSON, a mapping, with the line and column of each key. Raises ScenarioError
+    for other texts; `source` names the text in messages."""
     try:
         data = json.loads(text if text.strip() else "{}", parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -154,18 +157,19 @@ def _integer(digits: str) -> int:
 
 def _as_yaml(text: str) -> str:
     """Return a JSON text as equivalent YAML: without tabs and escapes of surrogate pairs."""
-    return _PAIR.sub(lambda found: str(json.loads(f'"{found[0]}"')), text.replace("\t", " "))
+    return _PAIR.sub(lambda match: str(json.loads(f'"{match[0]}"')), text.replace("\t", " "))
 
 
 def parse_value(text: str, source: str) -> Any:
-    """Return the value of a YAML text, such as VALUE in `--set key=VALUE`."""
+    """Return the value of a YAML text, such as VALUE in `--set key=VALUE`. Raises ScenarioError for
+    invalid YAML; `source` names the text in messages."""
     if len(text) > MAXIMUM_BYTES:
         raise ScenarioError(f"{source}: the value is longer than {MAXIMUM_BYTES} bytes")
     return _Builder(text, source, {}).build()
 
 
 class _Builder:
-    """Builder of plain values from YAML's events, which checks a value before its children."""
+    """Builder of plain values from YAML's events; it checks a value before the values inside it."""
 
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -223,21 +227,21 @@ class _Builder:
         return items
 
     def _mapping(self, location: Location) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         for event in self._events:
             if isinstance(event, yaml.MappingEndEvent):
                 break
             key = self._key(event)
             here = (*location, key)
-            if key in found:
+            if key in items:
                 first = self._marks[here]
                 self._fail(
                     event.start_mark,
                     f"the key {key!r} stands here a second time (first in line {first[0]})",
                 )
             self._mark(here, event)
-            found[key] = self._value(next(self._events), here)
-        return found
+            items[key] = self._value(next(self._events), here)
+        return items
 
     def _key(self, event: Any) -> str:
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:

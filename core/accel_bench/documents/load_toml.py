@@ -26,7 +26,8 @@ _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEP
 
 
 def load_toml(text: str, source: str) -> ParsedFile:
-    """Return the parsed TOML; a search in the text finds the line and column of each key."""
+    """Return the parsed TOML; a search in the text finds the line and column of each key. Raises
+    ScenarioError for invalid TOML; `source` names the text in messages."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -38,8 +39,8 @@ def load_toml(text: str, source: str) -> ParsedFile:
     try:
         data = tomllib.loads(text + "\n")
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+), column (\d+)", str(error))
-        line, column = map(int, found.groups()) if found else place(text, len(text))
+        match = re.search(r"line (\d+), column (\d+)", str(error))
+        line, column = map(int, match.groups()) if match else place(text, len(text))
         problem = str(error).partition(" (at ")[0]
         raise ScenarioError(
             f"{source}:{line}:{column}: {problem}; correct this place (texts in quotes, a line for "
@@ -55,10 +56,9 @@ def load_toml(text: str, source: str) -> ParsedFile:
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Return the line and column of each `[table]`, `[[table]]` and `key =`, without inline tables.
-
-    A line of a list can look like a header, so a header must be in the data too.
-    """
+    """Return line and column of each `[table]`, `[[table]]` and `key =`, without inline tables.
+    `data` is the parsed text: a line of a list can look like a header, so a header must be in
+    it."""
     marks: dict[Location, tuple[int, int]] = {}
     table: Location = ()
     seen: Counter[Location] = Counter()

@@ -25,7 +25,7 @@ def presets_root() -> Path:
 
 
 def preset_roots() -> list[Path]:
-    """Return all folders of presets: the shipped folder, then the others sorted by distribution."""
+    """Return all folders of presets: the shipped one, then the others sorted by distribution."""
     return [presets_root(), *_roots_on(tuple(sys.path))]
 
 
@@ -55,26 +55,28 @@ def find_presets(kind: str) -> dict[str, Path]:
 
     A shipped preset wins over a plugin's of the same name.
     """
-    found: dict[str, Path] = {}
+    presets: dict[str, Path] = {}
     for root in preset_roots():
         for path in sorted((root / kind).glob("*.yaml"), key=attrgetter("name")):
-            found.setdefault(path.stem, path)
-    return found
+            presets.setdefault(path.stem, path)
+    return presets
 
 
 def preset_path(kind: str, name: str) -> Path:
-    """Return the file of a preset. Raises ScenarioError with the nearest name."""
-    found = find_presets(kind)
-    if name not in found:
+    """Return the file of the preset called `name` of a kind such as `models`. Raises ScenarioError
+    for an unknown name, with the nearest one."""
+    presets = find_presets(kind)
+    if name not in presets:
         raise ScenarioError(
-            f"no {kind.rstrip('s')} is called {name!r}{how_to_get(kind, name, found)}"
+            f"no {kind.rstrip('s')} is called {name!r}{how_to_get(kind, name, presets)}"
         )
-    return found[name]
+    return presets[name]
 
 
 def how_to_get(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message for an unknown preset: the command that installs it with
-    an extra, else the nearest name."""
+    """Return the end of an error message for the unknown preset `name` of a kind such as `models`.
+    It is the command that installs the preset's extra, else a hint to the nearest of the `known`
+    names."""
     from accel_bench.documents.load import load_file  # The program's help reads no file.
 
     for plugin in load_file(presets_root() / "shipped.yaml").data.values():
@@ -84,7 +86,8 @@ def how_to_get(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def _root_of(entry: metadata.EntryPoint) -> Path | None:
-    """Return the folder of presets in a distribution's package, without importing it."""
+    """Return the folder of presets in a distribution's package, or None if it has none. The package
+    is not imported."""
     package, *inner = entry.value.partition(":")[0].split(".")
     places = [] if entry.dist is None else [str(entry.dist.locate_file(package))]
     if spec := find_spec(package):  # of a dotted name it would import the parent

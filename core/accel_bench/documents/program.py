@@ -29,10 +29,8 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return the seconds that an environment variable states, or `default` if it is not set.
-
-    Raises AccelBenchError unless the value is a number above 0 and at most a day.
-    """
+    """Return the seconds that the environment variable states, or `default` if it is not set.
+    Raises AccelBenchError unless the value is a number above 0 and at most a day."""
     text = os.environ.get(variable)
     if text is None:
         return default

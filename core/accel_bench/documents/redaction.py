@@ -1,4 +1,4 @@
-"""Redaction: replaces secrets in all output."""
+"""Redaction: replaces secrets in all output, by their values or by their shape."""
 
 from __future__ import annotations
 
@@ -100,11 +100,9 @@ _PRIVATE_KEY = re.compile(
 
 @lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
-    """Return whether a variable, key or flag of that name holds a secret.
-
-    Names such as `HF_TOKEN`, `--api-key` and `accessToken` do. Names such as `pad_token`,
-    `tokens_per_second` and `TOKEN_FILE` do not.
-    """
+    """Return whether a variable, key or flag with this name holds a secret. Names such as
+    `HF_TOKEN`, `--api-key` and `accessToken` do. Names such as `pad_token`, `tokens_per_second` and
+    `TOKEN_FILE` do not."""
     words = _NUMBER.sub("", _WORD_BORDER.sub("_", name.strip("-.")).lower())
     if _NAMES_A_PLACE.search(words):
         return False
@@ -112,8 +110,10 @@ def looks_secret(name: str) -> bool:
         return True
     kinds = [(_TOKEN_WORD, _TOKENS_OF_TEXT), (_PASSWORD_WORD, _PASSES)]
     kinds += [(_CAPITAL_WORD, _OPEN_KEYS)] if name.isupper() else []
-    found = ((pattern.search(words), harmless) for pattern, harmless in kinds)
-    return any(one is not None and one["before"] not in harmless for one, harmless in found)
+    searches = ((pattern.search(words), harmless) for pattern, harmless in kinds)
+    return any(
+        match is not None and match["before"] not in harmless for match, harmless in searches
+    )
 
 
 SHORT_LETTERS = 100
@@ -134,7 +134,7 @@ class Redactor:
         Passwords in addresses in other variables are included.
         """
         values = [value for name, value in environ.items() if looks_secret(name)]
-        values += (one for value in environ.values() for one in _URL_PASSWORD.findall(value))
+        values += (word for value in environ.values() for word in _URL_PASSWORD.findall(value))
         return cls(_spellings(value.strip() for value in values))
 
     @classmethod
@@ -171,7 +171,7 @@ class Redactor:
             raise AccelBenchError(f"{SPOILED}: {error}") from error
 
     def redact_arguments(self, arguments: Sequence[str]) -> list[str]:
-        """Return a command's arguments without secrets, such as the value of a flag `--token`."""
+        """Return a command's arguments with secrets replaced, such as a value of `--token`."""
         done: list[str] = []
         follows_secret_flag = False
         for argument in arguments:
@@ -184,11 +184,11 @@ class Redactor:
 
     def _argument(self, argument: str) -> str:
         """Return an argument such as `--token=VALUE` or `plugin.token=VALUE` without its secret."""
-        found = _OPTION.fullmatch(argument)
-        if found and found[1].startswith("-") and _OPTION.fullmatch(found[2]):
-            return f"{found[1]}={self._argument(found[2])}"  # such as --set=environment.TOKEN=VALUE
-        if found and _is_secret(found[1].rpartition(".")[2], found[2], minimum=1):
-            return f"{found[1]}={REDACTED}"
+        match = _OPTION.fullmatch(argument)
+        if match and match[1].startswith("-") and _OPTION.fullmatch(match[2]):
+            return f"{match[1]}={self._argument(match[2])}"  # such as --set=environment.TOKEN=VALUE
+        if match and _is_secret(match[1].rpartition(".")[2], match[2], minimum=1):
+            return f"{match[1]}={REDACTED}"
         return self.redact(argument)
 
     def _entry(self, key: str, value: Any) -> Any:
@@ -200,7 +200,7 @@ class Redactor:
 
 
 def _redacted(secrets: tuple[str, ...], text: str) -> str:
-    """Return the text without the given secrets, and without texts of a known shape."""
+    """Return the text with the given secrets, and other texts of a known shape, replaced."""
     for secret in secrets:
         text = text.replace(secret, REDACTED)
     text = _PRIVATE_KEY.sub(REDACTED, text)
@@ -216,7 +216,8 @@ _redacted_short = lru_cache(maxsize=4096)(_redacted)
 
 
 def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
-    """Return whether a named value is a secret, unlike a tokenizer's `<pad>` and `[PAD]`."""
+    """Return whether the value of a variable or key `name` is a secret of at least `minimum`
+    characters. A tokenizer's `<pad>` and `[PAD]` are none."""
     return len(value) >= minimum and value[0] not in "<[" and looks_secret(name)
 
 
@@ -226,8 +227,8 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return secrets and their long lines, plain and as written in URLs, JSON and Python."""
-    found: set[str] = set()
+    """Return secret values and their long lines, plain and as written in URLs, JSON and Python."""
+    spelled: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:
             continue
@@ -235,5 +236,5 @@ def _spellings(values: Iterable[str]) -> tuple[str, ...]:
         for text in (value, *(line for line in lines if len(line) >= MINIMUM_LINE_LENGTH)):
             plain = json.dumps(text, ensure_ascii=False)[1:-1]
             spelt = {quote(text), quote(text, safe=""), json.dumps(text)[1:-1], repr(text)[1:-1]}
-            found |= {text, plain, *spelt}
-    return tuple(sorted(found, key=lambda text: (-len(text), text)))
+            spelled |= {text, plain, *spelt}
+    return tuple(sorted(spelled, key=lambda text: (-len(text), text)))

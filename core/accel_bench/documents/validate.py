@@ -15,10 +15,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class LocatedError(ValueError):
-    """Error of a validator about a value inside the validated model.
-
-    `location` is the path to the value.
-    """
+    """Error of a validator about a value inside the validated model, at the path `location`."""
 
     def __init__(self, location: Location, message: str) -> None:
         super().__init__(message)
@@ -32,11 +29,9 @@ def validate(
     error: type[AccelBenchError],
     context: str = "",
 ) -> ModelT:
-    """Return the validated model, or raise `error` with a line for each problem.
-
-    Data goes through JSON, in which pydantic's strict mode accepts lists for tuples and no other
-    conversion. `where` returns the location of a path, with which the message begins.
-    """
+    """Return `data` as a validated model, or raise `error` with a line for each problem. Data goes
+    through JSON, in which pydantic's strict mode accepts lists for tuples and no other conversion.
+    `where` returns the file location of a path, which begins the line; `context` ends it."""
     try:
         text = json.dumps(data, allow_nan=False)
         return model.model_validate_json(text)
@@ -54,7 +49,7 @@ def _line(
     where: Callable[[Location], str],
     context: str,
 ) -> str:
-    """Return a validation problem as one line: file location, key, problem, given value."""
+    """Return a validation problem as one line: location, key, problem, given value, `context`."""
     location = _location(problem["loc"], data)
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
@@ -73,7 +68,7 @@ def _line(
 
 
 def _location(parts: Sequence[str | int], data: Any) -> Location:
-    """Return the path of a problem in the data, without pydantic's names of union members."""
+    """Return the path of a problem in the data: `parts` without pydantic's names of unions."""
     kept: list[str | int] = []
     for part in parts:
         given = isinstance(data, dict) and part in data
@@ -91,7 +86,8 @@ def _is_internal(part: str | int) -> bool:
 
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Return the field names of the model at a path, or of the nearest enclosing model."""
+    """Return the field names of the model at the path `location` within `model`. If there is no
+    model, the nearest enclosing one counts."""
     here = model
     for part in location:
         field = here.model_fields.get(str(part))

@@ -14,20 +14,20 @@ from accel_bench.flops.workload import Attention, Matmul, Workload
 
 
 class ByConvention(Frozen):
-    """Figure under both conventions about the half of attention that a causal mask hides."""
+    """Number under both conventions about the half of attention that a causal mask hides."""
 
     causal: float
-    """Figure of unmasked scores only, half of all: the primary figure."""
+    """Number for unmasked scores only, half of all: the primary number."""
 
     non_causal: float
-    """Figure of all scores, as in older tables and in torch's own counter."""
+    """Number for all scores, as in older tables and in torch's own counter."""
 
     def times(self, factor: float) -> ByConvention:
-        """Return both figures multiplied by a factor."""
+        """Return both numbers multiplied by a factor."""
         return ByConvention(causal=self.causal * factor, non_causal=self.non_causal * factor)
 
     def plus(self, other: ByConvention) -> ByConvention:
-        """Return the sums of the figures of this object and of `other`, for each convention."""
+        """Return the sums of this object's numbers and of `other`'s, for each convention."""
         return ByConvention(
             causal=self.causal + other.causal, non_causal=self.non_causal + other.non_causal
         )
@@ -41,8 +41,8 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
     """
     products = sum(matmul_flops(matmul) for matmul in workload.matmuls)
     hidden = sum(matmul_flops(matmul) * matmul.hidden for matmul in workload.matmuls)
-    found = _with_attention(products, sum(attention_flops(a, length) for a in workload.attentions))
-    return found.plus(ByConvention(causal=-hidden, non_causal=0))
+    flops = _with_attention(products, sum(attention_flops(a, length) for a in workload.attentions))
+    return flops.plus(ByConvention(causal=-hidden, non_causal=0))
 
 
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
@@ -68,12 +68,12 @@ def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
 
 
 def forward_flops(matmul: Matmul) -> float:
-    """Return the forward FLOPs of one kind of matrix for one token."""
+    """Return the forward FLOPs of all matrices of one kind for one token."""
     return 2 * matmul.rows * matmul.columns * matmul.count * matmul.share
 
 
 def matmul_flops(matmul: Matmul) -> float:
-    """Return the forward and backward FLOPs of one kind of matrix for one token."""
+    """Return the forward and backward FLOPs of all matrices of one kind for one token."""
     return forward_flops(matmul) * (1 + matmul.input_needs_gradient + matmul.trains)
 
 
@@ -86,8 +86,9 @@ def attention_forward_flops(attention: Attention, length: float) -> float:
 def attention_flops(attention: Attention, length: float) -> float:
     """Return the forward and backward FLOPs of attention for one token of a sequence.
 
-    Backward, the gradient of the attention weights is a product with the values, needed if queries
-    or keys need a gradient; queries, keys and values are one product each.
+    `length` is the sequence's number of tokens. Backward, the gradient of the attention weights is
+    a product with the values, needed if queries or keys need a gradient; queries, keys and values
+    are one product each.
     """
     query, key = attention.query_needs_gradient, attention.key_needs_gradient
     backward = attention.query_size * (query + key) + attention.value_size * (
@@ -98,11 +99,9 @@ def attention_flops(attention: Attention, length: float) -> float:
 
 
 def visible(attention: Attention, length: float) -> float:
-    """Return the mean number of tokens that a token attends to without the causal mask.
-
-    It is twice the number with the mask. A window of w tokens is a band of w on both sides of the
-    diagonal, so 2 w - w x w / length.
-    """
+    """Return the mean number of a sequence's `length` tokens that a token attends to, unmasked. It
+    is twice the number with the causal mask. A window of w tokens is a band of w on both sides of
+    the diagonal, so 2 w - w x w / length."""
     window = attention.window
     if window is None or window >= length:
         return length

@@ -105,6 +105,6 @@ class Workload(Frozen):
 
     @property
     def active_matmul_parameters(self) -> int:
-        """Number of weights in matmuls that one token is multiplied with: fewer with experts."""
-        found = (m.rows * m.columns * m.count * m.share for m in self.matmuls if m.weight)
-        return round(sum(found))
+        """Number of weights in matmuls that one token is multiplied with: not all with experts."""
+        products = (m.rows * m.columns * m.count * m.share for m in self.matmuls if m.weight)
+        return round(sum(products))

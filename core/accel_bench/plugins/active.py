@@ -70,7 +70,7 @@ class ActivePlugin:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
     def run_by(self, there: Interpreter) -> ActivePlugin:
-        """Return a copy with the version and unmet requirements of another Python environment."""
+        """Return a copy with the version and unmet requirements in another interpreter, `there`."""
         version = there.distributions.get(canonicalize_name(self.distribution), "")
         unmet = there.unmet(self.name, self.distribution)
         return replace(self, installed_version=version, unmet_there=unmet)
@@ -82,7 +82,7 @@ class _Hooks(pluggy.PluginManager):
     marked: frozenset[str] = frozenset()
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """Return pluggy's options of an attribute; None if the attribute is no hook."""
+        """Return pluggy's options of the plugin's attribute `name`; None if it is no hook."""
         return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
 
 
@@ -111,34 +111,31 @@ class ActivePlugins:
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
-        """Call a hook of every plugin that implements it, in order; yield plugins with values.
-
-        Raises HookError that names the plugin for any error but an AccelBenchError.
-        """
+        """Call a hook of every plugin that implements it, in order; yield each plugin with the
+        value. `arguments` are those that the hook can take. Raises HookError that names the plugin
+        for any error but an AccelBenchError."""
         functions = self._functions(hook)
         for plugin in self.plugins:
             if id(plugin.instance) in functions:
                 yield plugin, self.call_plugin(plugin, hook, **arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
-        """Call an iterable hook as `call_all` does; yield each plugin with a list of its items.
-
-        Raises HookError for other types, and for an iterable that raises.
-        """
-        for plugin, found in self.call_all(hook, **arguments):
-            if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
-                raise wrong_return_type(plugin, hook, "a list", found)
+        """Call a hook that returns an iterable, as `call_all` does; yield each plugin with its
+        items as a list. Raises HookError for other types, and for an iterable that raises."""
+        for plugin, value in self.call_all(hook, **arguments):
+            if isinstance(value, str | bytes) or not isinstance(value, Iterable | None):
+                raise wrong_return_type(plugin, hook, "a list", value)
             with _calling(plugin, hook, arguments):
-                items = [] if found is None else list(found)
+                items = [] if value is None else list(value)
             yield plugin, items
 
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
         """Return the value of a hook of one plugin, or None if the plugin does not implement it."""
-        found = self._functions(hook).get(id(plugin.instance))
-        if found is None:
+        method = self._functions(hook).get(id(plugin.instance))
+        if method is None:
             return None
         with _calling(plugin, hook, arguments):
-            return found.function(*(arguments[name] for name in found.argnames))
+            return method.function(*(arguments[name] for name in method.argnames))
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
         """Return the value of a one-answer hook, or None if no plugin answers it."""
@@ -153,7 +150,7 @@ class ActivePlugins:
         **arguments: Any,
     ) -> Any:
         """Return the value of a one-answer hook that a plugin must answer. Raises HookError for a
-        value that `accepts` refuses."""
+        value that `accepts` refuses; `expected` describes a right one, for messages."""
         plugin, value = self._answers[hook], self.call_one(hook, **arguments)
         assert plugin is not None
         if not accepts(value):
@@ -173,7 +170,7 @@ class ActivePlugins:
         return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
 
     def _register(self, plugin: ActivePlugin, name: str) -> None:
-        """Check names and arguments of the plugin's hooks, then register it with pluggy."""
+        """Check names and arguments of the plugin's hooks, then register it as `name`."""
         if wrong := validation_problems(type(plugin.instance)):
             label = f"plugin {plugin.name!r} ({plugin.distribution})"
             raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
@@ -184,10 +181,10 @@ class ActivePlugins:
     def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
         """Return implementations of a hook by `id()` of the plugin, which may be unhashable."""
         caller = getattr(self._manager.hook, hook)
-        return {id(found.plugin): found for found in caller.get_hookimpls()}
+        return {id(method.plugin): method for method in caller.get_hookimpls()}
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
-        """Return the plugin that answers a hook. Raises PluginError if several plugins claim it."""
+        """Return the plugin that answers a hook, or None. Raises PluginError for several claims."""
         functions = self._functions(hook)
         implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
         claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
@@ -202,11 +199,10 @@ class ActivePlugins:
 def _tolerances(
     plugins: Iterable[ActivePlugin], method: str, sensitivity: float = 1.0
 ) -> dict[str, float]:
-    """Return the tolerance of each plugin whose `method` declares one, times the sensitivity.
-
-    Raises HookError unless the method returns None or a number from 0.
-    """
-    found: dict[str, float] = {}
+    """Return by plugin name the tolerance that its `method` declares, multiplied by `sensitivity`.
+    A plugin whose method returns None is left out. Raises HookError for other values than numbers
+    from 0."""
+    by_name: dict[str, float] = {}
     for plugin in plugins:
         with attribute_errors_to(plugin, method), time_limit(limit_seconds()):
             allowed: Any = getattr(plugin.instance, method)()
@@ -214,25 +210,25 @@ def _tolerances(
             continue
         if not isinstance(allowed, int | float) or not 0 <= allowed < math.inf:
             raise wrong_return_type(plugin, method, "a number from 0 or None", allowed)
-        found[plugin.name] = max(sensitivity * float(allowed), found.get(plugin.name, 0.0))
-    return found
+        by_name[plugin.name] = max(sensitivity * float(allowed), by_name.get(plugin.name, 0.0))
+    return by_name
 
 
 def task_of(active: ActivePlugins) -> Task[Any] | None:
     """Return the plugin of the slot `task`, even if another plugin builds the loss, or None."""
-    filling = (one.instance for one in active.plugins if one.slot == "task")
-    return next((one for one in filling if isinstance(one, Task)), None)
+    filling = (plugin.instance for plugin in active.plugins if plugin.slot == "task")
+    return next((task for task in filling if isinstance(task, Task)), None)
 
 
 def wrong_return_type(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
-    """Return the error for a hook that returned the wrong type."""
+    """Return the error for a hook that returned `got`; `expected` describes a right value."""
     shown = repr(got) if isinstance(got, int | float) else type(got).__name__
     problem = f"returned {shown} where {expected} is expected"
     return HookError(plugin.name, plugin.distribution, hook, problem)
 
 
 def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) -> None:
-    """Raise HookError if a plugin's value could not be read back after it is stored."""
+    """Raise HookError if a value could not be read back once stored; `place` is its path."""
     if fault := unreadable_part(value, *place):
         problem = f"gave what cannot be stored: {fault}"
         raise HookError(plugin.name, plugin.distribution, hook, problem)
@@ -241,9 +237,8 @@ def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) 
 @contextlib.contextmanager
 def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
     """Turn an error of a plugin's code in the `with` block into an error that names the plugin.
-
-    Errors about the scenario or the run, such as ScenarioError and InvalidRunError, pass unchanged.
-    """
+    `what` names the code, such as a hook. Errors about the scenario or the run, such as
+    ScenarioError and InvalidRunError, pass unchanged."""
     note_call(plugin.name, plugin.distribution, what)
     try:
         yield
@@ -267,7 +262,7 @@ def problem_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Attribute errors in the `with` block and callbacks registered with the run to a plugin."""
+    """Attribute errors in the `with` block, and callbacks that the hook registers, to a plugin."""
     calling = getattr(arguments.get("run"), "calling", contextlib.nullcontext)
     limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
     with attribute_errors_to(plugin, hook), calling(plugin), limited:
@@ -275,10 +270,8 @@ def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iter
 
 
 def _claims(plugin: ActivePlugin, hook: str) -> bool:
-    """Return whether a plugin claims a one-answer hook that it implements.
-
-    The plugin of a slot claims nothing without `claims`: it answers the hooks of its slot.
-    """
+    """Return whether a plugin claims a one-answer hook that it implements. The plugin of a slot
+    claims nothing without `claims`: it answers the hooks of its slot."""
     with attribute_errors_to(plugin, "claims"), time_limit(limit_seconds()):
         claims = plugin.instance.claims()
     if claims is None:

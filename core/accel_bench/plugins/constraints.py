@@ -78,8 +78,8 @@ def unmet_constraints(
         declared = _declared(scenario, plugin, machine, architecture)
         unmet = [*_requirements(plugin), *declared]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
-    for plugin, answers in asked:
-        for reason in answers:
+    for plugin, items in asked:
+        for reason in items:
             if not isinstance(reason, str):
                 raise wrong_return_type(plugin, "check_scenario", "a list of texts", reason)
             reasons.append(reason if plugin.name in reason else f"{plugin.name}: {reason}")
@@ -119,7 +119,7 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
 
 
 def _some(plugin: str, architectures: Sequence[str]) -> str:
-    """Return a list of architectures as text, shortened to the first few if there are many."""
+    """Return architectures as text; if many, a few and the command that lists all of a plugin."""
     if len(architectures) <= NAMED:
         return ", ".join(architectures)
     named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY
@@ -155,7 +155,8 @@ def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
 
 
 def _backend(scenario: Scenario, python: tuple[str, ...]) -> Iterable[str]:
-    """Yield a reason if the ranks' torch lacks the backend of the process group."""
+    """Yield a reason if the ranks' torch lacks the backend of the process group. `python` is the
+    command of the ranks' interpreter; empty for this one."""
     asked = scenario.resources.backend
     known = {} if asked is None else process_group_backends(python)
     kind = device_type(scenario.resources.device).torch_type
@@ -170,9 +171,8 @@ def _backend(scenario: Scenario, python: tuple[str, ...]) -> Iterable[str]:
 @lru_cache
 def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """Return the backends of an interpreter's torch, each with the device types it supports.
-
-    Another process imports torch; the mapping is empty if that process fails.
-    """
+    `python` is the interpreter's command; empty for this one. Another process imports torch; the
+    mapping is empty if that process fails."""
     command = [*python, "-c", ASK_BACKENDS] if python else python_command("-c", ASK_BACKENDS)
     with suppress(subprocess.SubprocessError, ValueError, IndexError):
         done = subprocess.run(
@@ -214,13 +214,13 @@ def _resources(scenario: Scenario) -> Iterable[str]:
         yield "nothing is trained in mode inference: leave `evaluate` and data.held_out out"
     dtype, precision = scenario.train.autocast_dtype, scenario.train.precision
     if dtype is not None and dtype not in kind.autocast_dtypes:
-        others = " or ".join(f"{PRECISION_OF[one]}" for one in sorted(kind.autocast_dtypes))
+        others = " or ".join(f"{PRECISION_OF[name]}" for name in sorted(kind.autocast_dtypes))
         where = "a CPU" if kind.on_host else kind.label
         yield f"{precision} is not possible on {where}; use {others or 'as-is'}"
 
 
 def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
-    """Return the scenario's device type, by torch's name if a plugin allows that name alone."""
+    """Return the scenario's device type, by torch's name if `allowed` holds that name."""
     name = scenario.resources.device
     torch_type = device_type(name).torch_type
     return torch_type if allowed and torch_type in allowed else name

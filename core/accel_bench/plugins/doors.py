@@ -44,14 +44,14 @@ class DoorEntry:
     @property
     def brought_by(self) -> str:
         """Name and version of the entry's distribution."""
-        found = self.point.dist
-        return f"{found.name} {found.version}" if found else "an unknown distribution"
+        dist = self.point.dist
+        return f"{dist.name} {dist.version}" if dist else "an unknown distribution"
 
     @property
     def requires(self) -> tuple[str, ...]:
         """Requirements (PEP 508) of the entry's distribution."""
-        found = self.point.dist
-        return tuple(found.requires or ()) if found else ()
+        dist = self.point.dist
+        return tuple(dist.requires or ()) if dist else ()
 
     def load(self) -> Any:
         """Return the entry's object after import. Raises PluginError with distribution and reason.
@@ -87,15 +87,14 @@ class DoorEntry:
 
 
 def find_entries(group: str, kind: str) -> Mapping[str, DoorEntry]:
-    """Return the installed entries of a group by name, without importing them.
-
-    Entries of the distribution `accel-bench` come first.
-    """
+    """Return the installed entries of an entry-point group by name, without importing them. `kind`
+    is the noun for an entry in messages. Entries of `accel-bench` itself come first."""
     return _entries_on(group, kind, tuple(sys.path))
 
 
 def find_entry(group: str, kind: str, name: str) -> DoorEntry:
-    """Return one entry of a group. Raises PluginError with the nearest name for an unknown name."""
+    """Return the entry called `name` of an entry-point group; `kind` is its noun in messages.
+    Raises PluginError with the nearest name for an unknown name."""
     known = find_entries(group, kind)
     if not known:
         ours = f"`pip install {OWN_DISTRIBUTION}` brings the program's own"
@@ -107,12 +106,12 @@ def find_entry(group: str, kind: str, name: str) -> DoorEntry:
 
 @lru_cache(maxsize=64)
 def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, DoorEntry]:
-    """Return the entries of a group on this `sys.path` by name."""
+    """Return the entries of a group by name; `_path` is `sys.path`, the key of the cache."""
     points = entry_points(group)
     shared = Counter(point.name for point in points)
-    found = [DoorEntry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
-    found.sort(key=lambda one: (not one.is_ours, one.name))
-    return {one.name: one for one in found}
+    entries = [DoorEntry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
+    entries.sort(key=lambda entry: (not entry.is_ours, entry.name))
+    return {entry.name: entry for entry in entries}
 
 
 def _is_ours(point: metadata.EntryPoint) -> bool:
@@ -122,8 +121,8 @@ def _is_ours(point: metadata.EntryPoint) -> bool:
 @cache
 def _name_of_distribution(distribution: metadata.Distribution) -> str:
     """Return a distribution's name from the start of its metadata, without a mail parser."""
-    found = re.search(r"^Name: *(\S+)", distribution.read_text("METADATA") or "", re.MULTILINE)
-    return found[1] if found else distribution.name
+    match = re.search(r"^Name: *(\S+)", distribution.read_text("METADATA") or "", re.MULTILINE)
+    return match[1] if match else distribution.name
 
 
 def _name_of(point: metadata.EntryPoint, shared: bool) -> str:

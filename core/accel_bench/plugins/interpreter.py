@@ -48,7 +48,7 @@ class Interpreter(Frozen):
         return machine.model_copy(update=ours)
 
     def unmet(self, name: str, distribution: str) -> tuple[str, ...]:
-        """Return reasons why a plugin cannot be used in this environment."""
+        """Return reasons why a plugin cannot be used in this environment; empty if it can."""
         wanted = (name.rpartition(":")[2], canonicalize_name(distribution))
         for plugin in self.plugins:
             if (plugin.name, canonicalize_name(plugin.distribution)) == wanted:

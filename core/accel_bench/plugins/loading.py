@@ -101,7 +101,8 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLongError if the `with` block takes longer; only in the main thread."""
+    """Raise TookTooLongError if the `with` block takes longer; there is no limit in other threads
+    than the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

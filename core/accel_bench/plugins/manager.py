@@ -47,7 +47,8 @@ OF_OBSERVERS = frozenset({OBSERVES, "finish_metrics", "close_run"})
 
 
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
-    """Return a plugin's imported class. Raises PluginError with plugin, distribution and reason."""
+    """Return the imported class of a plugin; without `allow_torch` its import must not bring torch.
+    Raises PluginError with plugin, distribution and reason if the plugin cannot be used."""
     plugin = find(name)
     label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
     if problem := plugin.wrong_contract:
@@ -72,8 +73,8 @@ def activate(
 
     `where` returns the location of a setting in the file, for messages. `on_plugin` is called with
     the number, from 1, of each plugin before its import. Raises PluginError for an unknown, broken
-    or repeated plugin, bad options, two claims of a hook, a conflict or a wrong order, and in the
-    parent for a plugin whose import also imports torch.
+    or repeated plugin, bad options, two claims of a hook, a conflict or a wrong order, and unless
+    `allow_torch` for a plugin whose import also imports torch.
     """
     numbers = itertools.count(1)
 
@@ -117,17 +118,16 @@ def _refuse_tracker(plugin: ActivePlugin) -> None:
 
 
 def with_observers(active: ActivePlugins, uses: Sequence[Use]) -> ActivePlugins:
-    """Return active plugins, extended by plugins that observe steps after the window.
-
-    Raises PluginError as `activate` does, and for a plugin that does more than observe steps.
-    """
+    """Return active plugins, extended by the plugins of `uses`, which observe steps after the
+    window. Raises PluginError as `activate` does, and for a plugin that does more than observe
+    steps."""
 
     def observer(use: Use) -> ActivePlugin:
         return _use_plugin(use, OBSERVERS, True, lambda place: f"plugin {use.use!r}")
 
     observers = [*map(observer, uses)]
-    for one in observers:
-        _refuse_participant(one)
+    for plugin in observers:
+        _refuse_participant(plugin)
     return ActivePlugins([*active.plugins, *observers]) if observers else active
 
 
@@ -140,7 +140,7 @@ def _refuse_participant(plugin: ActivePlugin) -> None:
 
 
 def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
-    """Yield slots, such as `model`, with their uses. Raises PluginError for options without one."""
+    """Yield slots, such as `model`, with uses. Raises PluginError for options without a plugin."""
     for slot in Work.SLOTS:
         use: Use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
@@ -151,7 +151,8 @@ def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
 
 
 def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:
-    """Return the active plugin of one slot, such as `model`. Raises PluginError as `activate`."""
+    """Return the active plugin of one slot, such as `model`; `where` is as for `activate`. Raises
+    PluginError as `activate` does, and for an empty slot."""
     use = getattr(work, slot)
     if use.use == NO_PLUGIN:
         raise PluginError(f"{slot}: none cannot be run; name a plugin")
@@ -161,10 +162,9 @@ def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> Ac
 def activate_use(
     use: Use, slot: str, place: Location, where: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Return the active plugin of a use that stands at `place` in the file.
-
-    Raises PluginError as `activate` does.
-    """
+    """Return the active plugin of a use that stands at `place` in the file. `slot` is the plugin's
+    role, for messages, and `where` is as for `activate`. Raises PluginError as `activate` does,
+    HookError for a plugin that ends a process."""
 
     def label(path: Location) -> str:
         return f"{where((*place, *path))}: plugin {use.use!r} (as {slot})"
@@ -176,7 +176,8 @@ def activate_use(
 def _use_plugin(
     use: Use, slot: str | None, allow_torch: bool, label: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Return the active plugin of a use, after importing it and validating its options."""
+    """Return the active plugin of a use, after importing it and validating its options. `label`
+    returns the beginning of an error message about the option at a path."""
     plugin = find(use.use)
     with restored_environment() as changed:
         kind = load_class(use.use, allow_torch)
@@ -191,7 +192,8 @@ def _make(
     distribution: str,
     label: Callable[[Location], str],
 ) -> Plugin[Any]:
-    """Return an instance of a plugin's class with the validated options of a use."""
+    """Return an instance of a plugin's class with the validated options of a use. `label` returns
+    the beginning of an error message about the option at a path."""
     clash = type(use).owned_keys() & set(kind.Options.model_fields)
     if clash:
         raise PluginError(
@@ -231,7 +233,8 @@ def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
 
 
 def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
-    """Return the plugins' names in the nearest order that `after` and `before` allow."""
+    """Return the plugins' names in the nearest order that `after` and `before` allow. Raises
+    PluginError if no order does."""
     names = [plugin.name for plugin in plugins]
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for plugin in plugins:
@@ -277,10 +280,9 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 
 def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
-    """Run picklable `work` in another process first, if another author's plugin is untried.
-
-    Raises HookError for a plugin whose code ends that process: it would end the program silently.
-    """
+    """Run picklable `work` in another process first, if `uses` has an untried plugin of other
+    authors. Raises HookError for a plugin whose code ends that process: it would end the program
+    silently."""
     if "torch" in sys.modules:
         return
     by_text = {canonical_json(use.model_dump(mode="json")): use.use for use in uses}

@@ -61,8 +61,8 @@ class InstalledPlugin:
         The last reason names the extra that meets them, if there is one.
         """
         own = [text for text in self.requires if not is_on_contract(text)]
-        found = [unmet_requirement(text) for text in (*own, *requires)]
-        reasons = list(dict.fromkeys(reason for reason in found if reason))
+        problems = [unmet_requirement(text) for text in (*own, *requires)]
+        reasons = list(dict.fromkeys(reason for reason in problems if reason))
         if reasons and self.name in extras():
             reasons[-1] += f"; {extras()[self.name].command}"
         return tuple(filter(None, (self.wrong_contract, *reasons)))
@@ -72,12 +72,12 @@ class InstalledPlugin:
 def installed() -> tuple[InstalledPlugin, ...]:
     """Return all installed plugins, sorted by name."""
     entries = dict.fromkeys(metadata.entry_points(group=PROJECT))  # a line may stand twice
-    found = [
+    plugins = [
         InstalledPlugin(entry.name, entry, *_described(entry.dist))
         for entry in entries
         if entry.dist is not None
     ]
-    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.distribution)))
+    return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.distribution)))
 
 
 @cache
@@ -89,21 +89,22 @@ def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str
 
 
 def overview() -> list[dict[str, Any]]:
-    """Return a description of each plugin, by name, without importing any.
-
-    Installed plugins come first, then shipped plugins that are not installed.
-    """
+    """Return name, slots, version, unmet requirements and more of each plugin, without importing
+    any. Installed plugins come first, then shipped plugins that are not installed, each sorted by
+    name."""
     rows = [_row(plugin.use, plugin) for plugin in installed()]
     absent = sorted(set(shipped()) - {plugin.use for plugin in installed()})
     return [*rows, *map(_row, absent)]
 
 
 def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
-    """Return the description of a plugin; `plugin` is None if it is shipped and not installed."""
+    """Return a plugin's row of `overview`; `plugin` is None if it is shipped and not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
-    same = [one for one in installed() if plugin and one.name == plugin.name and one != plugin]
-    rivals = sorted({one.distribution for one in same})
+    same = [
+        other for other in installed() if plugin and other.name == plugin.name and other != plugin
+    ]
+    rivals = sorted({other.distribution for other in same})
     return {
         "name": name,
         "fills": list(known.fills or ("stack",)) if known else [],
@@ -124,22 +125,22 @@ def find(name: str) -> InstalledPlugin:
 
     Raises PluginError unless exactly one plugin matches.
     """
-    found = [plugin for plugin in installed() if plugin.address == _address(name)]
-    found = found or _plugins_named(name)
-    if len({plugin.distribution for plugin in found}) == 1 < len(found):
-        classes = " and ".join(plugin.entry.value for plugin in found)
-        brings = f"{found[0].distribution} {found[0].version}"
+    matches = [plugin for plugin in installed() if plugin.address == _address(name)]
+    matches = matches or _plugins_named(name)
+    if len({plugin.distribution for plugin in matches}) == 1 < len(matches):
+        classes = " and ".join(plugin.entry.value for plugin in matches)
+        brings = f"{matches[0].distribution} {matches[0].version}"
         raise PluginError(
             f"the plugin {name!r} is brought twice by {brings}, as {classes}: one of them needs "
             "another name in the entry points of that distribution"
         )
-    if len(found) > 1:
-        brings = " and ".join(plugin.distribution for plugin in found)
-        choice = " or ".join(repr(plugin.address) for plugin in found)
+    if len(matches) > 1:
+        brings = " and ".join(plugin.distribution for plugin in matches)
+        choice = " or ".join(repr(plugin.address) for plugin in matches)
         raise PluginError(f"the plugin {name!r} is brought by {brings}; write {choice}")
-    if not found:
+    if not matches:
         raise PluginError(_not_installed(name))
-    return found[0]
+    return matches[0]
 
 
 def _plugins_named(name: str) -> list[InstalledPlugin]:
@@ -174,19 +175,20 @@ def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
     if requirement in above or (needed.marker and not needed.marker.evaluate({"extra": ""})):
         return
     try:
-        found = metadata.distribution(needed.name)
+        dist = metadata.distribution(needed.name)
     except metadata.PackageNotFoundError:
         yield f"{text} is not installed"
         return
-    if not _contains(needed, found.version):
-        yield f"{text} is needed, {found.version or 'no known version'} is installed"
-    for inner in _brought_by_extras(found, needed.extras):
+    if not _contains(needed, dist.version):
+        yield f"{text} is needed, {dist.version or 'no known version'} is installed"
+    for inner in _brought_by_extras(dist, needed.extras):
         for reason in _unmet(inner, (*above, requirement)):
             yield f"{text}: {reason}"
 
 
 def _contains(needed: Requirement, have: str | None) -> bool:
-    """Return whether a version meets a requirement; an unknown or invalid one meets no limit."""
+    """Return whether the version `have` meets a requirement; an unknown or invalid one meets
+    none."""
     try:
         return not needed.specifier or needed.specifier.contains(have or "", prereleases=True)
     except InvalidVersion:
@@ -204,7 +206,8 @@ def _brought_by_extras(distribution: metadata.Distribution, names: Iterable[str]
 
 
 def missing_extra(name: str) -> str | None:
-    """Return a message with the command that installs a missing plugin of an extra, else None."""
+    """Return the message with the command that installs the plugin of an extra called `name`. It is
+    None if the plugin is installed or belongs to no extra."""
     if name not in extras() or _plugins_named(name):
         return None
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
@@ -267,7 +270,8 @@ def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
 
 
 def _upgrade_hint(distribution: str, text: str, specifier: SpecifierSet) -> str:
-    """Return the hint to upgrade accel-bench or a distribution, whichever is older."""
+    """Return the hint to upgrade accel-bench or a distribution, whichever is older. `text` is the
+    distribution's requirement on accel-bench, with its versions `specifier`."""
     here = Version(__version__)
     for bound in specifier:
         try:

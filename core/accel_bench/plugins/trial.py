@@ -33,7 +33,8 @@ class Ending(NamedTuple):
 
 
 class _Trial:
-    """Descriptor of the pipe to which a trial's process writes; None in any other process."""
+    """Holder of the pipe to which a trial's process writes; a descriptor, None in other
+    processes."""
 
     notes: int | None = None
 
@@ -45,11 +46,9 @@ def note_call(plugin: str, distribution: str, hook: str) -> None:
 
 
 def run_in_trial(work: Callable[[], object], seconds: float) -> Ending | None:
-    """Run picklable `work` in another process; return how the work ended that process, or None.
-
-    An exception does not end the process: the same work in this process raises it again. Within a
-    trial no other trial starts.
-    """
+    """Run picklable `work` in another process; return the process's ending, or None if `work`
+    returned. An exception does not end the process: the same work in this process raises it again.
+    Within a trial no other trial starts, and None is returned."""
     if _Trial.notes is not None:
         return None
     given = pickle.dumps(sys.path) + pickle.dumps((work, seconds))
@@ -72,7 +71,7 @@ def run_in_trial(work: Callable[[], object], seconds: float) -> Ending | None:
     if last == "returned":
         return None
     code = process.returncode
-    signals = {one.value: one.name for one in signal.Signals}  # without real-time ones
+    signals = {member.value: member.name for member in signal.Signals}  # without real-time ones
     how = f"exit code {code}" if code >= 0 else signals.get(-code, f"signal {-code}")
     plugin, distribution, hook = [*last.split("\0"), "", ""][:3]
     return Ending(how if in_time else "", (plugin, distribution, hook))

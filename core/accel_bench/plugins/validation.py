@@ -59,8 +59,8 @@ def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 def _misspelt_declarations(kind: type[Plugin[Any]]) -> Iterator[str]:
     """Yield a sentence for each class attribute with nearly the name of a declaration."""
-    classes = [one for one in kind.__mro__ if issubclass(one, Plugin) and one is not Plugin]
-    for owner, name, value in ((one, *item) for one in classes for item in vars(one).items()):
+    classes = [cls for cls in kind.__mro__ if issubclass(cls, Plugin) and cls is not Plugin]
+    for owner, name, value in ((cls, *item) for cls in classes for item in vars(cls).items()):
         bases = owner.__mro__[1:]
         declared = {key.lower(): key for base in bases for key in inspect.get_annotations(base)}
         routine = inspect.isroutine(value) or isinstance(value, property)

@@ -32,8 +32,9 @@ def allocated(
 ) -> Iterator[Allocation | None]:
     """Yield the allocation that the launcher keeps for the session; release it after the block.
 
-    Yields None if the launcher starts processes for each run. Raises ScenarioError for different
-    launchers, and if another launcher has started several processes of this program.
+    `command` holds the program's arguments. Yields None if the launcher starts processes for each
+    run. Raises ScenarioError for different launchers, and if another launcher has started several
+    processes of this program.
     """
     files = [resolve_request(draft, request) for draft in drafts]
     launcher = _allocating_launcher(files)
@@ -58,14 +59,14 @@ def allocated(
 
 def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
     """Return the launcher of all files if it allocates processes for a session, else None."""
-    by_options = {canonical_json(one.scenario.launcher.model_dump()): one for one in files}
+    by_options = {canonical_json(file.scenario.launcher.model_dump()): file for file in files}
     launchers = [
         ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
         for file in by_options.values()
     ]
-    allocating = [one for one in launchers if one.implements(HOOK)]
+    allocating = [launcher for launcher in launchers if launcher.implements(HOOK)]
     if allocating and len(launchers) > 1:
-        names = ", ".join(sorted({one.scenario.launcher.use for one in files}))
+        names = ", ".join(sorted({file.scenario.launcher.use for file in files}))
         raise ScenarioError(
             f"the scenarios have different launchers or options of them ({names}), and one of them "
             "keeps its processes for the whole session; run them one after the other"
@@ -87,7 +88,8 @@ def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
 
 
 def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:
-    """Return the machine with the number of cores that an allocation may use on a node."""
+    """Return the machine with the number of cores that an allocation may use on a node. Without
+    such a number the machine is unchanged."""
     if allocation is None or allocation.cores is None:
         return machine
     return machine.model_copy(update={"cores": allocation.cores})
@@ -98,11 +100,11 @@ def refuse_several_programs() -> None:
 
     Each process would measure everything, concurrently with the others.
     """
-    found = read_placement(os.environ)
-    if found is not None and found.size > 1 and not found.per_node:
+    place = read_placement(os.environ)
+    if place is not None and place.size > 1 and not place.per_node:
         raise ScenarioError(
-            f"a launcher ({found.launcher}) started accel-bench {found.size} times, and each would "
+            f"a launcher ({place.launcher}) started accel-bench {place.size} times, and each would "
             "measure beside the others; let it take these processes over, with --set "
             "launcher.use=env, or start it once, without a launcher: it starts the ranks itself, "
-            f"with --set resources.devices={found.size}"
+            f"with --set resources.devices={place.size}"
         )

@@ -48,8 +48,9 @@ BLOCK_BYTES = 1024 * 1024
 def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
     """Create and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
 
-    With a tag it is `runs/<session>/<tag>/<name>`. Only this user can open it, until the attempt is
-    recorded. Raises StoreError if it exists, or if a link would lead out of the root.
+    It lies in the results folder `root`, and with a tag it is `runs/<session>/<tag>/<name>`. Only
+    this user can open it, until the attempt is recorded. Raises StoreError if it exists, or if a
+    link would lead out of the root.
     """
     inside = root.resolve()
     parts = (RUNS_FOLDER, slug(session), *([slug(tag)] if tag else []))
@@ -69,7 +70,8 @@ def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
-    """Return a command line that repeats an experiment, from the scenario file in its folder."""
+    """Return a command line that repeats an experiment from the scenario file in its attempt's
+    `folder`. `root` is the results folder; `request` gives the options."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []
@@ -166,7 +168,7 @@ def _reasons_suffice(result: Result) -> bool:
         for reason in rank.reasons
     )
     # A reason may have the number of its rank before it.
-    return bool(result.reasons) and all(one.endswith(sufficient) for one in result.reasons)
+    return bool(result.reasons) and all(reason.endswith(sufficient) for reason in result.reasons)
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:
@@ -178,13 +180,13 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def packages_list() -> str:
-    """Return `name==version` for each distribution, with ` @ commit` for a checkout."""
+    """Return lines `name==version`, one for each distribution, with ` @ commit` for a checkout."""
     pinned: dict[str, str] = {}
-    for found in metadata.distributions():
-        described = found.metadata  # Reads and parses the file each time.
+    for dist in metadata.distributions():
+        described = dist.metadata  # Reads and parses the file each time.
         # An interrupted install leaves no metadata; of two installs, the first is imported.
         if described and (name := described["Name"]) and name.lower() not in pinned:
-            commit = commit_of(found)
+            commit = commit_of(dist)
             at = f" @ {commit.replace('.dirty', '+dirty')}" if commit else ""
             pinned[name.lower()] = f"{name}=={described['Version']}{at}"
     return "".join(f"{pinned[key]}\n" for key in sorted(pinned))
@@ -211,9 +213,7 @@ def _whole(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 
 def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
     """Yield the beginning and the end of a long log without secrets, in whole lines if possible.
-
-    The gap may split a secret: a partial line beside it is removed, up to EDGE_CHARACTERS of it.
-    """
+    The gap may split a secret: a partial line beside it is removed, up to EDGE_CHARACTERS of it."""
     size = os.fstat(source.fileno()).st_size
     head = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
     source.seek(size - KEPT_BYTES)

@@ -79,11 +79,9 @@ class Observations:
 def make_attempt(
     root: Path, folder: Path, session: str, machine: Machine, **fields: Any
 ) -> Attempt:
-    """Return an attempt with a new id in a folder of the results folder `root`.
-
-    `fields` are the fields of its `Job` that define the work; `cache_folder` among them replaces
-    this user's cache folder.
-    """
+    """Return an attempt with a new id whose files lie in `folder`, inside the results folder
+    `root`. `fields` are the fields of its `Job` that define the work; `cache_folder` among them
+    replaces this user's cache folder."""
     if "cache_folder" not in fields:
         fields["cache_folder"] = str(cache_folder())
     run_id = f"{session}-{secrets.token_hex(4)}"
@@ -164,12 +162,12 @@ def _run_ranks(
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Start the ranks and return their handles. Raises HookError if the launcher returns others."""
+    """Start the ranks and return their handles. Raises HookError unless each rank has one."""
     job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:
-        found = ranks if isinstance(ranks, list | tuple) else ()
-        return [getattr(rank, "rank", None) for rank in found] == list(range(job.world_size))
+        handles = ranks if isinstance(ranks, list | tuple) else ()
+        return [getattr(rank, "rank", None) for rank in handles] == list(range(job.world_size))
 
     expected = f"the processes of {count(job.world_size, 'rank')}"
     ranks: Sequence[RankProcess] = active.require(

@@ -76,10 +76,8 @@ class Measured(NamedTuple):
 def run_plans(
     plans: Sequence[Plan], benchmark: Benchmark, on_end: Callable[[Measured], None]
 ) -> None:
-    """Run each plan in a session, and call `on_end` with the results, even after an error.
-
-    Raises StoreError, and KeyboardInterrupt once the interrupted run is stored.
-    """
+    """Run each plan in a session, and call `on_end` with the results, even after an error. Raises
+    StoreError if results cannot be stored, KeyboardInterrupt once the interrupted run is stored."""
     by_plan: list[tuple[Plan, list[Session]]] = []
     stopped = BY_THE_USER
     with open_results(benchmark.results, write=True) as store:
@@ -95,13 +93,11 @@ def run_plans(
         finally:
             results = [own[-1].results(plan) for plan, own in by_plan]
             summaries = [
-                plan.summarize(found, stopped)
-                for (plan, _), found in zip(by_plan, results, strict=True)
+                plan.summarize(runs, stopped)
+                for (plan, _), runs in zip(by_plan, results, strict=True)
             ]
             sessions = [session for _, own in by_plan for session in own]
-            on_end(
-                Measured(summaries, sessions, [one for found in results for one in found], store)
-            )
+            on_end(Measured(summaries, sessions, [run for runs in results for run in runs], store))
 
 
 def _run_looks(
@@ -109,8 +105,9 @@ def _run_looks(
 ) -> None:
     """Run a plan in a session, and inconclusive stacks with `rounds: auto` in further sessions.
 
-    Each further session ends with a look, an interim analysis of a group-sequential test;
-    `look_sizes` gives its rounds. A session is left out if its estimated time exceeds `within`.
+    `sessions` holds the first session, and gets the others. Each further session ends with a look,
+    an interim analysis of a group-sequential test; `look_sizes` gives its rounds. A session is left
+    out if its estimated time exceeds `within`.
     """
     started = time.monotonic()
     sessions[0].run_plan(plan)
@@ -125,7 +122,7 @@ def _run_looks(
         if not more.runnable:
             more = last
             continue
-        needed = (rounds - before) * len(more.runnable) * fmean(one.seconds for one in results)
+        needed = (rounds - before) * len(more.runnable) * fmean(run.seconds for run in results)
         if time.monotonic() - started + needed > benchmark.within:
             time_left = f"--within {duration(benchmark.within)} has no time for {rounds} rounds"
             sessions[0].reporter.on_warning(f"verdicts stay open: {time_left}")
@@ -137,14 +134,14 @@ def _run_looks(
 
 
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
-    """Return the function that makes the sessions of a command, whose ids differ by a number.
+    """Return the function that creates the sessions of a command, whose ids differ by a number.
 
-    A session continues sessions that the same job has started earlier: the sessions with its
-    number, or with `continues` all of them and the given sessions. A session with `after` adds
-    rounds to the given sessions' results.
+    It takes fields of `Session`. A session continues the sessions with its number that the same job
+    has started earlier, or with `continues` all sessions of the job and the named ones. With
+    `after`, a list of sessions, it adds rounds to their results.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
-    before = [one for one in store.sessions() if one.document.get("job") == job] if job else []
+    before = [row for row in store.sessions() if row.document.get("job") == job] if job else []
 
     def new_session(
         continues: Sequence[str] | None = None, after: Sequence[Session] = (), **settings: Any
@@ -152,14 +149,14 @@ def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Cal
         number = next(numbers)
         suffix = "" if number == 1 else f".{number}"
         of_number = [
-            one.id
-            for one in before
-            if str(one.document.get("look_of") or one.id)[len(first) :] == suffix
+            row.id
+            for row in before
+            if str(row.document.get("look_of") or row.id)[len(first) :] == suffix
         ]
         if after:
-            of_number = [*after[0].continues, *(one.id for one in after)]
+            of_number = [*after[0].continues, *(session.id for session in after)]
         elif continues is not None:
-            of_number = [*(one.id for one in before), *continues]
+            of_number = [*(row.id for row in before), *continues]
         return Session(
             store,
             benchmark.machine,

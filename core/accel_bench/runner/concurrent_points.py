@@ -20,9 +20,9 @@ class PartLostError(Exception):
 
 
 def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
-    """Return the parts of an allocation; empty for an undivided allocation."""
-    found: Sequence[AllocationPart] = getattr(allocation, "places", ())
-    return found
+    """Return the parts of an allocation; an empty sequence for an undivided allocation or None."""
+    parts: Sequence[AllocationPart] = getattr(allocation, "places", ())
+    return parts
 
 
 def first_place(allocation: Allocation | None) -> Allocation | None:
@@ -62,9 +62,9 @@ def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedA
                 queue.end()
                 allocation.interrupt()
             wait(running)
-    errors = [error for one in running if (error := one.exception()) is not None]
+    errors = [error for future in running if (error := future.exception()) is not None]
     # The first is what has ended the others, which were interrupted.
-    for error in sorted(errors, key=lambda one: isinstance(one, KeyboardInterrupt)):
+    for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
         raise error
 
 

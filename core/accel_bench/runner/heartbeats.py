@@ -63,7 +63,7 @@ class Sighting:
 
 
 def note(sightings: list[Sighting], progress: Progress, before: float, after: float) -> None:
-    """Add a heartbeat, read between two times, to the sightings of a rank."""
+    """Add a heartbeat of a rank, read between the times `before` and `after`, to its sightings."""
     if sightings and sightings[-1].progress == progress:
         sightings[-1].last = before
     else:
@@ -73,7 +73,8 @@ def note(sightings: list[Sighting], progress: Progress, before: float, after: fl
 def seen_windows(
     job: Job, sightings: Mapping[int, Sequence[Sighting]], ranks: Mapping[int, RankResult]
 ) -> tuple[SeenWindow, ...]:
-    """Return the bounds of each rank's window; empty with several nodes, whose pages may lag."""
+    """Return the bounds of each rank's window by the parent's clock, from sightings and results by
+    rank. The tuple is empty with several nodes, whose heartbeat pages may lag."""
     if job.experiment.scenario.resources.nodes > 1:
         return ()
     return tuple(
@@ -90,11 +91,11 @@ def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWind
     its last step before its end; the phase changes before its start and after its end.
     """
     first, last = window.samples[0].step, window.samples[-1].step + 1
-    steps = [(one, one.progress.step, _phase(one)) for one in sightings]
-    begun = next((one.first for one, step, _ in steps if step > first), None)
-    running = [one.last for one, step, _ in steps if step < last]
-    waiting = [one.last for one, step, phase in steps if step < first or phase < WINDOW]
-    over = (one.first for one, step, phase in steps if step > last or phase > WINDOW)
+    steps = [(beat, beat.progress.step, _phase(beat)) for beat in sightings]
+    begun = next((beat.first for beat, step, _ in steps if step > first), None)
+    running = [beat.last for beat, step, _ in steps if step < last]
+    waiting = [beat.last for beat, step, phase in steps if step < first or phase < WINDOW]
+    over = (beat.first for beat, step, phase in steps if step > last or phase > WINDOW)
     ended = next(over, None)
     return SeenWindow(
         rank=rank,

@@ -61,10 +61,8 @@ def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
 def save_pending_result(
     folder: Path, result: Result, error: StoreUnavailableError
 ) -> StoreUnavailableError:
-    """Write a result to its folder because the database is unavailable.
-
-    Returns an error like `error` that also states the path of the result.
-    """
+    """Write a result to its attempt's folder because the database is unavailable. Returns an error
+    like `error` that also states the path of the result."""
     path = folder / PENDING_FILE
     write_atomically(path, redact_result(result).model_dump_json(), mode=PRIVATE)
     return StoreUnavailableError(
@@ -102,7 +100,7 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
 
 def sessions_in_progress(root: Path) -> frozenset[str]:
     """Return the ids of the sessions that run now on this host."""
-    found = set()
+    ids = set()
     for folder in _attempts(root):
         if (folder / RESULT_FILE).exists() or not (folder / HOST_FILE).exists():
             continue
@@ -110,8 +108,8 @@ def sessions_in_progress(root: Path) -> frozenset[str]:
             with _locked(folder, wait=False):
                 pass
         except OSError:
-            found.add(folder.relative_to(root / RUNS_FOLDER).parts[0])
-    return frozenset(found)
+            ids.add(folder.relative_to(root / RUNS_FOLDER).parts[0])
+    return frozenset(ids)
 
 
 def _attempts(root: Path) -> list[Path]:
@@ -174,7 +172,7 @@ def _of_another_host(folder: Path) -> bool:
 def _environment(job: Path) -> dict[str, str]:
     """Return the environment variables of a job's scenario; empty for a file that is cut short."""
     try:
-        found: Any = json.loads(job.read_text(encoding="utf8"))["experiment"]["scenario"]
-        return {str(name): str(value) for name, value in found["environment"].items()}
+        scenario: Any = json.loads(job.read_text(encoding="utf8"))["experiment"]["scenario"]
+        return {str(name): str(value) for name, value in scenario["environment"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

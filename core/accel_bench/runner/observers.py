@@ -67,7 +67,9 @@ class Observation:
     def finish(
         self, results: Mapping[int, RankResult], hurried: bool
     ) -> tuple[tuple[Metric, ...], AccelBenchError | None]:
-        """Return the metrics of all observers, and the first error of an observer or None."""
+        """Return the metrics of all observers, and the first error of an observer or None.
+        `results` are the ranks' results by rank; `hurried`, after Ctrl-C, shortens the time
+        limit."""
         seconds = HURRIED_SECONDS if hurried else PATIENCE_SECONDS
         metrics: list[Metric] = []
         first: AccelBenchError | None = None
@@ -80,7 +82,6 @@ class Observation:
 
 
 def _live(observer: Observer) -> str:
-    """Return an observer's text for the progress line; empty if the observer fails."""
     with contextlib.suppress(Exception):
         return str(getattr(observer, "live", ""))
     return ""
@@ -92,25 +93,23 @@ def _finish(
     """Return the metrics of an observer. Raises HookError if it returns anything but metrics."""
 
     def call() -> Any:
-        found: Any = observer.finish(results)
-        return list(found) if isinstance(found, Iterable) else found
+        value: Any = observer.finish(results)
+        return list(value) if isinstance(value, Iterable) else value
 
-    found = call_bounded(plugin, seconds, call)
-    if not isinstance(found, list) or not all(isinstance(one, Metric) for one in found):
-        raise wrong_return_type(plugin, HOOK, "Metric objects from finish", found)
-    for metric in found:
+    metrics = call_bounded(plugin, seconds, call)
+    if not isinstance(metrics, list) or not all(isinstance(item, Metric) for item in metrics):
+        raise wrong_return_type(plugin, HOOK, "Metric objects from finish", metrics)
+    for metric in metrics:
         refuse_unreadable(plugin, HOOK, metric.model_dump(), metric.name)
-    return [metric.model_copy(update={"plugin": plugin.name}) for metric in found]
+    return [metric.model_copy(update={"plugin": plugin.name}) for metric in metrics]
 
 
 def call_bounded(
     plugin: ActivePlugin, seconds: float, call: Callable[[], Any], hook: str = HOOK
 ) -> Any:
-    """Return the value of a plugin's code, called in a thread that is abandoned at the time limit.
-
+    """Return the value of `call`, a plugin's code, run in a thread abandoned at the time limit.
     Raises HookError at the time limit and for any error of the code, even a KeyboardInterrupt,
-    since Ctrl-C reaches only the main thread.
-    """
+    since Ctrl-C reaches only the main thread. `hook` names the code in errors."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:
@@ -153,8 +152,12 @@ class Trackers:
             self._call(plugin, result=result, summary=None)
 
     def finish(self, summarize: Callable[[], Summary]) -> None:
-        """Pass the session's comparison to each tracker whose method has an argument for it."""
-        taking = [one for one in (self._active.plugins if self._active else ()) if _takes_one(one)]
+        """Pass the comparison that `summarize` computes to each tracker with an argument for it."""
+        taking = [
+            plugin
+            for plugin in (self._active.plugins if self._active else ())
+            if _takes_one(plugin)
+        ]
         summary = summarize() if taking else None
         for plugin in taking:
             self._call(plugin, result=None, summary=summary)
@@ -189,6 +192,5 @@ def _patience() -> float:
 
 
 def _takes_one(plugin: ActivePlugin) -> bool:
-    """Return whether a tracker's method has an argument `summary`."""
     method = dict(marked_methods(type(plugin.instance)))[TRACKING]
     return "summary" in inspect.signature(method).parameters

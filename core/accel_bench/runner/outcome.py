@@ -29,8 +29,8 @@ class AttemptVerdict:
 
 def read_ranks(job: Job) -> dict[int, RankResult]:
     """Return the results of the ranks that wrote a complete result, by rank."""
-    found = {rank: read_rank(job, rank) for rank in range(job.world_size)}
-    return {rank: result for rank, result in found.items() if result is not None}
+    results = {rank: read_rank(job, rank) for rank in range(job.world_size)}
+    return {rank: result for rank, result in results.items() if result is not None}
 
 
 def judge(
@@ -39,10 +39,8 @@ def judge(
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None = None,
 ) -> AttemptVerdict:
-    """Return the status of an attempt: by time limits, result files, exit codes and heartbeats.
-
-    `active` gives the name of the plugin whose hook never returned.
-    """
+    """Return the status and reasons of an attempt: by time limits, result files, exit codes,
+    heartbeats. `active` gives the name of the plugin whose hook never returned."""
     if outcome.expired:
         return _expired(job, outcome, active)
     if outcome.flooding is not None:
@@ -71,10 +69,10 @@ def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
     The heartbeats of another node are not compared, since they may lag.
     """
     far = job.experiment.scenario.resources.nodes > 1
-    for rank, found in sorted(ranks.items()):
-        beat, steps = outcome.progress.get(rank), steps_of(found)
-        if found.rank != rank:
-            yield f"forged: rank{rank}.json is the result of rank {found.rank}"
+    for rank, result in sorted(ranks.items()):
+        beat, steps = outcome.progress.get(rank), steps_of(result)
+        if result.rank != rank:
+            yield f"forged: rank{rank}.json is the result of rank {result.rank}"
         elif far:
             continue
         elif beat is None:
@@ -95,7 +93,7 @@ def steps_of(result: RankResult) -> int | None:
     """Return the number of steps in a rank's result, or None if it has no window."""
     if result.window is None or not result.window.samples:
         return None
-    after = sum(one.steps for one in (result.phases, result.communication) if one)
+    after = sum(part.steps for part in (result.phases, result.communication) if part)
     after += result.checked_steps + result.profiled_steps + result.observed_steps
     after += len(result.steps_after)
     after += len(result.learning.steps) if result.learning else 0
@@ -103,7 +101,7 @@ def steps_of(result: RankResult) -> int | None:
 
 
 def describe_exit(code: int | None) -> str:
-    """Return `exit 3`, `SIGKILL` or `unknown`."""
+    """Return an exit code as text, such as `exit 3` or `SIGKILL`; `unknown` for None."""
     if code is None:
         return "unknown"
     if code >= 0:
@@ -115,7 +113,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def _interruption(result: RankResult) -> str:
-    """Return the signal that interrupted a rank, else `a KeyboardInterrupt`, for a reason."""
+    """Return a rank's interruption as text: `SIGTERM from outside` or `a KeyboardInterrupt`."""
     name = result.error.message if result.error else ""
     return f"{name} from outside" if name in signal.Signals.__members__ else "a KeyboardInterrupt"
 
@@ -169,12 +167,10 @@ def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdi
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
-    """Return the rank that caused the failure, preferably one with a reason, or None without any.
-
-    A rank that was terminated by a signal has no reason, and others fail because it is gone.
-    """
+    """Return the rank that caused the failure, preferably one with a reason, or None without any. A
+    rank that was terminated by a signal has no reason, and others fail because it is gone."""
     missing = [rank for rank in range(job.world_size) if rank not in ranks]
-    failed = [rank for rank, found in ranks.items() if not found.status.completed]
+    failed = [rank for rank, result in ranks.items() if not result.status.completed]
     explained = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
     certain = [rank for rank in explained if ranks[rank].status is not Status.FAILED]
     signalled = [rank for rank in outcome.signalled if rank in missing]
@@ -193,13 +189,13 @@ def _judge_rank(
     """Return the verdict on an attempt by a failed rank's result, else by its exit code."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
-        found = ranks[rank]
-        if found.status is Status.INTERRUPTED:
+        result = ranks[rank]
+        if result.status is Status.INTERRUPTED:
             # Ctrl-C is handled by the parent: another process terminated this rank.
-            reason = f"{prefix}ended by {_interruption(found)} in {found.phase}"
-            return AttemptVerdict(Status.KILLED, (reason,), found.phase, rank)
-        reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
-        return AttemptVerdict(found.status, reasons, found.phase, rank)
+            reason = f"{prefix}ended by {_interruption(result)} in {result.phase}"
+            return AttemptVerdict(Status.KILLED, (reason,), result.phase, rank)
+        reasons = tuple(f"{prefix}{reason}" for reason in result.reasons)
+        return AttemptVerdict(result.status, reasons, result.phase, rank)
     progress = outcome.reached(rank)
     code = outcome.exits.get(rank)
     end = describe_exit(code)

@@ -66,8 +66,9 @@ def ask_ranks(
 def _attempt(
     entry: DoorEntry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
 ) -> Job:
-    """Run one process group to its end and return its job. Raises WorkerError with the reasons of a
-    failed rank, and the end of its log if they do not suffice."""
+    """Run one process group to its end and return its job; `fields` are arguments of
+    `make_attempt`. Raises WorkerError with a failed rank's reasons, and the end of its log if they
+    do not suffice."""
     session = f"purpose-{secrets.token_hex(4)}"
     folder = root / session
     folder.mkdir()

@@ -30,10 +30,8 @@ from accel_bench.store.sessions import REPEATED, SessionRecord
 
 
 class Reporter:
-    """Callbacks of a running session. Only warnings are shown unless a subclass overrides more.
-
-    With concurrent sweep points, several threads call them.
-    """
+    """Callbacks of a running session. Only warnings are shown unless a subclass overrides more
+    methods. With concurrent sweep points, several threads call them."""
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
         """Handle a plan that is about to run, with its number of `runs`, and their estimated
@@ -43,10 +41,10 @@ class Reporter:
         """Handle the start of a process group; `what` is `prepare` or `round 2 of 5`."""
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Handle the progress of a rank, a few times a second."""
+        """Handle the progress of a rank, a few times a second; `what` is as for `on_start`."""
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Handle a stored run, or the end of the preparation of an experiment."""
+        """Handle a stored run or the end of a preparation; `what` is as for `on_start`."""
 
     def on_drop(self, planned: Planned, reason: str) -> None:
         """Handle a stack that runs no more rounds: it lost a race, or ran out of memory before."""
@@ -184,10 +182,11 @@ class Session:
         return [*self.earlier(ids), *own]
 
     def earlier(self, ids: Sequence[str]) -> list[Result]:
-        """Return results of earlier sessions: of all with `resume`, else of `continues`."""
+        """Return earlier sessions' results of experiments: of all with `resume`, else
+        `continues`."""
         if self.resume:
-            found = self.store.results(experiment_ids=ids)
-            return [result for result in found if result.session != self.id]
+            results = self.store.results(experiment_ids=ids)
+            return [result for result in results if result.session != self.id]
         return [
             result
             for session in self.continues
@@ -205,8 +204,8 @@ class Session:
         ids = [planned.experiment.id for planned in plan.planned]
         rows = plan.summarize(self.earlier(ids)).experiments
         slow = [(canonical_json(row.sweep), run) for row in rows for run in row.slow_runs]
-        found = {point: run.session for point, run in slow if run.round == self.repeat_round}
-        if not found:
+        sessions = {point: run.session for point, run in slow if run.round == self.repeat_round}
+        if not sessions:
             others = sorted({run.round + 1 for _, run in slow})
             known = f"of these rounds one does: {others}" if others else "no round has one"
             raise ScenarioError(
@@ -214,7 +213,7 @@ class Session:
                 "longer than its stack's others may be measured again, while the verdict is open, "
                 f"and once; {known}"
             )
-        return found
+        return sessions
 
 
 def run_rounds(points: Sequence[SweepPointRun]) -> None:
@@ -228,7 +227,6 @@ def run_rounds(points: Sequence[SweepPointRun]) -> None:
 
 
 def _skipped(planned: Planned) -> dict[str, Any]:
-    """Return the fields of a skipped experiment for reports."""
     experiment = planned.experiment
     return {
         **experiment.model_dump(mode="json", include={"sweep", "tag"}),

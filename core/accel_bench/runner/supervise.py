@@ -154,12 +154,12 @@ class Supervisor:
                     self.outcome.lost[rank.rank] = lost
                 if code < 0 and not self._terminating:
                     self.outcome.signalled.append(rank.rank)
-                found = read_rank(self._job, rank.rank)
-                sound = code == 0 and found is not None and found.status.completed
+                result = read_rank(self._job, rank.rank)
+                sound = code == 0 and result is not None and result.status.completed
                 if not sound and self.outcome.first_failed is None:
                     self.outcome.first_failed = rank.rank
         if self.outcome.progress and not self._terminating:
-            self._on_progress(min(self.outcome.progress.values(), key=lambda one: one.step))
+            self._on_progress(min(self.outcome.progress.values(), key=lambda beat: beat.step))
 
     def _read_heartbeat(self, rank: RankProcess) -> None:
         before = monotonic()

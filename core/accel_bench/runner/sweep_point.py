@@ -42,10 +42,10 @@ class SweepPointRun:
         self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
     ) -> None:
         """Determine the missing rounds; `replaces` is a session whose `repeat_round` runs again."""
-        self._stacks = {one.experiment.stack.name: one for one in planned}
+        self._stacks = {item.experiment.stack.name: item for item in planned}
         self._session = session
         self._plan = plan
-        self._stored = session.earlier([one.experiment.id for one in planned])
+        self._stored = session.earlier([item.experiment.id for item in planned])
         self._dropped: set[str] = set()
         self._raced = self._dropped_by_race()
         # None lets round 1 find the warm-up.
@@ -62,7 +62,7 @@ class SweepPointRun:
         self._attempts: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._nodes: tuple[str, ...] = ()
-        needed = [one.experiment for name, one in self._stacks.items() if name not in self._raced]
+        needed = [item.experiment for name, item in self._stacks.items() if name not in self._raced]
         missing = missing_rounds(self._stored, needed, plan.rounds)
         numbers = sorted({*missing, *self._replaces})
         most = max(plan.rounds, *(number + 1 for number in numbers), 1)
@@ -78,7 +78,7 @@ class SweepPointRun:
         is run again, so that runs of one round share their machines.
         """
         self.prepare()
-        for number in [one for one in self.rounds if one not in self._done]:
+        for number in [number for number in self.rounds if number not in self._done]:
             self.run_round(number)
             self._done.add(number)
 
@@ -95,14 +95,14 @@ class SweepPointRun:
                 ready = True
 
     def run_round(self, number: int) -> None:
-        """Run one round; run it again as a whole if nodes are replaced meanwhile."""
+        """Run the round `number`, from 0; run it again as a whole if nodes are replaced."""
         self._drop_too_large()
         while not self._run_stacks(number):
             self.prepare()
         self._warmup = self._warmup or self._found or None
         before = self._raced
         self._raced = {**self._dropped_by_race(), **before}
-        for name in [one for one in self._raced if one not in before]:
+        for name in [name for name in self._raced if name not in before]:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
 
     def _drop_too_large(self) -> None:
@@ -179,7 +179,8 @@ class SweepPointRun:
         position: int,
         what: str,
     ) -> Result:
-        """Run one process group as an attempt, store its result, and return the result."""
+        """Run one process group as an attempt, store its result, and return the result. `number` is
+        the round from 0, and `what` names the work for the reporter."""
         session = self._session
         session.reporter.on_start(planned, what)
         root = session.store.folder
@@ -227,30 +228,28 @@ class SweepPointRun:
                     keep,
                 )
         except KeyboardInterrupt:
-            for one in stored:
-                session.reporter.on_result(planned, what, one)
+            for run in stored:
+                session.reporter.on_result(planned, what, run)
             raise
         finally:
-            for one in stored:
-                session.trackers.record(one)
+            for run in stored:
+                session.trackers.record(run)
         session.reporter.on_result(planned, what, result)
         return result
 
     def _folder(self, planned: Planned, name: str) -> Path:
-        """Create and return the new folder of an attempt."""
+        """Create and return the new folder called `name` of an attempt."""
         redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
         tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
         return run_folder(self._session.store.folder, self._session.id, name, tag)
 
     def _check_place(self) -> None:
-        """Raise KeyboardInterrupt at the session's end, PartLostError for lost processes.
-
-        Raises NodesChangedError for replaced nodes. The main thread has no other part to run on.
-        """
-        found = getattr(self.place, "is_ready", lambda: True)()
+        """Raise KeyboardInterrupt at the session's end, PartLostError for lost processes. Raises
+        NodesChangedError for replaced nodes. The main thread has no other part to run on."""
+        ready = getattr(self.place, "is_ready", lambda: True)()
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
-        if self.stop is not None and not found:
+        if self.stop is not None and not ready:
             raise PartLostError
         if self._nodes_now() != self._nodes:
             raise NodesChangedError
@@ -304,7 +303,7 @@ def missing_rounds(
         if result.status.completed and key not in replaced:
             by_round.setdefault(key, set()).add(_name(result.experiment))
     every = {*map(_name, needed)}
-    complete = [number for (_, number), found in by_round.items() if found >= every]
+    complete = [number for (_, number), names in by_round.items() if names >= every]
     missing = [number for number in range(rounds) if number not in complete]
     return missing[: max(0, rounds - len(complete))]
 

@@ -53,7 +53,8 @@ class PendingUpdates:
         self._kept: dict[str, UpdateFile] = {}
 
     def room(self, folder: Path, shared: bool = False) -> int:
-        """Return the largest size in bytes of the next run's file; 0 for concurrent runs."""
+        """Return the largest size in bytes of the next run's file, limited by the free space of
+        `folder`. It is 0 if the run is `shared`, that is runs concurrently with others."""
         if shared:
             return 0
         free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
@@ -87,10 +88,10 @@ class PendingUpdates:
         others = [
             other for name, other in self._kept.items() if (name == self._baseline) != is_baseline
         ]
-        found, reason = {}, ""
+        norms, reason = {}, ""
         for other in others:
             try:
-                found[other.run_id] = distances(change, other)
+                norms[other.run_id] = distances(change, other)
             except BrokenFileError as error:
                 if error.change is change:
                     change.file.close()
@@ -103,12 +104,12 @@ class PendingUpdates:
             change.file.close()
         else:
             self._kept[stack] = change
-        result = result.model_copy(update={"update_distances": found})
+        result = result.model_copy(update={"update_distances": norms})
         return _with_update(result, kept_reason=reason) if reason else result
 
 
 def distances(one: UpdateFile, other: UpdateFile) -> dict[str, float]:
-    """Return the L2 norm of the difference of two runs' changes, for each tensor in both files."""
+    """Return the L2 norm of the difference of two runs' changes, by tensor in both files."""
     return {
         name: _distance(one, other, name)
         for name, (_, size) in one.places.items()
@@ -146,10 +147,8 @@ def _read(change: UpdateFile, length: int) -> bytes:
 
 
 def _take(path: Path, result: Result) -> UpdateFile | None:
-    """Return a completed run's file, open and unlinked, or None for a run without a file.
-
-    Raises OSError if the file cannot be opened, and ValueError for other content.
-    """
+    """Return a completed run's file, open and unlinked, or None for a run without a file. Raises
+    OSError if the file cannot be opened, and ValueError for other content."""
     update = result.ranks[0].update if result.ranks else None
     if not result.status.completed or update is None or not update.kept_bytes:
         remove(path)
@@ -196,7 +195,7 @@ def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
 
 
 def _with_update(result: Result, **fields: Any) -> Result:
-    """Return a result with other values of fields of its `WeightUpdate`."""
+    """Return a result with the values `fields` in the `WeightUpdate` of its first rank."""
     first, *others = result.ranks
     assert first.update is not None
     update = first.update.model_copy(update=fields)

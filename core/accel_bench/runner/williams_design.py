@@ -29,9 +29,7 @@ def williams_rounds(stacks: Sequence[str], rounds: int, seed: int) -> list[list[
 
 def _design(size: int) -> list[list[int]]:
     """Return the design's rows: the zigzag 0, n-1, 1, n-2, ... of stacks, each row shifted by one.
-
-    Odd sizes also need the reversed rows, each after its own row so that positions balance soon.
-    """
+    Odd sizes also need the reversed rows, each after its own row so that positions balance soon."""
     zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) % size for place in range(size)]
     rows = [[(letter + shift) % size for letter in zigzag] for shift in range(size)]
     if size % 2 == 0 or size == 1:

@@ -24,7 +24,7 @@ SAME = {
 
 
 def count_devices(resources: Any) -> int | None:
-    """Return the number of devices on all nodes; None for invalid numbers."""
+    """Return the number of devices on all nodes; None for invalid numbers in `resources`."""
     if not isinstance(resources, dict):
         return None
     devices, nodes = (resources.get(key, 1) for key in ("devices", "nodes"))
@@ -38,9 +38,9 @@ def count_devices(resources: Any) -> int | None:
 def complete_batch(train: Any, data_parallel: int) -> Any:
     """Return the settings `train` with the missing batch size of the three filled in.
 
-    global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, the number of
+    global_batch_size = micro_batch_size x gradient_accumulation x `data_parallel`, the number of
     groups of devices that take batches of their own. Micro batch and accumulation default to 1.
-    Raises LocatedError if the numbers contradict one another.
+    Invalid sizes stay unchanged. Raises LocatedError if the numbers contradict one another.
     """
     given = _given(train)
     if given is None:
@@ -77,9 +77,8 @@ def _divided(total: int, parts: int, what: str) -> int:
 
 def fewer_groups(work: Mapping[str, Any]) -> int | None:
     """Return the largest number of groups of devices that divides the batch, or None for no limit.
-
-    None also means that the work states the number, or that no number fits.
-    """
+    `work` is a scenario as written. None also means that it states the number, or that no number
+    fits."""
     resources, given = work.get("resources") or {}, _given(work.get("train"))
     devices = count_devices(resources)
     if devices is None or not given or resources.get("data_parallel") is not None:
@@ -97,14 +96,12 @@ def _given(train: Any) -> dict[str, int] | None:
     if not isinstance(train, dict):
         return None
     given = {key: train[key] for key in KEYS if train.get(key) is not None}
-    return given if all(isinstance(one, int) and one > 0 for one in given.values()) else None
+    return given if all(isinstance(size, int) and size > 0 for size in given.values()) else None
 
 
 def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the work with settings that follow from `inference`; a training work is unchanged.
-
-    Raises LocatedError if a setting of `data` or `train` contradicts them.
-    """
+    """Return the work `raw` with settings that follow from `inference`; a training work is
+    unchanged. Raises LocatedError if a setting of `data` or `train` contradicts them."""
     done = dict(raw)
     if raw.get("mode") != "inference":
         return done
@@ -120,14 +117,16 @@ def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(work: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a setting of `inference`, or its default."""
+    """Return the value of the setting of `inference` called `name` in a work, or its default."""
     asked = work.get("inference") or {}
     usual = Inference.model_fields[name].default
     return asked.get(name, usual) if isinstance(asked, Mapping) else getattr(asked, name)
 
 
 def _with(section_as_written: Any, section: str, key: str, asked: tuple[str, Any]) -> Any:
-    """Return a section with a key set to the value that `inference` requires."""
+    """Return a section with a key set to the value that `inference` requires. `asked` is the name
+    and the value of the setting of `inference`. Raises LocatedError if the section states another
+    value."""
     name, value = asked
     written = section_as_written or {}
     if isinstance(written, str):

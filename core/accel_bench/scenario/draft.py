@@ -68,7 +68,7 @@ class Layer:
             del self.places[known]
 
     def give_way(self, swept: Mapping[str, str], is_set: Mapping[str, str]) -> None:
-        """Remove values that an upper layer sweeps or sets, given as keys with locations."""
+        """Remove values that an upper layer sweeps or sets, given as dotted keys with locations."""
         for key, place in swept.items():
             location = tuple(key.split("."))
             if look_up(self.data, key)[1] is not None:
@@ -129,11 +129,9 @@ class Draft:
         )
 
     def set(self, key: str, value: Any, place: str) -> None:
-        """Set the value of a dotted key, with the location that sets it.
-
+        """Set the value of a dotted key; `place` is the location that sets it, for messages.
         `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; the rest after `sweep`, `zip` or
-        `stacks.NAME.set` is one dotted key.
-        """
+        `stacks.NAME.set` is one dotted key."""
         check_depth(key)
         parts = _parts(key)
         # The values below are replaced, so their places are no longer true.
@@ -157,11 +155,9 @@ class Draft:
         return changed
 
     def override(self, changes: Sequence[tuple[str, Any]]) -> None:
-        """Set the command line's dotted keys over the file's values. Raises ScenarioError.
-
-        `null` removes a key. A sweep replaces the file's setting of its key, and a setting replaces
-        the file's sweep of its key.
-        """
+        """Set dotted keys of the command line over the file's values. `null` removes a key. A sweep
+        replaces the file's setting of its key, and a setting replaces the file's sweep of its key.
+        Raises ScenarioError for a key that cannot be set."""
         keys = [key for key, _ in changes]
         axes = {axis: f"--set {key}" for key, value in changes for axis in _swept(key, value)}
         below = Layer(self.data, self.places, self.notices)
@@ -207,7 +203,7 @@ class Draft:
             self.places[(*stack, "use", *location[2:])] = self.places[location]
 
     def _named_stack(self, name: str, preset: str) -> dict[str, Any]:
-        """Return a named stack, read from the file's folder, else from the presets."""
+        """Return the content of the stack file `preset`, from the file's folder or the presets."""
         known = find_presets("stacks")
         if self.folder is not None:
             beside = [*self.folder.glob("*.yaml"), *(self.folder / "stacks").glob("*.yaml")]
@@ -219,7 +215,9 @@ class Draft:
         return read_stack(known[preset]).model_dump(mode="json")
 
     def _part_of(self, stack: str, part: str) -> dict[str, Any]:
-        """Return the settings (`set`) of a stack, or the options of a plugin, as a mapping."""
+        """Return the settings of a stack if `part` is `set`, else the options of its plugin called
+        `part`. The mapping is part of the draft, to be changed. Raises ScenarioError for an unknown
+        name."""
         stacks = self.data.get("stacks", {})
         if stack not in stacks:
             hint = did_you_mean(stack, stacks)
@@ -241,7 +239,7 @@ class Draft:
 
 
 def _parts(key: str) -> list[str]:
-    """Split a dotted key; the rest after `sweep`, `zip` or `stacks.NAME.set` is one part."""
+    """Return a dotted key's parts; the rest after `sweep`, `zip` or `stacks.NAME.set` is one."""
     first, *rest = key.split(".")
     if first == "stacks" and rest[1:2] == [SET] and rest[2:]:
         return [first, *rest[:2], ".".join(rest[2:])]
@@ -249,7 +247,6 @@ def _parts(key: str) -> list[str]:
 
 
 def _is_of_stack(parts: Sequence[str]) -> bool:
-    """Return whether a key is a setting of a stack or an option of a stack's plugin."""
     return parts[0] == "stacks" and len(parts) >= 4
 
 
@@ -280,7 +277,7 @@ def is_value(key: str) -> bool:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by dotted key; a list is one value."""
+    """Yield the values of nested mappings with dotted keys, after `prefix`; a list is one value."""
     for key, item in values.items():
         if isinstance(item, Mapping):
             yield from dotted(item, f"{prefix}{key}.")
@@ -298,7 +295,8 @@ def look_up(data: Any, key: str) -> tuple[bool, Any]:
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a key in nested mappings; a slot given as a plugin's name becomes a mapping."""
+    """Set the value at the path `parts` in nested mappings; a slot's plugin name becomes a mapping.
+    Raises ScenarioError if an inner part holds a value."""
     key = ".".join(parts)
     *parents, last = parts
     if not last or not all(parents):

@@ -106,7 +106,8 @@ ABOUT_WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
 def check_environment(
     environment: Mapping[str, str], where: Callable[[tuple[str, ...]], str], allow_all: bool
 ) -> None:
-    """Raise ScenarioError for variables that could load code or carry secrets."""
+    """Raise ScenarioError for variables that could load code or carry secrets, or for invalid ones.
+    `where` returns the file location of a path; `allow_all` permits names outside SWITCHES."""
     for name in environment:
         place = where(("environment", name))
         if not name or "=" in name or "\0" in name or "\0" in environment[name]:
@@ -122,7 +123,7 @@ def check_environment(
 
 
 def _count(text: str) -> int:
-    """Return the largest number of threads in the list of `OMP_NUM_THREADS`; 0 without one."""
+    """Return the largest number of threads in a list like `4,2`; 0 without a number."""
     levels = (level.strip() for level in text.split(","))
     return max((int(level[:20]) for level in levels if level.isdecimal()), default=0)
 
@@ -133,5 +134,5 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_recorded(name: str) -> bool:
-    matches = (any(fnmatch.fnmatchcase(name, one) for one in RECORDED), name in SWITCHES)
-    return any(matches) and not any(fnmatch.fnmatchcase(name, one) for one in NOT_RECORDED)
+    matches = (any(fnmatch.fnmatchcase(name, pattern) for pattern in RECORDED), name in SWITCHES)
+    return any(matches) and not any(fnmatch.fnmatchcase(name, pattern) for pattern in NOT_RECORDED)

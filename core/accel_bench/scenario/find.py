@@ -32,7 +32,8 @@ GIVEN = "the scenario"
 
 
 def find_drafts(sources: Sequence[ScenarioSource]) -> list[Draft]:
-    """Return drafts of all sources, without slow scenarios of folders. Raises ScenarioError."""
+    """Return drafts of all sources, without slow scenarios of folders. Raises ScenarioError for an
+    unknown source or an invalid file."""
     return [draft for source in sources for draft in _drafts_of(source)]
 
 
@@ -131,14 +132,15 @@ def read_drafts(path: Path) -> list[Draft]:
 
 
 def _part(document: ParsedFile, location: Location, data: dict[str, Any]) -> ParsedFile:
-    """Return a mapping within a file, with the locations of its values, as a file of its own."""
+    """Return the mapping `data` at `location` in a file, with locations, as a file of its own."""
     depth = len(location)
     marks = {at[depth:]: mark for at, mark in document.marks.items() if at[:depth] == location}
     return ParsedFile(document.source, copy.deepcopy(data), marks)
 
 
 def read_draft(path: Path) -> Draft:
-    """Return the draft of a scenario file and the files that it extends. Raises ScenarioError."""
+    """Return the draft of a scenario file and the files that it extends. Raises ScenarioError for
+    an invalid file."""
     return _whole_file(load_file(path), path)
 
 
@@ -153,16 +155,14 @@ def _whole_file(document: ParsedFile, path: Path) -> Draft:
 
 
 def make_draft(document: ParsedFile, folder: Path) -> Draft:
-    """Return the draft of a scenario given as a mapping. Raises ScenarioError.
-
-    Stacks and files that the scenario names are searched in `folder` first.
-    """
+    """Return the draft of a scenario given as a mapping. Raises ScenarioError for an unusable one.
+    Stacks and files that the scenario names are searched in `folder` first."""
     layer = _merged(document, folder, ())
     return Draft(document.source, layer.data, layer.places, folder, layer.notices)
 
 
 def _read_merged(path: Path, chain: tuple[Path, ...]) -> Layer:
-    """Return the layer of a file, merged over the files that it extends."""
+    """Return the layer of a file over the files that it extends; `chain` are the files above."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -173,7 +173,7 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> Layer:
 
 
 def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> Layer:
-    """Return the layer of a document, merged over the files that it extends."""
+    """Return the layer of a document over the files that it extends, searched in `folder` first."""
     bases = document.data.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -188,7 +188,7 @@ def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> Laye
 
 
 def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:
-    """Return the path of an extended file: beside the file that names it, or of a preset."""
+    """Return the path of the extended file `base`: in `folder`, else a shipped scenario."""
     beside = folder / base
     if beside.is_file():
         return beside
@@ -216,7 +216,7 @@ def lay_over(below: Layer, above: Layer) -> Layer:
 
 
 def merge_keys(below: Any, above: Any) -> Any:
-    """Return mappings merged by key: null removes a key, another value or a list replaces."""
+    """Return mappings merged by key: null removes a key, any other value above replaces."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return copy.deepcopy(above)
     result = dict(below)

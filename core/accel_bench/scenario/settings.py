@@ -210,11 +210,8 @@ class Resources(Described):
 
 
 def device_words(name: str) -> tuple[str, ...]:
-    """Return the words of a device's name in one spelling, in order.
-
-    `A100-80G`, `a100 80gb` and `A100 80 GB` have the same words, which are among those of
-    `NVIDIA A100-SXM4-80GB`.
-    """
+    """Return the words of a device's name in one spelling, in order. `A100-80G`, `a100 80gb` and
+    `A100 80 GB` have the same words; `NVIDIA A100-SXM4-80GB` has them too."""
     plain = re.sub(r"[\s_-]+", " ", name.lower())
     return tuple(re.sub(r"\b(\d+) ?gi?b?\b", r"\1gb", plain).split())
 

@@ -120,7 +120,7 @@ def _by_key(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of swept values in written order; the keys of `zip` are one axis."""
+    """Yield each combination of swept values by dotted key, in written order; `zip` is one axis."""
     axes = [[{key: value} for value in values] for key, values in file.sweep.items()]
     if file.zip:
         rows = zip(*file.zip.values(), strict=True)
@@ -142,7 +142,8 @@ def at(sweep: dict[str, Any]) -> str:
 
 
 def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
-    """Return whether an exclusion applies: each of its keys has its value, or one of its values."""
+    """Return whether an exclusion applies: each of its keys has its value, or one of its values.
+    `facts` holds a point's values by dotted key."""
     return all(
         facts.get(key) in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()
@@ -203,7 +204,8 @@ def _text(value: JsonValue) -> str:
 
 
 def _filled(form: str, facts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the parts of a tag's format, with keys in braces replaced by their values."""
+    """Yield the parts of a tag's format, with keys in braces replaced by their values in `facts`.
+    Raises ScenarioError for an invalid format or an unknown key."""
     try:
         parts = list(string.Formatter().parse(form))
     except ValueError as error:
@@ -220,20 +222,18 @@ def _fact(facts: Mapping[str, Any], key: str) -> JsonValue:
     if key not in facts:
         parent, _, last = key.rpartition(".")
         inside = facts.get(parent)
-        names = inside if isinstance(inside, Mapping) else (one for one in facts if "." not in one)
+        names = inside if isinstance(inside, Mapping) else (k for k in facts if "." not in k)
         hint = did_you_mean(last, names)
         raise ScenarioError(f"no experiment of this scenario has the key {key!r}{hint}")
-    found: JsonValue = facts[key]
-    return found
+    fact: JsonValue = facts[key]
+    return fact
 
 
 def sweep_problems(
     file: ScenarioFile, written: Draft, made: Collection[str]
 ) -> Iterator[tuple[Location, str]]:
-    """Yield the problems of axes and exclusions, each with its location in the file.
-
-    `made` are the names of stacks that a ladder makes.
-    """
+    """Yield the problems of axes and exclusions, each with its location in the file. `written` is
+    the scenario as written, `made` are the names of stacks that a ladder makes."""
     if len({len(values) for values in file.zip.values()}) > 1:
         yield ("zip",), "keys that move together need equally many values"
     for kind, axes in (("sweep", file.sweep), ("zip", file.zip)):
@@ -259,7 +259,7 @@ def sweep_problems(
 
 
 def _problems_of_axis(key: str, written: Draft, made: Collection[str]) -> Iterator[str]:
-    """Yield reasons why a key cannot be swept."""
+    """Yield reasons why a key cannot be swept; the arguments are as for `sweep_problems`."""
     first, *rest = key.split(".")
     if first not in ("stacks", *Work.model_fields):
         yield f"unknown key {key!r}{did_you_mean(first, Work.model_fields)}"

@@ -123,7 +123,8 @@ class Store:
     def _write(
         self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
-        """Write a row in one transaction, again if the connection was lost before the commit."""
+        """Write a row in one transaction by `write`, again if the connection was lost before the
+        commit. `key` is the column that identifies the row, `columns` its values."""
         same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
@@ -139,13 +140,13 @@ class Store:
         An existing session is unchanged. All results get `tag`.
         """
         with self.changing() as connection:
-            for one in records:
-                if isinstance(one, Result):
-                    self._add(connection, run_record(redact_result(one)))
+            for record in records:
+                if isinstance(record, Result):
+                    self._add(connection, run_record(redact_result(record)))
                     if tag:
-                        connection.execute(insert(LABELS), label_columns(one.run_id, "tag", tag))
-                elif not self._has_session(connection, one.id):
-                    self._add_session(connection, one.id, session_columns(one))
+                        connection.execute(insert(LABELS), label_columns(record.run_id, "tag", tag))
+                elif not self._has_session(connection, record.id):
+                    self._add_session(connection, record.id, session_columns(record))
 
     def _has_session(self, connection: Connection, session: str) -> bool:
         same = select(SESSIONS.c.id).where(SESSIONS.c.id == session)
@@ -173,7 +174,7 @@ class Store:
         """Yield the given run ids that the store has."""
         for part in in_parts(run_ids):
             condition = RUNS.c.run_id.in_(part)
-            yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))
+            yield from (row["run_id"] for row in self.fetch(select(RUNS.c.run_id).where(condition)))
 
     def results(
         self,
@@ -182,10 +183,8 @@ class Store:
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
     ) -> list[Result]:
-        """Return results by start, round, position, attempt, without corrupt results.
-
-        `conditions` on columns of `schema.RUNS` filter them.
-        """
+        """Return results by start, round, position, attempt, without corrupt results. All arguments
+        limit the runs; `conditions` are on columns of `schema.RUNS`."""
         chosen = [*conditions]
         if session is not None:
             chosen.append(RUNS.c.session == session)
@@ -196,7 +195,8 @@ class Store:
         return [result for _, result in self.each(*chosen) if result is not None]
 
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        """Return the intact results of the given ids, in the order of `results` in each query."""
+        """Return the intact results of the given ids; every 500 ids are in the order of
+        `results`."""
         parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
         return [result for part in parts for result in part]
 
@@ -213,7 +213,7 @@ class Store:
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
-        """Return listed columns of all runs in the order of `results`; corrupt runs are marked."""
+        """Return the listed columns of all runs, or of the `newest`; corrupt runs are marked."""
         return self.list_rows(*conditions, newest=newest)[0]
 
     def list_rows(
@@ -228,13 +228,13 @@ class Store:
         `schema.RUNS` filter the runs; `newest` limits their number.
         """
         if newest is None:
-            found: Iterable[Mapping[str, Any]] = self._runs(*conditions)
+            runs: Iterable[Mapping[str, Any]] = self._runs(*conditions)
         else:
             last = [column.desc() for column in CHRONOLOGICAL]
             query = self._reading.where(*conditions).order_by(*last).limit(newest)
-            found = [*self.fetch(query, ROWS_AT_ONCE)][::-1]
+            runs = [*self.fetch(query, ROWS_AT_ONCE)][::-1]
         rows, corrupt, left_out = [], 0, 0
-        for columns in found:
+        for columns in runs:
             problem = problem_of(columns)
             corrupt += bool(problem)
             if problem and corrupt > most_corrupt:
@@ -245,8 +245,8 @@ class Store:
 
     def count(self) -> int:
         """Return the number of stored runs."""
-        (found,) = self.fetch(select(func.count().label("runs")).select_from(RUNS))
-        return int(found["runs"])
+        (row,) = self.fetch(select(func.count().label("runs")).select_from(RUNS))
+        return int(row["runs"])
 
     def named_by(self, word: str) -> list[ColumnElement[bool]]:
         """Return conditions on runs that a word may name, to be tried in this order.
@@ -270,21 +270,22 @@ class Store:
         return {row["run_id"]: row["number"] for row in self.fetch(query)}
 
     def find(self, prefix: str) -> list[Result]:
-        """Return the results of the run, experiment or session whose id begins with `prefix`."""
-        found = next(filter(None, (list(self._runs(one)) for one in self.named_by(prefix))), [])
-        if not found:
+        """Return the results of the run, experiment or session whose id begins with `prefix`.
+        Raises StoreError for an unknown id, or if no result can be read."""
+        runs = next(filter(None, (list(self._runs(test)) for test in self.named_by(prefix))), [])
+        if not runs:
             raise self.unknown(prefix)
-        sound = [result for columns in found if (result := readable(columns)) is not None]
+        sound = [result for columns in runs if (result := readable(columns)) is not None]
         if not sound:
-            raise StoreError("; ".join(map(unreadable, found)))
+            raise StoreError("; ".join(map(unreadable, runs)))
         return sound
 
     def run_ids(self, prefix: str) -> list[str]:
         """Return the ids of the runs that `find` would return, and also ids of unreadable runs."""
         for condition in self.named_by(prefix):
             query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
-            if found := [row["run_id"] for row in self.fetch(query)]:
-                return found
+            if ids := [row["run_id"] for row in self.fetch(query)]:
+                return ids
         raise self.unknown(prefix)
 
     def sessions(self, ids: Collection[str] | None = None) -> list[SessionRecord]:
@@ -292,12 +293,12 @@ class Store:
         columns = within_limits(SESSIONS, self.on_sqlite, "document")
         query = select(*columns).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
         query = query if ids is None else query.where(SESSIONS.c.id.in_(list(ids)))
-        found = (to_session(columns) for columns in self.fetch(query))
-        return [session for session in found if session is not None]
+        records = (to_session(columns) for columns in self.fetch(query))
+        return [session for session in records if session is not None]
 
     @contextmanager
     def changing(self) -> Iterator[Connection]:
-        """Open a transaction that writes, for the `with` block."""
+        """Open a transaction that writes, for the `with` block, and yield its connection."""
         with self._faults(), self._connect(self._writing) as connection, connection.begin():
             yield connection
 
@@ -309,16 +310,14 @@ class Store:
             yield from self.fetch(query, ROWS_AT_ONCE)
         except sqlite.BrokenDatabaseError:
             # Sorting reads every row before it gives the first, so none was given yet.
-            found = sorted(self._salvage(*conditions), key=chronological_key)
+            rows = sorted(self._salvage(*conditions), key=chronological_key)
             first = [column.name for column in order if column not in CHRONOLOGICAL]
-            yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
+            yield from sorted(rows, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
         """Yield rows one by one after a damaged page stopped a query; an unreadable row is empty.
-
-        The ids come from the primary key's index, which lies on pages of its own.
-        """
-        ids = dict.fromkeys(found["run_id"] for found in self.fetch(select(RUNS.c.run_id)))
+        The ids come from the primary key's index, which lies on pages of its own."""
+        ids = dict.fromkeys(row["run_id"] for row in self.fetch(select(RUNS.c.run_id)))
         for run_id in ids:
             query = self._reading.where(RUNS.c.run_id == run_id, *conditions)
             try:
@@ -351,7 +350,7 @@ class Store:
 
 
 def in_parts(ids: Sequence[str], most: int = IDS_AT_ONCE) -> Iterator[Sequence[str]]:
-    """Yield the ids in groups, each small enough for one query."""
+    """Yield the ids in groups of at most `most`, each small enough for one query."""
     return (ids[start : start + most] for start in range(0, len(ids), most))
 
 

@@ -48,10 +48,10 @@ def derived_columns(result: Result) -> dict[str, Any]:
     """
     broken = [] if result.imported else audit(result)
     sources = _stated(result) if result.imported else _measured(result, broken)
-    stated = {one.name: one.value for one in result.metrics}
+    stated = {metric.name: metric.value for metric in result.metrics}
     return {
-        **{one.column: _fitting(one, _read(sources, one.path)) for one in DERIVED},
-        "broken": canonical_json([[one.invariant, one.figures] for one in broken]),
+        **{column.column: _fitting(column, _read(sources, column.path)) for column in DERIVED},
+        "broken": canonical_json([[fault.invariant, fault.figures] for fault in broken]),
         "throughput": _throughput(result),
         "options": _mapping(_options_of(result)),
         "metrics": _mapping(stated if result.imported else flat_metrics(result)),
@@ -90,7 +90,7 @@ def _stated(result: Result) -> dict[str, Any]:
 
 
 def _is_stated(key: str, result: Result) -> bool:
-    return any(f"{key}.".startswith(f"{one}.") for one in result.provenance.stated)
+    return any(f"{key}.".startswith(f"{prefix}.") for prefix in result.provenance.stated)
 
 
 def _options_of(result: Result) -> dict[str, Any]:
@@ -99,24 +99,24 @@ def _options_of(result: Result) -> dict[str, Any]:
     generates = result.experiment.scenario.generates
     sections = {*SECTIONS} - (set() if generates else {"inference"})
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
-    found = {key: value for key, value in dotted(scenario) if key not in COLUMN_OF}
+    options = {key: value for key, value in dotted(scenario) if key not in COLUMN_OF}
     if (counts := result.experiment.scenario.counts) != TOKENS:
-        found[COUNTS] = counts
+        options[COUNTS] = counts
     if generates:
-        found["mode"] = result.experiment.scenario.mode
+        options["mode"] = result.experiment.scenario.mode
     for use in result.experiment.stack.uses:
-        found |= dict(dotted({use.use: use.options}))
+        options |= dict(dotted({use.use: use.options}))
     if result.imported:
-        found = {key: value for key, value in found.items() if _is_stated(key, result)}
-        found[FORMAT] = result.provenance.format
+        options = {key: value for key, value in options.items() if _is_stated(key, result)}
+        options[FORMAT] = result.provenance.format
     elif (origin := result.provenance.origin) != "measured":
-        found[ORIGIN] = origin  # a listing marks a run that was not measured here
+        options[ORIGIN] = origin  # a listing marks a run that was not measured here
     plain = str | int | float
-    return {key: value for key, value in found.items() if isinstance(value, plain)}
+    return {key: value for key, value in options.items() if isinstance(value, plain)}
 
 
 def _figures(result: Result) -> dict[str, Any]:
-    """Return figures computed from several parts of a result."""
+    """Return values that are computed from several parts of a result, by column name."""
     experiment, speed = result.experiment, run_throughput(result)
     return {
         **_device(result.ranks[0] if result.ranks else None),
@@ -135,7 +135,7 @@ def _throughput(result: Result) -> str | None:
     if (speed := run_throughput(result)) is None:
         return None
     try:
-        text = canonical_json({one.name: getattr(speed, one.name) for one in fields(speed)})
+        text = canonical_json({field.name: getattr(speed, field.name) for field in fields(speed)})
     except ValueError:
         return None
     return text if len(text) <= MAXIMUM_COLUMN_BYTES else None
@@ -149,7 +149,8 @@ def _mapping(values: Mapping[str, Any]) -> str:
 
 
 def _read(sources: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of attributes and keys; `[0]` is a mapping's first key."""
+    """Return the value at a dotted path of attributes and keys; `[0]` is a mapping's first key.
+    `sources` has the object for the path's first part. The value is None if a part is missing."""
     source, _, rest = path.partition(".")
     value = sources[source]
     for name in rest.split("."):
@@ -192,8 +193,8 @@ def _device(first: RankResult | None) -> dict[str, Any]:
 
 def _peak_memory(result: Result) -> float | None:
     """Return the peak memory of the window in bytes: the largest of all ranks, as in tables."""
-    measured = (one for rank in result.ranks for one in rank.metrics)
-    peaks = (one.value for one in measured if one.figure == "peak_memory")
+    measured = (metric for rank in result.ranks for metric in rank.metrics)
+    peaks = (metric.value for metric in measured if metric.figure == "peak_memory")
     return max((peak for peak in peaks if peak is not None), default=None)
 
 

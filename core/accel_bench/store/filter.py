@@ -62,25 +62,25 @@ def parse_condition(text: str, field: Callable[[str], Field]) -> ColumnElement[b
 def _tokens(text: str) -> Iterator[Token]:
     place = 0
     while text[place:].strip():
-        found = _TOKEN.match(text, place)
-        if found is None:
+        match = _TOKEN.match(text, place)
+        if match is None:
             raise _error(text, len(text) - len(text[place:].lstrip()), "a name or an operator")
-        kind = str(found.lastgroup)
-        word = found[kind]
+        kind = str(match.lastgroup)
+        word = match[kind]
         quoted = kind in ("single", "double")
         keyword = kind == "word" and word.lower() in KEYWORDS
-        start = found.start(kind) - quoted
+        start = match.start(kind) - quoted
         yield Token(word, "text" if quoted else "keyword" if keyword else kind, start)
-        place = found.end()
+        place = match.end()
     yield Token("", "end", len(text))
 
 
 def _error(text: str, place: int, expected: str) -> StoreError:
-    found = repr(text[place : place + 20]) if text[place:].strip() else "its end"
+    excerpt = repr(text[place : place + 20]) if text[place:].strip() else "its end"
     shown = text if len(text) <= LETTERS_SHOWN else f"{text[:LETTERS_SHOWN]}..."
     return StoreError(
         f"the condition {shown!r} cannot be understood at letter {place + 1}: {expected} was "
-        f"expected and {found} was found, such as `status = ok and tokens_per_second > 1e4`"
+        f"expected and {excerpt} was found, such as `status = ok and tokens_per_second > 1e4`"
     )
 
 
@@ -106,10 +106,10 @@ class _Parser:
 
     def _take(self, *words: str) -> bool:
         """Advance past a keyword or sign if it is the next token; return whether it was."""
-        found = self._next.kind in ("keyword", "sign") and self._next.text.lower() in words
-        if found:
+        matches = self._next.kind in ("keyword", "sign") and self._next.text.lower() in words
+        if matches:
             self._tokens.pop(0)
-        return found
+        return matches
 
     def _expected(self, what: str) -> StoreError:
         return _error(self._text, self._next.place, what)

@@ -47,7 +47,8 @@ def list_runs(
 
     `conditions` and `newest` limit the runs, `most_corrupt` limits the corrupt runs. `cut_off` are
     folders of interrupted attempts, listed last as `unfinished`. Columns for tags, notes and the
-    runs' numbers are added to all rows if any run has them. Raises StoreError.
+    runs' numbers are added to all rows if any run has them. Raises StoreError for unreadable
+    results.
     """
     numbers = store.numbers()
     rows, left_out = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)
@@ -111,8 +112,8 @@ def run_columns(
     query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(*conditions)
     query = query.order_by(*(column.desc() for column in CHRONOLOGICAL)).limit(newest)
     labels = labels_of(store)
-    found = [_all_cells(row, labels) for row in store.fetch(query, ROWS_OF_COLUMNS)]
-    return found[::-1]
+    rows = [_all_cells(row, labels) for row in store.fetch(query, ROWS_OF_COLUMNS)]
+    return rows[::-1]
 
 
 def _all_cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[str]]]) -> Cells:
@@ -133,10 +134,9 @@ def _column(name: str) -> str:
 
 
 def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Add tags or notes to the runs of an id, besides existing labels.
-
-    `kind` is `tag` or `note`. Returns the ids of the runs. Raises StoreError.
-    """
+    """Add tags or notes to the runs whose id, experiment or session is `identifier`; keep other
+    labels. `kind` is `tag` or `note`. Returns the ids of the runs. Raises StoreError for an unknown
+    id, or for an empty or too long text."""
     kept = [_checked(kind, text) for text in texts]
     run_ids = store.run_ids(identifier)
     rows = [label_columns(run, kind, text) for run in run_ids for text in kept]
@@ -147,7 +147,8 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
 
 
 def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Remove tags or notes from the runs of an id; return the runs' ids. Raises StoreError."""
+    """Remove tags or notes, as `kind` says, from the runs of an id; return the runs' ids. Raises
+    StoreError for an unknown id."""
     run_ids = store.run_ids(identifier)
     mine = (LABELS.c.run_id.in_(run_ids), LABELS.c.kind == kind, LABELS.c.text.in_(list(texts)))
     with store.changing() as connection:
@@ -158,14 +159,14 @@ def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]
 def labels_of(
     store: Store, run_ids: Sequence[str] | None = None
 ) -> dict[str, dict[str, list[str]]]:
-    """Return `{run id: {"tag": [...], "note": [...]}}` of all labeled runs among `run_ids`."""
+    """Return the labels `{run id: {"tag": [...], "note": [...]}}` of runs; None means all runs."""
     query = select(LABELS.c.run_id, LABELS.c.kind, LABELS.c.text)
     if run_ids is not None:
         query = query.where(LABELS.c.run_id.in_(list(run_ids)))
-    found: dict[str, dict[str, list[str]]] = {}
+    labels: dict[str, dict[str, list[str]]] = {}
     for row in store.fetch(query.order_by(LABELS.c.added_at, LABELS.c.text)):
-        found.setdefault(row["run_id"], {}).setdefault(row["kind"], []).append(row["text"])
-    return found
+        labels.setdefault(row["run_id"], {}).setdefault(row["kind"], []).append(row["text"])
+    return labels
 
 
 def _checked(kind: str, text: str) -> str:

@@ -66,7 +66,9 @@ class Field:
         """Expression of the field's value, by which runs are grouped."""
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Return the condition that compares the field with a user's value. Raises StoreError."""
+        """Return the condition that compares the field with a user's value by an operator such as
+        `<=`. The operator `~` compares with a pattern. Raises StoreError for a value of the wrong
+        type."""
         if sign == "~":
             return _like(cast(self.value, Text), text)
         compared: ColumnElement[bool]
@@ -74,7 +76,8 @@ class Field:
         return compared
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that the field has one of the given values. Raises StoreError."""
+        """Return the condition that the field has one of the given values. Raises StoreError for a
+        value of the wrong type."""
         return self.value.in_([_converted(self.name, self.kind, text) for text in texts])
 
     def is_known(self) -> ColumnElement[bool]:
@@ -91,9 +94,9 @@ class JsonField(Field):
 
     def __init__(self, name: str, sound: ColumnElement[Any], key: str, sqlite: bool) -> None:
         path = f'$."{key}"'
-        found = cast(sound, JSON)[key]
-        kind = func.json_type(sound, path) if sqlite else func.json_typeof(found)
-        value = func.json_extract(sound, path) if sqlite else found.as_string()
+        member = cast(sound, JSON)[key]
+        kind = func.json_type(sound, path) if sqlite else func.json_typeof(member)
+        value = func.json_extract(sound, path) if sqlite else member.as_string()
         truth = (kind == "true", "true"), (kind == "false", "false")
         super().__init__(name, str, case(*truth, else_=value) if sqlite else value)
         self._text = cast(value, Text)
@@ -115,7 +118,7 @@ class JsonField(Field):
         return and_(self._is_number, COMPARE[sign](self._number, number))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that the field has one of the values, comparing numbers as such."""
+        """Return the condition that the field has one of the values; numbers compare as numbers."""
         truths = [spelt for text in texts for spelt in TRUTHS.get(text, ())]
         numbers = [number for text in texts if (number := _number(text)) is not None]
         others = [text for text in texts if text not in TRUTHS and _number(text) is None]
@@ -155,7 +158,7 @@ class LabelField(Field):
 
 def known_names() -> dict[str, type]:
     """Return the names of all columns for users, with their types."""
-    names = {**IDENTITY, "status": str, **{one.name: one.kind for one in DERIVED}}
+    names = {**IDENTITY, "status": str, **{column.name: column.kind for column in DERIVED}}
     names |= dict.fromkeys(COMPUTED, float)
     del names["audited_status"]
     return names
@@ -174,9 +177,9 @@ def column_field(name: str) -> Field | None:
     name = ALIASES.get(name, name)
     kinds = {**known_names(), "audited_status": str}
     spelled = {column: full for full, column in COLUMN_OF.items()}
-    full = next((one for one in (name, f"{name}.use", spelled.get(name)) if one in kinds), None)
+    full = next((key for key in (name, f"{name}.use", spelled.get(name)) if key in kinds), None)
     if full is None:
-        ends = [one.name for one in SETTINGS if one.name.endswith(f".{name}")]
+        ends = [column.name for column in SETTINGS if column.name.endswith(f".{name}")]
         if len(ends) > 1:
             raise StoreError(f"{name!r} means several columns: {', '.join(ends)}")
         full = ends[0] if ends else None
@@ -187,9 +190,8 @@ def column_field(name: str) -> Field | None:
 
 def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | None:
     """Return the field of an option `plugin.option` or metric `metrics.name`; None for other names.
-
-    PostgreSQL must skip the runs whose JSON is `damaged`; SQLite skips them by itself.
-    """
+    `damaged` are ids of runs with invalid JSON, which PostgreSQL must skip; SQLite skips them
+    itself."""
     name = OPTION_ALIASES.get(name, name)
     if not _OPTION.fullmatch(name):
         return None
@@ -200,14 +202,14 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
 
 def _undamaged(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
-    """Return a JSON column without damaged texts, since any of them would stop the query."""
+    """Return a JSON column without the invalid texts of runs `damaged`, which stop a query."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
 def _converted(name: str, kind: type, text: str) -> Any:
-    """Return a value that a user wrote in the column's type. Raises StoreError for a wrong type."""
+    """Return a user's value in the type `kind`. Raises StoreError about `name` for another type."""
     if kind is str:
         return text
     if kind is bool:

@@ -41,11 +41,12 @@ class OpenDatabase(NamedTuple):
 def opened_database(
     place: Path | str, write: bool, timeout_seconds: float
 ) -> Iterator[OpenDatabase]:
-    """Open the database of a results folder or server for the `with` block. Raises StoreError."""
+    """Open the database of a results folder or server for the `with` block. The arguments and
+    errors are as for `database.open_store`."""
     on_server = isinstance(place, str) and postgresql.is_address(place)
     opened = _on_server(str(place), write, timeout_seconds) if on_server else None
-    with opened or _in_folder(Path(place), write, timeout_seconds) as found:
-        yield found
+    with opened or _in_folder(Path(place), write, timeout_seconds) as database:
+        yield database
 
 
 @contextmanager
@@ -156,19 +157,16 @@ def _no_results(root: Path) -> str:
 
 
 def has_tables(engine: Engine, place: str) -> bool:
-    """Return whether the database has tables.
-
-    Raises StoreError for tables of another program or version.
-    """
+    """Return whether the database has tables; `place` names it in errors. Raises StoreError for
+    tables of another program or version."""
     with engine.connect() as connection:
         return _has_tables(connection, place)
 
 
 def make_tables(writing: Engine, place: str) -> None:
     """Create missing tables under the write lock, so that only one of several processes does it.
-
-    Taking the lock also detects a read-only or full disk before anything is measured.
-    """
+    `writing` is an engine whose transactions take the lock, and `place` names the database in
+    errors. Taking the lock also detects a read-only or full disk before anything is measured."""
     with writing.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite has taken its lock
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))

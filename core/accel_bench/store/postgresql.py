@@ -45,10 +45,8 @@ def is_address(place: str) -> bool:
 
 
 def parse_address(place: str) -> Address:
-    """Return the parts of `postgresql+psycopg://user@host/database?folder=DIR`. Raises StoreError.
-
-    Errors do not repeat text that may hold a password.
-    """
+    """Return the parts of `postgresql+psycopg://user@host/database?folder=DIR`. Raises StoreError
+    for another form, without repeating text that may hold a password."""
     scheme = place.partition("://")[0]
     if scheme not in (DRIVER, "postgresql"):
         raise StoreError(
@@ -68,10 +66,9 @@ def parse_address(place: str) -> Address:
 
 
 def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
-    """Return an SQLAlchemy engine without opening it. Raises StoreError if the driver is missing.
-
-    `options` of the address are the server's settings, in addition to the store's settings.
-    """
+    """Return an SQLAlchemy engine without opening it; without `write` it only reads. `options` of
+    the address are the server's settings, in addition to the store's settings. Raises StoreError if
+    the driver is missing."""
     query = {"connect_timeout": str(max(2, int(timeout_seconds))), **address.url.query}
     given = query.get("options", ())
     # Of a setting that is given twice the last one holds.
@@ -88,7 +85,7 @@ def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
 
 
 def connect_again(engine: Engine, seconds: float) -> Connection:
-    """Return a connection, trying again for a number of seconds if the server was lost."""
+    """Return a connection; if the server was lost, try again for `seconds`, then raise."""
     deadline = time.monotonic() + seconds
     while True:
         try:

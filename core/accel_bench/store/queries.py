@@ -49,10 +49,10 @@ def condition_of(store: Store, text: str) -> ColumnElement[bool]:
 
 
 def field_of(store: Store, name: str) -> Field:
-    """Return the field of a column, option or metric. Raises StoreError with the nearest name."""
-    found = column_field(name)
-    if found is not None:
-        return found
+    """Return the field of a column, option or metric. Raises StoreError for an unknown name."""
+    field = column_field(name)
+    if field is not None:
+        return field
     option = json_field(name, store.on_sqlite)
     if option is not None:
         option = option if store.on_sqlite else _of_readable_runs(store, name, option)
@@ -64,15 +64,13 @@ def field_of(store: Store, name: str) -> Field:
 
 def model_ids(store: Store) -> set[str]:
     """Return the ids of the models of all stored runs."""
-    found = store.fetch(select(RUNS.c.model_id).distinct())
-    return {row["model_id"] for row in found if row["model_id"]}
+    rows = store.fetch(select(RUNS.c.model_id).distinct())
+    return {row["model_id"] for row in rows if row["model_id"]}
 
 
 def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
-    """Return an option's field, restricted to runs whose JSON PostgreSQL can parse.
-
-    PostgreSQL before version 16 has no test for this, so all JSON is parsed once.
-    """
+    """Return an option's field, restricted to runs whose JSON PostgreSQL can parse. PostgreSQL
+    before version 16 has no test for this, so all JSON is parsed once."""
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))
     except StoreUnavailableError:
@@ -83,18 +81,19 @@ def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
 def group_runs(
     store: Store, names: Sequence[str], conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[dict[str, Any]]:
-    """Return a row for each combination of the fields' values.
-
-    `runs` is the number of all runs, `completed` the number of runs that enter the figures.
-    """
+    """Return a row for each combination of the values of the columns or options `names`. `runs` is
+    the number of all runs, `completed` the number of runs that enter the figures. Raises StoreError
+    for an unknown name, and for tags and notes."""
     fields = [field_of(store, name) for name in names]
     if not fields:
         raise StoreError("runs are grouped by at least one column, such as stack")
-    for one in fields:
-        if isinstance(one, LabelField):
-            raise StoreError(f"runs cannot be grouped by {one.name}, of which one may have several")
+    for field in fields:
+        if isinstance(field, LabelField):
+            raise StoreError(
+                f"runs cannot be grouped by {field.name}, of which one may have several"
+            )
     labels = [f"key_{number}" for number in range(len(fields))]
-    keys = [one.value.label(label) for one, label in zip(fields, labels, strict=True)]
+    keys = [field.value.label(label) for field, label in zip(fields, labels, strict=True)]
     completed = RUNS.c.audited_status.in_(COMPLETED)
     query = (
         select(
@@ -111,14 +110,14 @@ def group_runs(
 
 
 def leave_out_damaged(store: Store, conditions: list[ColumnElement[bool]]) -> list[str]:
-    """Add the condition that excludes runs whose columns do not match their checksum, and return
-    their ids; ids that are not UTF-8 are compared by their bytes."""
+    """Add to `conditions` the exclusion of runs whose columns do not match their checksum; return
+    their ids. Ids that are not UTF-8 are compared by their bytes."""
     rows = store.fetch(select(*within_limits(RUNS, store.on_sqlite)).where(*conditions))
     ids = [str(row["run_id"]) for row in rows if not intact(row)]
     odd = [run_id for run_id in ids if not _is_utf8(run_id)]
     raw = (run_id.encode("utf8", "surrogateescape").hex() for run_id in odd)
     # Only SQLite has such ids.
-    same = [literal_column(f"CAST(X'{one}' AS TEXT)", Text) for one in raw]
+    same = [literal_column(f"CAST(X'{digits}' AS TEXT)", Text) for digits in raw]
     plain = [run_id for run_id in ids if _is_utf8(run_id)]
     conditions += [RUNS.c.run_id.not_in(some) for some in (plain, same) if some]
     return ids
@@ -131,8 +130,10 @@ def _is_utf8(text: str) -> bool:
 def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
     """Return a group's row with field names as keys, and values in the form that people read."""
     keys = {
-        "status" if one.name == "audited_status" else one.name: one.shown(row.pop(f"key_{number}"))
-        for number, one in enumerate(fields)
+        "status" if field.name == "audited_status" else field.name: field.shown(
+            row.pop(f"key_{number}")
+        )
+        for number, field in enumerate(fields)
     }
     return keys | row
 

@@ -132,13 +132,13 @@ def insert_run(connection: Connection, record: RunRecord) -> None:
 
 
 def label_columns(run_id: str, kind: str, text: str) -> Columns:
-    """Return the row of a new tag or note, added now."""
+    """Return the row of a new tag or note, as `kind` says, with the present time."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"run_id": run_id, "kind": kind, "text": text, "added_at": now}
 
 
 def identity_columns(stored: Result) -> Columns:
-    """Return the columns that identify a result."""
+    """Return a result's ids, names, sweep, round, attempt, status and start, by column name."""
     return {
         "run_id": stored.run_id,
         "session": stored.session,
@@ -156,7 +156,7 @@ def identity_columns(stored: Result) -> Columns:
 
 
 def too_large(run_id: str, limit: int) -> ResultTooLargeError:
-    """Return the error for a result too large to be read back."""
+    """Return the error for a run too large to be read back; `limit` is the limit in bytes."""
     return ResultTooLargeError(
         f"run {run_id!r} is larger than {limit} bytes, the limit of a stored run; measure fewer "
         "steps, or let plugins report less evidence"
@@ -189,9 +189,9 @@ def parse_result(payload: str) -> Result:
 
     The experiment, most of the text, is parsed once for all its runs, which share the object.
     """
-    before, found, behind = payload.partition(EXPERIMENT)
+    before, mark, behind = payload.partition(EXPERIMENT)
     text, found_too, rest = behind.partition(BEHIND_EXPERIMENT)
-    if found and found_too:
+    if mark and found_too:
         with contextlib.suppress(ValueError):  # Another text, or one that is refused below.
             experiment = _shared_experiment(text)
             others = _parse(_ResultElsewhere, f"{before}{BEHIND_EXPERIMENT[1:]}{rest}")
@@ -218,7 +218,7 @@ def _parse(model: type[ModelT], payload: str) -> ModelT:
 
 
 def _with_samples(result: Result, samples: str) -> Result:
-    """Return the result with samples of its windows, from JSON. Raises ValueError."""
+    """Return the result with its windows' samples from JSON. Raises ValueError for bad JSON."""
     windows = _windows_adapter().validate_json(samples)
     _check_numbers(samples)
     for rank, parts in zip(result.ranks, windows, strict=True):
@@ -254,10 +254,8 @@ def unreadable(columns: Mapping[str, Any]) -> str:
 
 
 def _check_numbers(payload: str) -> None:
-    """Raise ValueError for numbers that are out of range.
-
-    Free-form parts of a result, such as evidence and sweeps, can hold any number that JSON allows.
-    """
+    """Raise ValueError for numbers that are out of range. Free-form parts of a result, such as
+    evidence and sweeps, can hold any number that JSON allows."""
     if _is_suspicious(payload):
         json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)
 

@@ -191,12 +191,13 @@ def origin_of(columns: Mapping[str, Any]) -> str:
 
 def counted(options: Any) -> str:
     """Return the plural noun for a run's counted elements, from its column `options`."""
-    found = _mapping(options).get(COUNTS)
-    return found if isinstance(found, str) else TOKENS
+    noun = _mapping(options).get(COUNTS)
+    return noun if isinstance(noun, str) else TOKENS
 
 
 def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """Return the broken invariants by a run's stored audit; None if another version made it."""
+    """Return name and figures of each invariant that a run's stored audit found broken. It is None
+    if another version made the audit."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
     try:
@@ -208,9 +209,9 @@ def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | No
 def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
     """Return the stored throughput of a run that passed this version's self-audit; None for any
     other run, whose samples must be read."""
-    found = _mapping(columns["throughput"]) if stored_audit(columns) == () else {}
+    stored = _mapping(columns["throughput"]) if stored_audit(columns) == () else {}
     whole: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in found.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
     }
     try:
         return RunThroughput(**whole)
@@ -240,7 +241,7 @@ def _number(value: Any) -> int:
 
 def _mapping(value: Any) -> dict[str, Any]:
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (TypeError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -66,7 +66,8 @@ class DerivedColumn:
 
 
 def _derived(kind: type, source: str, names: str, prefix: str = "") -> list[DerivedColumn]:
-    """Return derived columns named by the last parts of their paths, or as in `name=path`."""
+    """Return derived columns of type `kind`, one for each word of `names`: a path, or `name=path`.
+    `source` begins each path, `prefix` each name."""
     pairs = (word.partition("=") for word in names.split())
     return [
         DerivedColumn(prefix + name, kind, f"{source}.{path or name}") for name, _, path in pairs
@@ -137,7 +138,7 @@ FORMAT = "provenance.format"
 COUNTS = "task.counts"
 """Key in `options` for the name of the counted elements, if they are not tokens."""
 
-COLUMN_OF = {one.name: one.column for one in DERIVED}
+COLUMN_OF = {column.name: column.column for column in DERIVED}
 """Column names in the database by dotted name."""
 
 SECTIONS = tuple(
@@ -175,7 +176,7 @@ RUNS = Table(
     *_columns(Text, "status"),
     *_columns(KEY, "started_at"),
     *_columns(Integer, "schema_version"),
-    *(Column(one.column, _TYPES[one.kind]) for one in DERIVED),
+    *(Column(column.column, _TYPES[column.kind]) for column in DERIVED),
     *(Column(name, Text) for name in ("broken", "throughput", "options", "metrics")),
     *_columns(Integer, "figures_version"),
     *_columns(Text, "content_checksum", "checksum"),
@@ -267,14 +268,14 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
 
 
 def _content(table: Table, name: str) -> ColumnElement[Any]:
-    """Return the SQL expression of a compressed document; null if it is missing or too large."""
+    """Return the SQL expression `name` of a compressed document; null if missing or too large."""
     fits = func.length(table.c.content) <= MAXIMUM_PAYLOAD_BYTES
     return case((fits, table.c.content), else_=null()).label(name)
 
 
 @cache
 def reading(untyped: bool) -> Select[Any]:
-    """Return the query that reads all runs with their documents and samples."""
+    """Return the query for all runs with documents and samples; `untyped` as `within_limits`."""
     contents = _content(DOCUMENTS, "result"), _content(SAMPLES, "samples")
     return (
         select(*within_limits(RUNS, untyped), *contents)

@@ -51,13 +51,13 @@ def command_of(session: str) -> str:
 def select_pairs(
     a: str, b: str, store: Store, store_b: Store | None = None
 ) -> list[tuple[Runs, Runs]]:
-    """Return the runs of A and B for each sweep point that both have. Raises StoreError.
+    """Return the runs of A and B for each sweep point that both have.
 
     If A and B have one sweep point each, these are paired even if they differ. A word is a stack's
     name (`nf4`), a stack's name within sessions (`SESSION/nf4`, `/nf4` for all sessions), or the
     beginning of the id of an experiment or a run. A bare name means the newest command that ran
     both stacks, else the newest command that ran the stack. `store_b` is B's store, if it is
-    another store.
+    another store. Raises StoreError for an unknown or ambiguous word, and without a common point.
     """
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
@@ -76,13 +76,14 @@ def select_pairs(
 
 
 def select_runs(store: Store, text: str = "") -> Runs:
-    """Return the runs of a scenario, of a word as in `select_pairs`, or of a condition as in
-    `--where`; all runs for an empty text. Raises StoreError."""
+    """Return the runs that a text selects, or all runs for an empty text. The text is a scenario's
+    name, a word as in `select_pairs`, or a condition as in `--where`. Raises StoreError if it
+    selects no run."""
     if any(sign in text for sign in CONDITION_SIGNS):
-        found = store.results(condition_of(store, text))
-        if not found:
+        runs = store.results(condition_of(store, text))
+        if not runs:
             raise StoreError(f"no run in {store.folder} fits the condition {text!r}")
-        return found
+        return runs
     named = _named(store, [RUNS.c.scenario == text] if text else [])
     if not text and not named:
         raise StoreError(f"there are no runs in {store.folder}")
@@ -98,27 +99,28 @@ def select_experiments(
     be read; most samples are not even parsed.
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
-    found = []
+    entries = []
     for rows in store.by_experiment(*conditions):
-        speeds = {one["run_id"]: speed for one in rows if (speed := stored_throughput(one))}
-        read = (readable(one, one["run_id"] not in speeds) for one in rows)
+        speeds = {run["run_id"]: speed for run in rows if (speed := stored_throughput(run))}
+        read = (readable(run, run["run_id"] not in speeds) for run in rows)
         if runs := [run for run in read if run is not None]:
             row, first = collect_experiment(runs, again, speeds), runs[0]
-            lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
+            lean = {run["run_id"]: run for run in rows if run["run_id"] in speeds}
             begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
             ran = {run.session for run in runs}
-            found.append((begin, ran, row.for_tables(partial(_with_samples, lean))))
-    found.sort(key=itemgetter(0))
-    sessions = store.sessions({session for _, ran, _ in found for session in ran})
-    return [row for *_, row in found], {one.id: one.baseline for one in sessions}
+            entries.append((begin, ran, row.for_tables(partial(_with_samples, lean))))
+    entries.sort(key=itemgetter(0))
+    sessions = store.sessions({session for _, ran, _ in entries for session in ran})
+    return [row for *_, row in entries], {session.id: session.baseline for session in sessions}
 
 
 def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
-    """Return one result of each experiment by its id, since all its runs share its settings."""
+    """Return one result of each experiment by its id; `rows` are columns of runs. One result
+    suffices, since all runs of an experiment share its settings."""
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
     ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
-    return {one.experiment.id: one for one in store.with_ids(ids)}
+    return {run.experiment.id: run for run in store.with_ids(ids)}
 
 
 def _with_samples(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
@@ -132,18 +134,18 @@ def _candidates(store: Store, word: str) -> list[NamedRun]:
     conditions = [RUNS.c.stack == (name if slash else word)]
     if slash and session:
         conditions.append(begins_with(RUNS.c.session, session))
-    if found := _named(store, conditions):
+    if runs := _named(store, conditions):
         # A bare name means what was measured; imported runs of it are named by session or id.
-        measured = [] if slash else [run for run in found if run["audited_status"] != IMPORTED]
-        return measured or found
+        measured = [] if slash else [run for run in runs if run["audited_status"] != IMPORTED]
+        return measured or runs
     if slash:
         raise StoreError(
             f"no session in {store.folder} begins with {session!r} and has a stack called "
             f"{name!r} (`accel-bench results list` shows all)"
         )
     for condition in store.named_by(word):
-        if found := _named(store, [condition]):
-            return found
+        if runs := _named(store, [condition]):
+            return runs
     raise _unknown(store, word)
 
 
@@ -168,10 +170,10 @@ def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Name
 def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
     """Return the results of named runs. Raises StoreError if no result can be read."""
     ids = [run["run_id"] for run in named]
-    found = store.with_ids(ids)
-    if not found:
+    results = store.with_ids(ids)
+    if not results:
         raise StoreError(f"none of {', '.join(ids[:10])} can be read, since they are damaged")
-    return found
+    return results
 
 
 def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None) -> list[NamedRun]:
@@ -183,38 +185,39 @@ def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None)
 
 
 def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
-    """Return the results that a word means; for a bare stack's name also resumed rounds."""
-    found = _read(store, _of_one_command(word, runs, command))
+    """Return the results of a word's candidates `runs`; for a bare stack's name only one command's
+    runs, with resumed rounds."""
+    results = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):
-        return found
-    return with_resumed(store, found, store.sessions({one.session for one in found}))
+        return results
+    return with_resumed(store, results, store.sessions({run.session for run in results}))
 
 
 def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) -> Runs:
     """Return `runs`, preceded by the runs of earlier sessions that `sessions` resumed."""
-    if not any("--resume" in one.command for one in sessions):
+    if not any("--resume" in session.command for session in sessions):
         return runs
     own = {run.session for run in runs}
     stacks = {run.experiment.stack.name for run in runs}
     first = min(run.started_at for run in runs)
-    found = store.results(
+    results = store.results(
         RUNS.c.started_at < first, experiment_ids={run.experiment.id for run in runs}
     )
-    earlier = (run for run in found if run.session not in own)
+    earlier = (run for run in results if run.session not in own)
     return [*(run for run in earlier if run.experiment.stack.name in stacks), *runs]
 
 
 def _by_point(word: str, runs: Runs) -> dict[str, Runs]:
     """Return runs by sweep point. Raises StoreError if a point has runs of several experiments."""
-    found: dict[str, dict[tuple[str, str, str], Runs]] = {}
+    points: dict[str, dict[tuple[str, str, str], Runs]] = {}
     for run in runs:
         name = (run.experiment.scenario.name, run.experiment.stack.name, run.experiment.id)
-        found.setdefault(run.experiment.point, {}).setdefault(name, []).append(run)
-    for meanings in found.values():
+        points.setdefault(run.experiment.point, {}).setdefault(name, []).append(run)
+    for meanings in points.values():
         if len(meanings) > 1:
             rows = tell_apart(collect_experiments([runs[0] for runs in meanings.values()]))
             listed = join_names([f"{row.name}, {row.planned.experiment.id}" for row in rows])
             raise StoreError(
                 f"{word!r} means several experiments: {listed}; give an id, or SESSION/STACK"
             )
-    return {point: next(iter(meanings.values())) for point, meanings in found.items()}
+    return {point: next(iter(meanings.values())) for point, meanings in points.items()}

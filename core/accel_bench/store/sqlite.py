@@ -129,11 +129,11 @@ def check_file(path: Path) -> None:
 
 def refuse_triggers(connection: Connection, place: str) -> None:
     """Raise StoreError for a database with triggers: they may delete or change what is stored."""
-    found = connection.execute(
+    triggers = connection.execute(
         text("SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
     ).all()
-    if found:
-        listed = ", ".join(f"{name!r} on {table}" for name, table in found)
+    if triggers:
+        listed = ", ".join(f"{name!r} on {table}" for name, table in triggers)
         raise StoreError(
             f"{place} has triggers that accel-bench has not made ({listed}), which may delete or "
             "change what is stored; remove them with DROP TRIGGER, or choose another results "
