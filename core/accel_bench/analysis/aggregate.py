@@ -127,7 +127,7 @@ class ExperimentRuns:
 
     @property
     def how_it_ended(self) -> str:
-        """Verb phrase that explains why the experiment has no figures, such as `was skipped`."""
+        """Verb phrase that says why the experiment cannot be compared, such as `was skipped`."""
         if self.imported:
             return self.imported
         status = self.ending.status
@@ -137,11 +137,12 @@ class ExperimentRuns:
 
     @property
     def compared_seconds(self) -> dict[RoundKey, float]:
-        """Compared seconds by round: per real token or, at an arrival rate, the median latency."""
-        found = (
-            (key, compared_seconds(self.completed[key], one)) for key, one in self.speeds.items()
+        """Seconds of each run by round: per real token or, at an arrival rate, median latency."""
+        pairs = (
+            (key, compared_seconds(self.completed[key], speed))
+            for key, speed in self.speeds.items()
         )
-        return {key: seconds for key, seconds in found if seconds is not None}
+        return {key: seconds for key, seconds in pairs if seconds is not None}
 
     def not_comparable_with(self, other: ExperimentRuns) -> str:
         """Return the reason why quantities or request loads do not compare, or an empty text."""
@@ -164,10 +165,10 @@ class ExperimentRuns:
         return OfferedLoad(self.name, self.rate, self.saturated)
 
     def largest(self, metric: str) -> float | None:
-        """Return the largest value of an engine's metric over the runs; None if a run lacks it."""
-        found = [largest_metric(run, metric) for run in self.completed.values()]
-        known = [value for value in found if value is not None]
-        return max(known) if known and len(known) == len(found) else None
+        """Return the largest value over runs of an engine's `metric`; None if a run lacks it."""
+        values = [largest_metric(run, metric) for run in self.completed.values()]
+        known = [value for value in values if value is not None]
+        return max(known) if known and len(known) == len(values) else None
 
     @cached_property
     def tokens_per_second(self) -> Interval | None:
@@ -182,19 +183,19 @@ class ExperimentRuns:
 
     @property
     def last(self) -> Result | None:
-        """Last completed run."""
+        """Last completed run; None without completed runs."""
         return list(self.completed.values())[-1] if self.completed else None
 
     def for_tables(self, whole: Callable[[Result], Result] = lambda run: run) -> ExperimentRuns:
         """Return a copy for tables in a tenth of the memory: runs keep RUN_FACTS, ranks RANK_FACTS.
-        The function `whole` restores the complete results `middle` and `last`."""
+        The runs `middle` and `last` stay complete: `whole` returns each of them with all fields."""
         kept = {id(run) for run in (self.middle, self.last)}
         first = next(iter(self.counted.values()), None)
         runs = {
             key: whole(run) if id(run) in kept or first is None else _of_tables(run, first)
             for key, run in self.counted.items()
         }
-        tokens = {one.step_tokens: one.step_tokens for one in self.speeds.values()}
+        tokens = {speed.step_tokens: speed.step_tokens for speed in self.speeds.values()}
         return replace(
             self,
             counted=runs,
@@ -217,7 +218,8 @@ def collect_runs(
     Runs match by the experiment's id and by the stack's name, since equal stacks share an id. A
     skipped experiment has no runs. Runs that violate an invariant of the self-audit are marked
     degraded. `known` are speeds by the ids of runs that have passed the audit: these are not
-    audited again, and may lack their samples.
+    audited again, and may lack their samples. `rounds` is the planned number of rounds, `stopped`
+    the status for missing runs.
     """
     experiment = planned.experiment
     later = (run for run in results if run.replaces)
@@ -250,8 +252,8 @@ def collect_runs(
         for key, run in counted.items()
         if valid and run.status.completed and not run.imported
     }
-    found = {key: known.get(run.run_id) or run_throughput(run) for key, run in completed.items()}
-    speeds = {key: speed for key, speed in found.items() if speed}
+    rates = {key: known.get(run.run_id) or run_throughput(run) for key, run in completed.items()}
+    speeds = {key: speed for key, speed in rates.items() if speed}
     failed_audit = dict.fromkeys(
         words for key, run in completed.items() for words in audit_failures(run, broken[key])
     )
@@ -270,7 +272,7 @@ def collect_runs(
 
 
 def collect_experiments(results: Sequence[Result]) -> list[ExperimentRuns]:
-    """Return all experiments among results, in order of appearance, with all stored rounds."""
+    """Return the experiments of all results in order of appearance, each with all stored rounds."""
     again = [result for result in results if result.replaces]
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
@@ -284,9 +286,9 @@ def collect_experiment(
     again: Sequence[Result],
     known: Mapping[str, RunThroughput] = NOTHING_KNOWN,
 ) -> ExperimentRuns:
-    """Return an experiment with all of its stored rounds.
+    """Return the experiment of `runs`, with all of its stored rounds.
 
-    `again` are runs that replace rounds of any experiment; `known` is as in `collect_runs`.
+    `again` are runs of any experiment that replace a round; `known` is as in `collect_runs`.
     """
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
@@ -302,7 +304,7 @@ def _of_tables(run: Result, first: Result) -> Result:
 
 
 def _with_fields(model: type[ModelT], old: ModelT, names: Sequence[str], **others: Any) -> ModelT:
-    """Return a model with the named fields of `old`, and defaults for the others."""
+    """Return a model with the fields `names` of `old`, the fields `others`, and defaults else."""
     made: Any = copy(_blank(model))
     vars(made).update({name: getattr(old, name) for name in names}, **others)
     return cast(ModelT, made)
@@ -315,25 +317,24 @@ def _blank(model: type[Frozen]) -> Frozen:
 
 
 def _imported(runs: Iterable[Result]) -> str:
-    """Return a clause on the file and stated speed of the first imported run, or an empty text."""
+    """Return words on the file and stated speed of the first imported run; empty without one."""
     run = next((run for run in runs if run.imported), None)
     if run is None:
         return ""
-    speeds = (one for one in run.metrics if one.name == "tokens_per_second" and one.value)
-    speed = next((f", which states {one.value:,.6g} tokens/s" for one in speeds), "")
+    speeds = (speed for speed in run.metrics if speed.name == "tokens_per_second" and speed.value)
+    speed = next((f", which states {speed.value:,.6g} tokens/s" for speed in speeds), "")
     origin = run.provenance
     return f"was imported from {origin.file} ({origin.format}){speed}: it was not measured here"
 
 
 def _exported(runs: Iterable[Result]) -> str:
-    """Return a clause on the export file from which runs were read, or an empty text."""
     files = (run.provenance.file for run in runs if run.provenance.origin == "exported")
     file = next(files, None)
     return "" if file is None else f"it came with the export {file}: it was not measured here"
 
 
 def replaced_rounds(results: Iterable[Result]) -> set[RoundKey]:
-    """Return the rounds of a sweep point that a later session has measured again."""
+    """Return the session and round of each run that one of `results` replaces."""
     return {(run.replaces, run.round) for run in results if run.replaces}
 
 
@@ -364,10 +365,11 @@ def ending(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> StopReason:
-    """Return the final status of an experiment from the statuses of its runs.
+    """Return the final status of an experiment from its selected runs, `counted`.
 
-    The status is `invalid` if one run is, `ok` if all runs are, and `degraded` if at least half
-    completed. Otherwise it is the most frequent failure, or `stopped` if runs are only missing.
+    The status is `invalid` if one run is, `ok` if all of the planned `rounds` are, and `degraded`
+    if at least half completed. Otherwise it is the most frequent failure, or `stopped` if runs are
+    only missing.
     """
     if not counted:
         return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
@@ -390,7 +392,7 @@ def ending(
 
 
 def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns:
-    """Return an experiment, marked `degraded` if its first gradients differ from the baseline's."""
+    """Return `row`, marked `degraded` if its first gradients differ from the baseline's, `base`."""
     reasons = gradient_reasons(base.completed, row.completed)
     if not reasons:
         return row

@@ -44,7 +44,7 @@ HISTORY = "no round of one session holds both: a stored reference is history, no
 
 
 class Operand(ExperimentFigures):
-    """Figures of one of the two compared experiments."""
+    """Speed, memory, losses and origin of one of the two compared experiments."""
 
     scenario: str
     """Name of the scenario."""
@@ -118,7 +118,7 @@ def judged_rows(
     allowed: Comparability,
 ) -> Comparison:
     """Return the comparison `found`, with a reason in place of its verdict if quantities, training,
-    load of the host or other conditions of the two experiments forbid a verdict."""
+    load of the host or other conditions of `rows` (baseline and stack) forbid a verdict."""
     base, row = rows
     if reason := row.not_comparable_with(base):
         found = Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
@@ -146,7 +146,7 @@ def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Compari
 def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> TrainingComparison:
-    """Compare the training of pairs, or of unpaired but comparable runs in their order."""
+    """Compare the training of paired runs; unpaired but comparable runs are paired by position."""
     if failed_audit := _failed_audit(left, right):
         return training_not_compared(failed_audit)
     if not allowed.comparable:
@@ -157,7 +157,6 @@ def _training(
 
 
 def _failed_audit(left: ExperimentRuns, right: ExperimentRuns) -> str:
-    """Return a clause on imported experiments and on failed self-audits, or an empty text."""
     sides = (("A", left), ("B", right))
     unused = [(name, side) for name, side in sides if side.failed_audit or side.imported]
     return ", ".join(f"{name} {side.how_it_ended}" for name, side in unused)
@@ -169,7 +168,7 @@ def numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
 
 
 def _operand(side: ExperimentRuns, steps: int) -> Operand:
-    """Return the figures of one experiment; `steps` is the number of steps that all runs share."""
+    """Return one side of a comparison; `steps` is the number of steps that all runs share."""
     runs = list(side.counted.values())
     hosts = (run.machine.host for run in runs if run.machine)
     return Operand(

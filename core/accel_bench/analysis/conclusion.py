@@ -45,7 +45,7 @@ def conclusion(summary: Summary) -> str:
 
 
 def conclusions(summary: Summary) -> list[str]:
-    """Return the clauses of a comparison's conclusion, in their order."""
+    """Return the parts of the sentence that `conclusion` returns, in order."""
     if all(row.status is Status.SKIPPED for row in summary.experiments):
         return ["nothing was run", *_ended(summary.experiments)]
     if not any(row.status.completed for row in summary.experiments):
@@ -56,7 +56,7 @@ def conclusions(summary: Summary) -> list[str]:
 
 
 def _compared(summary: Summary) -> list[str]:
-    """Return clauses for each kind of verdict, the fastest stacks first."""
+    """Return the parts of the conclusion for each kind of verdict, the fastest stacks first."""
     kinds: dict[str, list[ExperimentSummary]] = {}
     for row in sorted(_others(summary), key=lambda row: -row.ratio.median if row.ratio else 0.0):
         if row.ratio:
@@ -97,7 +97,7 @@ def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> l
 
 
 def _clause(row: ExperimentSummary, baseline: str) -> str:
-    """Return a clause on the speed and the training of a stack."""
+    """Return words on the speed and the training of a stack, compared with `baseline`."""
     name, as_fast = label(row), _as_fast(row, baseline)
     if row.training_difference:
         sure = row.verdict in ("better", "worse")
@@ -136,7 +136,7 @@ OPEN = "cannot be distinguished from"
 
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return clauses on inconclusive stacks: stacks that more rounds would settle, stacks that no
+    """Return words on inconclusive stacks: stacks that more rounds would settle, stacks that no
     rounds would settle, and stacks with another reason, such as load on the host."""
     disturbed = [row for row in rows if row.verdict_reason]
     rows = [row for row in rows if not row.verdict_reason]
@@ -159,7 +159,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
 
 
 def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause on slow runs behind an open verdict, with the command to repeat them."""
+    """Return one text on slow runs behind open verdicts, with the option that repeats them."""
     named = {
         (label(StackAtPoint(run.stack, row.sweep, row.tag)), run.round): run.factor
         for row in rows
@@ -185,19 +185,17 @@ def _leaning(row: ExperimentSummary) -> str:
 
 
 def _range(row: ExperimentSummary) -> str:
-    """Return the label and the ratio's interval: `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
     return f"{label(row)} ({' to '.join(ends or [median])} {_times(row)})"
 
 
 def _times(row: ExperimentSummary) -> str:
-    """Return the unit of a ratio, such as `times as fast`, and the quantity if it is no default."""
     return row.words.times + ("" if row.quantity.usual else row.quantity.by)
 
 
 def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return a clause on stacks with too few rounds for a verdict; empty without any."""
+    """Return one text on stacks with too few rounds for a verdict; empty without such stacks."""
     if not rows:
         return []
     names = [
@@ -211,7 +209,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 
 def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return a clause for each stack that is not comparable, with its differences."""
+    """Return a text for each stack that is not comparable, with its differences."""
     return [
         f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} "
         f"{_times(row)}), which is {row.verdict_reason}"
@@ -221,7 +219,7 @@ def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 
 def _uncompared(summary: Summary) -> list[str]:
-    """Return clauses on the speeds if no stacks were compared, and on the reason."""
+    """Return the parts of the conclusion if no stacks were compared: speeds, and the reason."""
     sound = [row for row in summary.experiments if row.status.completed and not row.failed_audit]
     speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
@@ -236,7 +234,7 @@ def _uncompared(summary: Summary) -> list[str]:
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
-    """Return a clause on a failed baseline; empty if it completed."""
+    """Return one text on a baseline that did not complete; empty if it completed."""
     ends = [
         f"{label(row)} {_how([row])}"
         for row in summary.experiments
@@ -246,7 +244,7 @@ def _failed_baseline(summary: Summary) -> list[str]:
 
 
 def _failed_audit(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause for each stack that failed its self-audit, with the first contradiction."""
+    """Return a text for each stack that failed its self-audit, with the first contradiction."""
     return [
         f"no verdict rests on {label(row)}, which failed its self-audit "
         f"({join_names(row.failed_audit, 1)}; `accel-bench results check` names the runs)"
@@ -256,7 +254,7 @@ def _failed_audit(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause for each stack that is degraded since its computed work differs."""
+    """Return a text for each stack that is degraded since its computed work differs."""
     return [
         f"{label(row)} is degraded: {join_names(row.other_work, 2)}"
         for row in rows
@@ -265,7 +263,7 @@ def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause for each final status of stacks that did not complete, with their names."""
+    """Return a text for each final status of stacks that did not complete, with their names."""
     ends: dict[Status, list[ExperimentSummary]] = {}
     for row in rows:
         if not row.status.completed:
@@ -274,7 +272,7 @@ def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _failed_rounds(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a clause on the failed rounds of each completed stack, by status."""
+    """Return texts on the failed rounds of each completed stack, one for each status."""
     return [
         f"{failed} of {count(row.runs + sum(row.failed_rounds.values()), 'round')} of {label(row)} "
         f"ended as {status.value}"
@@ -303,7 +301,7 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
 
 
 def _speed(row: ExperimentSummary) -> str:
-    """Return a speed in words: `lora trains at 12,345 tokens/s [12,300, 12,400]`, if measured."""
+    """Return words like `lora trains at 12,345 tokens/s [12,300 to 12,400]`, or an empty text."""
     if row.request_seconds is not None and row.offered_rate is not None:
         latency = milliseconds(row.request_seconds.median)
         text = f"{label(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"

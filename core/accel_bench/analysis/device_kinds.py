@@ -73,11 +73,11 @@ def device_of(result: Result) -> DeviceKind | None:
 
 def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
     """Return the device kind of each run, by its session's other runs if it reached no device."""
-    found = [device_of(result) for result in results]
-    known = {r.session: one for r, one in zip(results, found, strict=True) if one}
+    kinds = [device_of(result) for result in results]
+    known = {r.session: kind for r, kind in zip(results, kinds, strict=True) if kind}
     return [
-        one or _unreached_device(result, known.get(result.session))
-        for result, one in zip(results, found, strict=True)
+        kind or _unreached_device(result, known.get(result.session))
+        for result, kind in zip(results, kinds, strict=True)
     ]
 
 

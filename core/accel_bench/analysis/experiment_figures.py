@@ -1,4 +1,4 @@
-"""Figures of an experiment over its completed runs."""
+"""Speed, memory, losses and metrics of an experiment over its completed runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.analysis.wording import differs
 
 
 def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
-    """Return the figures of an experiment; `steps` is the number of steps that all runs share."""
+    """Return speed, memory, losses and metrics of an experiment whose runs share `steps` steps."""
     experiment = row.planned.experiment
     peak, kind = peak_memory(list(row.completed.values()))
     trained = row.speeds if experiment.scenario.trains else {}
@@ -51,9 +51,9 @@ def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:
     if not speeds:
         return None
     return Rates(
-        tokens_per_hour=positive_interval([one.tokens_per_hour for one in speeds]),
-        samples_per_second=positive_interval([one.samples_per_second for one in speeds]),
-        steps_per_second=positive_interval([one.steps_per_second for one in speeds]),
+        tokens_per_hour=positive_interval([speed.tokens_per_hour for speed in speeds]),
+        samples_per_second=positive_interval([speed.samples_per_second for speed in speeds]),
+        steps_per_second=positive_interval([speed.steps_per_second for speed in speeds]),
     )
 
 

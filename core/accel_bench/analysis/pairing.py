@@ -37,20 +37,18 @@ def _are_pairs(a: ExperimentRuns, b: ExperimentRuns, keys: Sequence[RoundKey]) -
     runs = [(a.completed[key], b.completed[key]) for key in keys]
     if any(_ran_apart(*both) or _overlap(*both) for both in runs):
         return False
-    begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in keys]
+    begins = [sorted(side.completed[key].started_at for side in (a, b)) for key in keys]
     begins.sort()
     return all(last < first for (_, last), (first, _) in pairwise(begins))
 
 
 def _ran_apart(one: Result, other: Result) -> bool:
-    """Return whether two runs of equal world size used different nodes."""
     sizes = {run.experiment.scenario.world_size for run in (one, other)}
     nodes = {frozenset(node.name for node in run.nodes) for run in (one, other)}
     return len(sizes) == 1 and len(nodes) > 1
 
 
 def _overlap(*runs: Result) -> bool:
-    """Return whether two runs overlap in time."""
     first, second = sorted(runs, key=lambda run: run.started_at)
     began, next_began = (datetime.fromisoformat(run.started_at) for run in (first, second))
     return began < next_began < began + timedelta(seconds=first.seconds)

@@ -120,7 +120,7 @@ class Quantity(Frozen):
 
 
 def compared_name(name: str, rate: float | None) -> str:
-    """Return the compared quantity's name; at an arrival rate, latency replaces busy time."""
+    """Return `name` or, for a figure of busy time at an arrival `rate`, the latency's name."""
     return MEDIAN_LATENCY if rate is not None and name in OF_BUSY_TIME else name
 
 
@@ -136,8 +136,8 @@ def compared_quantity(
         value = geometric_interval([speed.tokens_per_second for speed in speeds.values()])
         costs = {key: speed.seconds_per_token for key, speed in speeds.items()}
         return Quantity(name=name, unit=unit, better=better, value=value, costs=costs)
-    found = {key: run_figures(runs[key], speed)[name] for key, speed in speeds.items()}
-    return _quantity(name, unit, better, {k: v for k, v in found.items() if v is not None})
+    values = {key: run_figures(runs[key], speed)[name] for key, speed in speeds.items()}
+    return _quantity(name, unit, better, {k: v for k, v in values.items() if v is not None})
 
 
 def compared_by(run: Result, name: str | None) -> Result:
@@ -152,7 +152,7 @@ def compared_by(run: Result, name: str | None) -> Result:
 
 
 def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, float | None]:
-    """Return the figures of a completed run by name; None for an unmeasured figure.
+    """Return a completed run's values of all QUANTITIES by name; None for an unmeasured one.
 
     `speed` is needed for a run that was stripped of its window for tables.
     """
@@ -163,33 +163,32 @@ def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, fl
 
 
 def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
-    """Return the quantity of a plugin's metric, from the worst rank."""
-    known = {f"{one.plugin}.{one.name}": one for one in every_metric(list(runs.values()))}
-    found = {full: one for full, one in known.items() if name in (full, one.name)}
-    if not found:  # Of one kind of measurement, which need not be named.
-        found = {k: v for k, v in known.items() if name in (_kindless(k), _kindless(v.name))}
-    if len(found) == 1:
-        (one,) = found.values()
-        kind = one.name.removeprefix(_kindless(one.name))
+    """Return the quantity of the plugin metric `name`, from the worst rank, or its obstacle."""
+    known = {f"{m.plugin}.{m.name}": m for m in every_metric(list(runs.values()))}
+    matches = {full: metric for full, metric in known.items() if name in (full, metric.name)}
+    if not matches:  # Of one kind of measurement, which need not be named.
+        matches = {k: v for k, v in known.items() if name in (_kindless(k), _kindless(v.name))}
+    if len(matches) == 1:
+        (metric,) = matches.values()
+        kind = metric.name.removeprefix(_kindless(metric.name))
         name = name if name.endswith(kind) else f"{name}{kind}"
-        return _quantity(name, one.unit, one.better, one.by_round, one.reason)
-    if found:
-        obstacle = f"{name} is {join_names([*found])}: name one of them"
+        return _quantity(name, metric.unit, metric.better, metric.by_round, metric.reason)
+    if matches:
+        obstacle = f"{name} is {join_names([*matches])}: name one of them"
     else:
-        names = {*QUANTITIES, *known, *(one.name for one in known.values())}
+        names = {*QUANTITIES, *known, *(metric.name for metric in known.values())}
         obstacle = f"no completed run has {name}{did_you_mean(name, names)}"
     return Quantity(name=name, unit="", better="neither", obstacle=obstacle)
 
 
 def _kindless(metric: str) -> str:
-    """Return a metric's name without its kind of measurement."""
     return metric.partition(" ")[0]
 
 
 def _quantity(
     name: str, unit: str, better: Better, values: Mapping[RoundKey, float], reason: str = ""
 ) -> Quantity:
-    """Return a quantity with its costs and median, or its obstacle: ratios need positive values."""
+    """Return a quantity from its values by round; without values `reason` is in its obstacle."""
     positive = {k: v for k, v in values.items() if v > 0 and math.isfinite(v)}
     whole = len(positive) == len(values)
     missing = NO_LATENCY if name == MEDIAN_LATENCY else f"no completed run has {name}"

@@ -79,8 +79,8 @@ class RaceSummary(Frozen):
         looks = join_names([str(size) for size in self.looks], most=10)
         if not self.drops:
             return f"race: no stack was surely not the best after {looks} rounds: nothing was saved"
-        runs = sum(one.runs_saved for one in self.drops)
-        seconds = sum(one.seconds_saved for one in self.drops)
+        runs = sum(drop.runs_saved for drop in self.drops)
+        seconds = sum(drop.seconds_saved for drop in self.drops)
         return (
             f"race: {count(len(self.drops), 'stack')} dropped, {runs} of {self.runs_planned} runs "
             f"and about {duration(seconds)} saved (looks after {looks} rounds; the best stack of a "

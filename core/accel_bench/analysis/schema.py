@@ -119,7 +119,7 @@ class ExperimentRow(StackRow):
 
 
 class ExperimentFigures(ExperimentRow):
-    """Figures of one experiment over its completed runs, without any comparison."""
+    """Speed, memory, losses and metrics of one experiment over its completed runs, not compared."""
 
     reasons: tuple[str, ...]
     """Reasons for a status other than `ok`."""
@@ -171,12 +171,12 @@ class ExperimentFigures(ExperimentRow):
     @property
     def metric_values(self) -> list[str]:
         """Name and value of each metric as text, with the plugin if two share a name."""
-        names = Counter(one.name for one in self.metrics)
+        names = Counter(metric.name for metric in self.metrics)
         return [
-            f"{one.plugin}.{one.name}={one.value}"
-            if names[one.name] > 1
-            else f"{one.name}={one.value}"
-            for one in self.metrics
+            f"{metric.plugin}.{metric.name}={metric.value}"
+            if names[metric.name] > 1
+            else f"{metric.name}={metric.value}"
+            for metric in self.metrics
         ]
 
 

@@ -38,9 +38,9 @@ KIND = "section"
 def with_sections(
     summary: Summary, rows: Sequence[ExperimentRuns], names: Sequence[str]
 ) -> Summary:
-    """Return a summary with its sections' documents, and a notice for each failed section."""
-    ours = [one.name for one in find_entries(GROUP, KIND).values() if one.is_ours]
-    found: dict[str, Any] = {}
+    """Return a summary with documents of all own sections and of `names`; notices name failures."""
+    ours = [entry.name for entry in find_entries(GROUP, KIND).values() if entry.is_ours]
+    documents: dict[str, Any] = {}
     notices = []
     for name in dict.fromkeys((*ours, *names)):
         try:
@@ -49,15 +49,15 @@ def with_sections(
             if document is None:
                 continue
             _check(entry, document)
-            found[name] = document
+            documents[name] = document
         except AccelBenchError as error:
             notices.append(f"left out: {error}")
-    update = {"sections": found, "notices": (*summary.notices, *notices)}
+    update = {"sections": documents, "notices": (*summary.notices, *notices)}
     return summary.model_copy(update=update)
 
 
 def compared_by_sections(summary: Summary) -> str:
-    """Return the plural noun for things other than stacks that a section compares; else empty."""
+    """Return the plural noun for what a section compares in place of stacks, or an empty text."""
     for name, document in summary.sections.items():
         with suppress(AccelBenchError):  # Notices name what fails.
             entry = find_entry(GROUP, KIND, name)
@@ -68,7 +68,7 @@ def compared_by_sections(summary: Summary) -> str:
 
 
 def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:
-    """Return the value of a section's function. Raises PluginError that names the section."""
+    """Return the value of a section's function `name`; PluginError from it names the section."""
     function = getattr(entry.load(), name, None)
     if function is None:
         raise entry.broken(f"{entry.point.value} has no function {name!r}")

@@ -11,7 +11,7 @@ CHOICES = {"--resume": 0, "--only": 1, "--tag": 1, "--dry-run": 0}
 
 
 def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
-    """Return a command's words without the given options and their values."""
+    """Return a command's words without `options` (name to number of values) and their values."""
     kept, skip = [], 0
     for word in words:
         name = word.partition("=")[0]
@@ -25,7 +25,7 @@ def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[st
 
 
 def command_for_stack(words: Sequence[str], stack: str, tag: str) -> str:
-    """Return a session's command for one stack; empty for other commands than run, scaling."""
+    """Return a session's command, run or scaling, for one stack and tag; else an empty text."""
     if len(words) < 2 or words[1] not in ("run", "scaling"):
         return ""
     kept = without_options(words[2:], CHOICES)

@@ -80,8 +80,8 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     else:
         measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
         raced = None
-    found = summarize_runs(scenario, baseline, measured, reference, sections)
-    return found.model_copy(update={"race": raced})
+    summary = summarize_runs(scenario, baseline, measured, reference, sections)
+    return summary.model_copy(update={"race": raced})
 
 
 def collect_raced(
@@ -91,7 +91,8 @@ def collect_raced(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> tuple[list[ExperimentRuns], RaceSummary]:
-    """Return the experiments of a race, complete up to their stacks' drops, and its savings."""
+    """Return a race's experiments, each complete up to its stack's drop, with drops and savings.
+    The arguments are as for `summarize`."""
     # Rounds that a dropped stack was spared are not missing.
     points = by_point(collect_runs(plan, results, 0) for plan in planned)
     drops = tuple(drop for point in points for drop in race_point(point, baseline, rounds))
@@ -157,21 +158,22 @@ def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) ->
 
 
 def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outcome, str]:
-    """Return the outcome, and its reason, of a test that a stack is slower by `floor` at most."""
+    """Return the outcome, and its reason, of a test that a stack is slower by `floor` at most.
+    A `floor` of 0.01 is 1 %."""
     name, allowed = label(row), percent(floor)
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
     outcome: Outcome = "inconclusive" if row.untested else judge_comparison(row, floor).outcome
     words = row.words
     times = f"{words.times}{row.quantity.by}"
-    found = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.verdict_reason
+    basis = f"{ratio_interval(row.ratio)} {times}" if row.ratio else row.verdict_reason
     worse = f"{words.worse} than {baseline} by more than {allowed}"
     if outcome == "regression":
-        return outcome, f"{name} is {worse}: {found}"
+        return outcome, f"{name} is {worse}: {basis}"
     if outcome == "passed":
-        return outcome, f"{name} is not {worse}: {found}"
+        return outcome, f"{name} is not {worse}: {basis}"
     ended = () if row.status.completed else row.reasons
-    reasons = dict.fromkeys((found, row.untested or row.verdict_reason, *ended))
+    reasons = dict.fromkeys((basis, row.untested or row.verdict_reason, *ended))
     reason = "; ".join(filter(None, reasons))
     return outcome, f"it is open whether {name} is {worse}: {reason}"
 
@@ -193,9 +195,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)
             names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
-            found = slow_runs(base.compared_seconds, row.compared_seconds, names)
-            slow = tuple(one for one in found if one.round not in row.repeated)
-            other = tuple(one for one in shown.other_work if one not in base.other_work)
+            outliers = slow_runs(base.compared_seconds, row.compared_seconds, names)
+            slow = tuple(run for run in outliers if run.round not in row.repeated)
+            other = tuple(reason for reason in shown.other_work if reason not in base.other_work)
             is_open = speed.verdict == "inconclusive" and row.quantity.of_speed
             more = {
                 "slow_runs": slow if is_open else (),
@@ -228,15 +230,15 @@ def slow_runs(
     middle = median(logs.values())
     spread = 1.4826 * median(abs(log - middle) for log in logs.values())
     threshold = max(DEVIATIONS * spread, math.log(SMALLEST_FACTOR))
-    found = []
+    runs = []
     for key, log in logs.items():
         if abs(log - middle) > threshold:
             late = [side[key] - median(side.values()) for side in sides]
             factor = math.exp(max(late))
             if factor >= SMALLEST_FACTOR:  # A run that is fast instead is not repeated.
                 name = names[0 if late[0] > late[1] else 1]
-                found.append(SlowRun(stack=name, session=key[0], round=key[1], factor=factor))
-    return found
+                runs.append(SlowRun(stack=name, session=key[0], round=key[1], factor=factor))
+    return runs
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
@@ -249,7 +251,7 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:
-    """Return comparisons by key; experiments with the baseline's id determine the noise floor."""
+    """Return comparisons of `open_rows` by key; rows with the baseline's id set the noise floor."""
     costs = {key: row.quantity.costs for key, row in open_rows.items()}
     identical = [
         math.expm1(abs(fmean(logs)))

@@ -16,7 +16,7 @@ def too_large(experiment: Experiment, out_of_memory: Iterable[Experiment]) -> st
     without such an experiment, or if `measure.prune` is off."""
     if not experiment.scenario.measure.prune:
         return ""
-    smaller = next((one for one in out_of_memory if _is_smaller(one, experiment)), None)
+    smaller = next((failed for failed in out_of_memory if _is_smaller(failed, experiment)), None)
     if smaller is None:
         return ""
     below = {key: value for key, value in smaller.sweep.items() if key in GROWING}

@@ -55,10 +55,10 @@ def shares(parts: Mapping[str, float], whole: float) -> str:
     exact = {name: 100 * part / total for name, part in named.items()} if total else {}
     whole_ones = {name: int(value) for name, value in exact.items()}
     missing = round(100 - sum(whole_ones.values())) if exact else 0
-    for name in sorted(exact, key=lambda one: whole_ones[one] - exact[one])[:missing]:
+    for name in sorted(exact, key=lambda name: whole_ones[name] - exact[name])[:missing]:
         whole_ones[name] += 1
-    shown = {name: one for name, one in whole_ones.items() if one or name in parts}
-    return ", ".join(f"{name} {one} %" for name, one in shown.items())
+    shown = {name: value for name, value in whole_ones.items() if value or name in parts}
+    return ", ".join(f"{name} {value} %" for name, value in shown.items())
 
 
 def plain_value(value: JsonValue) -> str:
@@ -157,14 +157,14 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def with_reason(verdict: str, reason: str) -> str:
-    """Return a verdict with its reason, if any: `verdict (reason)`."""
+    """Return a verdict with its reason: `verdict (reason)`, or the verdict alone without one."""
     return f"{verdict} ({reason})" if reason else verdict
 
 
 def finding_words(
     holds: str, fails: str, unsure: str = "inconclusive", untested: str = "not tested"
 ) -> dict[Finding, str]:
-    """Return the words for verdicts on a statement, such as `fits` and `does not fit`."""
+    """Return the given words by verdict on a statement, such as `fits` for `holds`."""
     return {"holds": holds, "inconclusive": unsure, "does not hold": fails, "not tested": untested}
 
 
@@ -177,12 +177,12 @@ def training_word(verdict: str, declared_by: Sequence[str]) -> str:
 
 
 def alike_words(verdicts: Mapping[str, str]) -> list[str]:
-    """Return verdicts of equal training as one clause: `with a bitwise equal loss and update`."""
-    found: list[str] = []
+    """Return a list of `with a bitwise equal loss and update`, or an empty one if none is equal."""
+    phrases: list[str] = []
     for word, article in (("bitwise equal", "a"), ("equivalent", "an")):
         if named := [what for what, verdict in verdicts.items() if verdict == word]:
-            found.append(f"{article} {word} {' and '.join(named)}")
-    return [f"with {' and '.join(found)}"] if found else []
+            phrases.append(f"{article} {word} {' and '.join(named)}")
+    return [f"with {' and '.join(phrases)}"] if phrases else []
 
 
 def count(number: int, what: str) -> str:
@@ -235,7 +235,7 @@ def rate(value: float) -> str:
 
 def rate_unit(counts: Iterable[str], unit: str = "tokens/s") -> str:
     """Return the unit of a rate for the counted elements: `tokens/s`, `images/s`, `calls/s`."""
-    units = {unit.replace("tokens", one): None for one in sorted({*counts}, reverse=True)}
+    units = {unit.replace("tokens", noun): None for noun in sorted({*counts}, reverse=True)}
     return " or ".join(units) or unit
 
 
@@ -245,7 +245,7 @@ def rate_interval(speed: Interval) -> str:
 
 
 def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
-    """Return an estimate with the larger half of its 95 % interval: `0.402 ±6 %`.
+    """Return an estimate, as text by `form`, with the larger half of its interval: `0.402 ±6 %`.
 
     A half that reaches the estimate itself is `±>100 %`.
     """
@@ -268,7 +268,7 @@ def usd(value: float) -> str:
 
 
 def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
-    """Return an interval as text, such as `95 % interval 1.300 to 1.340`."""
+    """Return an interval with ends as text by `form`: `95 % interval 1.300 to 1.340`."""
     if interval.low is None or interval.high is None:
         return "no interval"
     return f"{confidence(interval)} interval {form(interval.low)} to {form(interval.high)}"

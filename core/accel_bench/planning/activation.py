@@ -66,11 +66,11 @@ def activate_points(
     """Yield the points with their active plugins, and the settings that plugins determine.
 
     Points with the same plugins, options and environment share the active plugins. Raises
-    PluginError, and ScenarioError for settings of the scenario that contradict its plugins.
+    PluginError for an unfit plugin, and ScenarioError for settings that contradict the plugins.
     """
     made: dict[str, ActivePlugins] = {}
-    for one in points:
-        point = one.model_copy(update={"scenario": with_gpu_metrics(one.scenario)})
+    for resolved in points:
+        point = resolved.model_copy(update={"scenario": with_gpu_metrics(resolved.scenario)})
         environment = environments.get(point.scenario.resources.environment)
         missing = missing_extras(use.use for use in point.stack.uses)
         key = _plugins_of(point)
@@ -133,7 +133,7 @@ def _plugins_of(point: Point) -> str:
 
 
 def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]) -> ActivePlugins:
-    """Activate the installed plugins of a point; an error in a ladder's stack names that stack."""
+    """Activate a point's plugins that are not `missing`; an error in a ladder's stack names it."""
     stack = point.stack
     present = tuple(use for use in stack.uses if use.use not in missing)
     from_ladder = stack.ladder is not None and any(stack.ladder.holds)
@@ -175,7 +175,7 @@ def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Poi
 
 
 def _groups(plugin: ActivePlugin, point: Point) -> int:
-    """Return the number of groups of ranks that each take batches of their own."""
+    """Return the number of data-parallel groups of a point's ranks that `plugin` makes."""
     scenario = point.scenario
     with attribute_errors_to(plugin, "data_parallel"):
         groups = int(plugin.instance.data_parallel(scenario))
@@ -233,7 +233,7 @@ def make_trackers(
 
 
 def _make_tracker(file: ResolvedFile, number: int, use: Use) -> tuple[ActivePlugin | None, str]:
-    """Return the active tracker of a use, or None with the reason why it cannot be used."""
+    """Return the file's tracker number `number`, or None with the reason why it cannot be used."""
     place = ("trackers", number)
     if reason := missing_extra(use.use):
         return None, reason

@@ -67,7 +67,7 @@ def needs_of_plugins(
 
 
 def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]:
-    """Return the plugin uses of the chosen stacks, with their classes. Raises PluginError."""
+    """Return the chosen stacks' plugins with their classes. Raises PluginError for a broken one."""
     if file.ladder is not None:
         file.ladder.check_plugins(chosen)
     for location, name in _named_in_work(file):

@@ -44,7 +44,8 @@ class MadeStacks(Protocol):
 
 
 def make_stacks(draft: Draft) -> MadeStacks | None:
-    """Add the stacks of a draft's ladder to it, and return them, if any. Raises ScenarioError."""
+    """Add the stacks of a draft's ladder to it and return them; None without a ladder.
+    Raises ScenarioError if the ladder is invalid, or nothing installed makes its stacks."""
     if draft.data.get(KEY) in (None, []):
         return None
     entry = find_entries(GROUP, "maker of stacks").get(KEY)

@@ -65,7 +65,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     notices += tuple(_stand_in_notices(file, points, request))
     trackers, left_out = make_trackers(file, request.trackers)
     planned = _plan_points(file, points, machine, request, notices)
-    choices = [f"{text}{at(one.sweep)}" for one in points for text in _choice_notices(one)]
+    choices = [f"{text}{at(point.sweep)}" for point in points for text in _choice_notices(point)]
     plan = Plan(
         file.scenario,
         planned,
@@ -81,8 +81,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
 
 
 def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
-    """Yield notices on each model that comes from a model hub."""
-    for model in {one.experiment.scenario.model.id: one for one in planned}.values():
+    for model in {row.experiment.scenario.model.id: row for row in planned}.values():
         yield from hub_notices(model.experiment.scenario.model)
 
 
@@ -115,7 +114,8 @@ def _planned(
 def _plan_point(
     one: ActivatedPoint, machine: Machine, named: Collection[str], notices: tuple[str, ...]
 ) -> Planned:
-    """Return the experiment of a point with its id, reasons to skip it, and its least memory."""
+    """Return the experiment of a point with its id, reasons to skip it, and its least memory.
+    A stack in `named` that cannot run here raises PluginError."""
     point, active, environment = one.point, one.active, one.environment
     there = environment.interpreter if environment else None
     machine = there.on(machine) if there else machine
@@ -170,7 +170,7 @@ def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> 
         "driver": device.driver(machine),
         "devices": devices,
         "cores": machine.cores,
-        "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},
+        "fingerprints": {name: value for name, value in fingerprints.items() if value is not None},
         "variables": recorded(os.environ),
     }
 
@@ -178,9 +178,9 @@ def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> 
 def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
     """Return a plugin's part of the experiment id. Raises HookError, also for a non-JSON value."""
     with attribute_errors_to(plugin, "fingerprint"):
-        found = plugin.instance.fingerprint(experiment)
-        canonical_json(found)
-    return found
+        value = plugin.instance.fingerprint(experiment)
+        canonical_json(value)
+    return value
 
 
 def _stand_in_notices(
@@ -203,14 +203,13 @@ def _stand_in_notices(
 
 
 def _choice_notices(point: Point) -> tuple[str, ...]:
-    """Return a sentence for each size that replaces `auto`, with the reason for its value."""
     sizes = filter(None, point.sizes.values())
-    return tuple(f"{one.key}: {one.value:,} for auto: {one.because}" for one in sizes)
+    return tuple(f"{choice.key}: {choice.value:,} for auto: {choice.because}" for choice in sizes)
 
 
 def _refuse_oversubscription(plan: Plan, machine: Machine) -> None:
     """Raise ScenarioError for more processes on a node's CPU than it has cores."""
-    on_cpu = [one.experiment.scenario.resources.devices for one in plan.runnable if one.on_host]
+    on_cpu = [row.experiment.scenario.resources.devices for row in plan.runnable if row.on_host]
     if (most := max(on_cpu, default=0)) > machine.cores:
         raise ScenarioError(
             f"resources.devices: {most:,} processes would share {count(machine.cores, 'core')}; "
@@ -221,11 +220,11 @@ def _refuse_oversubscription(plan: Plan, machine: Machine) -> None:
 def _refuse_needs(plan: Plan) -> None:
     """Raise ScenarioError with all stacks that need more memory than the device or host has."""
     stacks: dict[str, list[str]] = {}
-    for one in plan.runnable:
-        if one.need and not one.need.fits:
-            where = "the host" if one.on_host else "the device"
-            text = f"{one.need.describe()}, and {where} has {size(one.need.available_bytes or 0)}"
-            stacks.setdefault(text, []).append(label_of(one.experiment))
+    for row in plan.runnable:
+        if row.need and not row.need.fits:
+            where = "the host" if row.on_host else "the device"
+            text = f"{row.need.describe()}, and {where} has {size(row.need.available_bytes or 0)}"
+            stacks.setdefault(text, []).append(label_of(row.experiment))
     if stacks:
         lines = [f"{join_names(names)}: {text}" for text, names in stacks.items()]
         raise ScenarioError(

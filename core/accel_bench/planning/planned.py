@@ -126,7 +126,7 @@ class Plan:
     @property
     def open_sizes(self) -> dict[str, tuple[str, ...]]:
         """Keys with the value `auto` that are planned with a placeholder, by sweep point."""
-        return {one.experiment.point: one.open_sizes for one in self.planned if one.open_sizes}
+        return {row.experiment.point: row.open_sizes for row in self.planned if row.open_sizes}
 
     @property
     def summaries(self) -> list[PlannedSummary]:
@@ -163,7 +163,7 @@ class Plan:
         if self.nothing:
             raise ScenarioError(self.nothing)
         if len(self.planned) > 1:
-            swept = ", ".join({key: None for one in self.planned for key in one.experiment.sweep})
+            swept = ", ".join({key: None for row in self.planned for key in row.experiment.sweep})
             raise ScenarioError(
                 f"scenario {self.file.name!r} sweeps over {swept}, and one point is searched at a "
                 "time; choose it with --set KEY=VALUE"
@@ -192,19 +192,19 @@ class Plan:
         The plan keeps their baselines. Stacks outside of the `last` plan stay out, even if rounds
         of other stacks have made their verdict inconclusive again.
         """
-        looked_at = {id(one) for one in last.planned}
+        looked_at = {id(row) for row in last.planned}
         left = [
-            one
-            for one, row in zip(self.planned, summary.experiments, strict=True)
-            if row.verdict == "inconclusive" and row.rounds < rounds and id(one) in looked_at
+            planned
+            for planned, row in zip(self.planned, summary.experiments, strict=True)
+            if row.verdict == "inconclusive" and row.rounds < rounds and id(planned) in looked_at
         ]
         if not left:
             return replace(self, planned=())
-        points = {one.experiment.point for one in left}
-        beside = (one for one in self.runnable if one.experiment.stack.name == self.baseline)
-        kept = {id(one) for one in (*left, *beside) if one.experiment.point in points}
-        chosen = tuple(one for one in self.planned if id(one) in kept)
-        names = join_names([one.experiment.stack.name for one in left], most=5)
+        points = {row.experiment.point for row in left}
+        beside = (row for row in self.runnable if row.experiment.stack.name == self.baseline)
+        kept = {id(row) for row in (*left, *beside) if row.experiment.point in points}
+        chosen = tuple(row for row in self.planned if id(row) in kept)
+        names = join_names([row.experiment.stack.name for row in left], most=5)
         notice = f"the verdict is open for {names}: {count(rounds, 'round')} in all"
         return replace(self, planned=chosen, notices=(notice,), look_rounds=rounds)
 
@@ -213,14 +213,14 @@ class Plan:
 
         Return None if an experiment has no stored run, since nothing else shows its speed here.
         """
-        found: dict[str, list[float]] = {one.experiment.id: [] for one in self.runnable}
+        durations: dict[str, list[float]] = {row.experiment.id: [] for row in self.runnable}
         with suppress(StoreError):
-            for result in store.results(experiment_ids=[*found]) if store else ():
+            for result in store.results(experiment_ids=[*durations]) if store else ():
                 if result.status.completed:
-                    found[result.experiment.id].append(result.seconds)
-        if not all(found.values()):
+                    durations[result.experiment.id].append(result.seconds)
+        if not all(durations.values()):
             return None
-        one_round = sum(median(found[one.experiment.id]) for one in self.runnable)
+        one_round = sum(median(durations[row.experiment.id]) for row in self.runnable)
         return one_round * self.rounds
 
     @property

@@ -126,7 +126,7 @@ def requested_draft(draft: Draft, request: PlanRequest) -> Draft:
 
 
 def add_stack(draft: Draft, stack: str) -> None:
-    """Add a stack of `--plugin` to the draft; a file without stacks gets an empty baseline too."""
+    """Add a stack of plugins, joined by `+`, to the draft, and a baseline to one without stacks."""
     names = stack.split("+")
     for name in names:
         find(name)
@@ -148,7 +148,7 @@ def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
         listed = draft.data.setdefault("trackers", [])
         if not isinstance(listed, list):
             return
-        written = [one.get("use") if isinstance(one, dict) else one for one in listed]
+        written = [use.get("use") if isinstance(use, dict) else use for use in listed]
         if name not in written:
             draft.places["trackers", len(listed)] = f"--plugin {name}"
             listed.append(name)

@@ -72,7 +72,7 @@ class ResolvedFile:
         return self.written.get(key) is not None
 
     def with_settings(self, settings: Sequence[Setting]) -> ResolvedFile:
-        """Return the file with changed settings, validated again. Raises ScenarioError."""
+        """Return the file with changed settings. Raises ScenarioError for an invalid setting."""
         if not settings:
             return self
         written = self.written.with_values(settings)
@@ -151,7 +151,7 @@ class ResolvedFile:
         return here, sizes
 
     def points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
-        """Yield each stack at the given values of swept keys. Raises ScenarioError."""
+        """Yield each stack at the swept values `sweep`; `device` and errors are as for `points`."""
         here, sizes = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
             place = self.ladder and self.ladder.place(name)
@@ -162,7 +162,7 @@ class ResolvedFile:
             )
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the stacks at the given values of swept keys, which may be options of stacks."""
+        """Return the stacks at the swept values, which may be options of stacks, in `here`."""
         made = self.ladder.stacks_at(here, sweep) if self.ladder is not None else {}
         if not any(key.startswith("stacks.") for key in sweep):
             return self.stacks
@@ -212,7 +212,8 @@ class ResolvedFile:
 def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
     """Return a draft validated, with its ladder's stacks and a sweep over its environments.
 
-    The draft itself is unchanged. Raises ScenarioError with file, line and column.
+    The draft itself is unchanged. `allow_environment` lets it set any environment variable. Raises
+    ScenarioError for invalid input, with file, line and column.
     """
     written = copy.deepcopy(draft)
     ladder = make_stacks(written)
@@ -252,7 +253,7 @@ def _validated(written: Draft, ladder: MadeStacks | None, allow_environment: boo
 
 
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
-    """Return a resolved file with the changes and stacks of a request. Raises ScenarioError."""
+    """Return the resolved file with a request's changes. Raises ScenarioError for invalid ones."""
     file = resolve(requested_draft(draft, request), request.allow_environment)
     return replace(file, choices=request.choices).with_stacks(_chosen_stacks(file, request))
 
@@ -272,7 +273,8 @@ def _chosen_stacks(file: ResolvedFile, request: PlanRequest) -> list[str]:
 
 
 def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return each stack at each requested point. Raises ScenarioError, also for too many runs."""
+    """Return each stack at each requested sweep point; `device` replaces `resources.device: auto`.
+    Raises ScenarioError for invalid settings, an unknown tag or too many runs."""
     rounds = file.scenario.measure.rounds
     runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
     refuse_too_many(file.scenario.name, runs, request.max_runs, file.scenario.sweep)
@@ -285,7 +287,7 @@ def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list
     if request.reference_point and request.reference_point not in chosen:
         raise _unknown_tag(request.reference_point, chosen)
     points = [point for point in points if point.tag in chosen]
-    return [one for one in points if request.point in ("", canonical_json(one.sweep))]
+    return [point for point in points if request.point in ("", canonical_json(point.sweep))]
 
 
 def _unknown_tag(tag: str, known: Collection[str]) -> ScenarioError:

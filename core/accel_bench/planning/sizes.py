@@ -55,7 +55,7 @@ class Sizing:
 
         They have the known sizes, the sizes in `chosen`, and the further `settings`.
         """
-        choices = {self.point: {**self.found, **{one.key: one for one in chosen}}}
+        choices = {self.point: {**self.found, **{choice.key: choice for choice in chosen}}}
         overrides = (*self.request.overrides, *settings)
         request = replace(self.request, choices=choices, stand_ins=True, overrides=overrides)
         return make_plan(self.draft, self.machine, replace(request, point=self.point)).runnable
@@ -64,14 +64,15 @@ class Sizing:
 def plan_with_sizes(
     draft: Draft, machine: Machine, request: PlanRequest, work_out: bool = True
 ) -> Plan:
-    """Return the plan with a size (without `work_out`, maybe a placeholder) for every `auto`.
+    """Return the plan with a size for every `auto`.
 
-    Raises ScenarioError if a size cannot be determined.
+    Without `work_out`, a size that needs processes stays a placeholder. Raises ScenarioError if a
+    size cannot be determined.
     """
     rough = make_plan(draft, machine, replace(request, stand_ins=True))
     if not rough.open_sizes:
         return rough
-    runnable = {one.experiment.point for one in rough.runnable}
+    runnable = {planned.experiment.point for planned in rough.runnable}
     choices = {
         point: _choices(Sizing(draft, machine, request, work_out, rough, point))
         for point in rough.open_sizes
@@ -84,13 +85,13 @@ def plan_with_sizes(
 
 def _choices(sizing: Sizing) -> Mapping[str, Choice]:
     """Return the sizes of a sweep point by key, up to the first size that is not known yet."""
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for key in filter(sizing.rough.open_sizes[sizing.point].__contains__, STAND_INS):
-        if (size := _determined_by(_entry_of(key), replace(sizing, found=found))) is None:
+        if (size := _determined_by(_entry_of(key), replace(sizing, found=choices))) is None:
             break
         value, because = size
-        found = {**found, key: Choice(key=key, value=value, because=because)}
-    return found
+        choices = {**choices, key: Choice(key=key, value=value, because=because)}
+    return choices
 
 
 def _entry_of(key: str) -> DoorEntry:
@@ -108,7 +109,7 @@ def _entry_of(key: str) -> DoorEntry:
 
 
 def _determined_by(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
-    """Return a size with its reason; None if it is not known yet. Raises PluginError."""
+    """Return a size and its reason; None if unknown yet. Raises PluginError for other values."""
     function = entry.load()
     with entry.blamed():
         size = function(sizing)

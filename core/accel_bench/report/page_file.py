@@ -45,7 +45,7 @@ def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
 
 
 def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
-    """Return the texts of a style and a script for a template, with hashes for the browser."""
+    """Return a template's values `style` and `script` (texts), `style_hash` and `script_hash`."""
     from markupsafe import Markup
 
     files = {"style": style.read_text("utf8"), "script": script.read_text("utf8")}
@@ -74,7 +74,7 @@ def write_markdown(path: Path, text: str) -> None:
 
 
 def _check(path: Path, mark: bytes) -> None:
-    """Raise AccelBenchError for a file that may not be replaced: a foreign one, or a database."""
+    """Raise AccelBenchError for a file not to be replaced: one without `mark`, or a database."""
     if path.name.startswith(FILE_NAME):  # SQLite has files beside it, such as its journal
         raise AccelBenchError(f"{path} is the name of a database of results; name another file")
     with naming_the_file(path):

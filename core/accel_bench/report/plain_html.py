@@ -52,8 +52,8 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    kinds = [' class="number"' if one.kind == "number" else "" for one in table.columns]
-    headers = [" ".join(filter(None, (one.header, one.unit))) for one in table.columns]
+    kinds = [' class="number"' if column.kind == "number" else "" for column in table.columns]
+    headers = [" ".join(filter(None, (column.header, column.unit))) for column in table.columns]
     if headers:
         yield "<table>"
         yield f"<caption>{_text(table.title)}</caption>" if table.title else ""
@@ -65,7 +65,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _row(tag: str, kinds: Sequence[str], cells: Sequence[str]) -> str:
-    inner = (f"<{tag}{kind}>{_text(one)}</{tag}>" for kind, one in zip(kinds, cells, strict=True))
+    inner = (f"<{tag}{kind}>{_text(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
     return f"<tr>{''.join(inner)}</tr>"
 
 

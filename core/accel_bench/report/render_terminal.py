@@ -139,15 +139,15 @@ def _print(section: Section, console: Console, width: int) -> None:
 def _prose(texts: Sequence[str], style: str, console: Console) -> list[RenderableType]:
     """Return texts broken into lines at blanks; a path longer than a line stays whole."""
     lines = (wrapped(plain(text), console.width, breaks=False) for text in texts)
-    return [Text("\n".join(one), style=style) for one in lines]
+    return [Text("\n".join(parts), style=style) for parts in lines]
 
 
 def _table(table: Table, width: int, console: Console) -> list[RenderableType]:
     """Return title, rows and notes of a table that fits a width; a note names hidden columns."""
     drawn = _fitted([_Cells(column, table.rows) for column in table.columns], width)
     title = _prose([table.title] if table.title else [], "bold", console)
-    shown = {one.column.key for one in drawn.shown}
-    lacking = [one.header for one in table.columns if one.key not in shown]
+    shown = {cells.column.key for cells in drawn.shown}
+    lacking = [column.header for column in table.columns if column.key not in shown]
     left_out = f"left out for want of room: {', '.join(lacking)}; --wide shows all"
     notes = [left_out, *table.notes] if lacking else table.notes
     return [*title, Segments(drawn.segments()), *_prose(notes, "dim", console)]
@@ -190,7 +190,7 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the least width of the column; `text` is the least width of a text column."""
+        """Return the column's least width (unwrapped `widest`); `text` is a text column's least."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}
@@ -208,16 +208,16 @@ class _Drawing(NamedTuple):
     def segments(self) -> Iterator[Segment]:
         """Yield the header, a rule, and the lines of each row."""
         pairs = list(zip(self.shown, self.widths, strict=True))
-        heads = [one.heads(self.layout, width) for one, width in pairs]
+        heads = [shown.heads(self.layout, width) for shown, width in pairs]
         most = max(map(len, heads), default=0)
         heads = [[""] * (most - len(lines)) + lines for lines in heads]
         yield from self._lines(heads, [Style(bold=True)] * len(heads))
         yield Segment("─" * (sum(self.widths) + self.layout.gap * (len(heads) - 1)) + "\n")
-        for row in zip(*(one.rows for one in self.shown), strict=True):
-            cells = [self._cell(one, own, n) for (one, n), own in zip(pairs, row, strict=True)]
+        for row in zip(*(shown.rows for shown in self.shown), strict=True):
+            cells = [self._cell(shown, own, n) for (shown, n), own in zip(pairs, row, strict=True)]
             words = (
-                own[0] if one.column.kind == "word" else ""
-                for (one, _), own in zip(pairs, row, strict=True)
+                own[0] if shown.column.kind == "word" else ""
+                for (shown, _), own in zip(pairs, row, strict=True)
             )
             yield from self._lines(cells, [_style(word) for word in words])
 
@@ -234,9 +234,11 @@ class _Drawing(NamedTuple):
         gap = " " * self.layout.gap
         for texts in zip_longest(*cells, fillvalue=""):
             before = ""
-            for one, width, text, style in zip(self.shown, self.widths, texts, styles, strict=True):
+            for shown, width, text, style in zip(
+                self.shown, self.widths, texts, styles, strict=True
+            ):
                 room = " " * (width - _width(text))
-                left, right = (room, "") if one.column.kind == "number" else ("", room)
+                left, right = (room, "") if shown.column.kind == "number" else ("", room)
                 if style and text:
                     yield Segment(before + left)
                     yield Segment(text, style)
@@ -251,16 +253,16 @@ def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
 
     No number is ever broken: columns of higher rank are left out.
     """
-    ranks = sorted({one.rank for one in cells} - {0}, reverse=True)
-    fewer = [cells, *([one for one in cells if one.rank < rank] for rank in ranks)]
+    ranks = sorted({column.rank for column in cells} - {0}, reverse=True)
+    fewer = [cells, *([column for column in cells if column.rank < rank] for rank in ranks)]
     tried = [(shown, layout, READABLE_TEXT) for shown in fewer for layout in LAYOUTS]
     tried += [(fewer[-1], layout, LEAST_TEXT) for layout in LAYOUTS]
     for shown, layout, text in tried:
-        widths = [one.widest(layout) for one in shown]
+        widths = [column.widest(layout) for column in shown]
         room = width - layout.gap * (len(shown) - 1)
         if sum(widths) <= room:
             return _Drawing(shown, layout, widths)
-        least = [one.least(own, text) for one, own in zip(shown, widths, strict=True)]
+        least = [column.least(own, text) for column, own in zip(shown, widths, strict=True)]
         if sum(least) <= room:
             return _Drawing(shown, layout, _narrowed(widths, least, room))
     return _Drawing(shown, layout, least)
@@ -276,7 +278,6 @@ def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[in
 
 
 def _pieces(word: str, width: int) -> Sequence[str]:
-    """Return a word whole if it fits the width, else in pieces."""
     return (word,) if _width(word) <= width else BREAKS.split(word)
 
 
@@ -286,5 +287,4 @@ def _style(word: str) -> Style | None:
 
 
 def _width(cell: str) -> int:
-    """Return the width of a text in columns of the terminal."""
     return len(cell) if cell.isascii() else cell_len(cell)

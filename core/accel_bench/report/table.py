@@ -134,7 +134,7 @@ def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def entry(key: str, title: str = "", **fields: Any) -> Column:
-    """Return a column for rows that are mappings: the value of a key, null without the key."""
+    """Return a column of a key's values in mappings, null if missing; `fields` are of Column."""
     return Column(key, methodcaller("get", key), title, **fields)
 
 
@@ -145,15 +145,15 @@ def listed(headers: Iterable[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def _column(key: str, cell: Callable[[Any], Any], rows: Sequence[Any]) -> Column:
-    """Return a column with kind `number` if all its cells are numbers."""
-    found = {type(value) for value in map(cell, rows) if value is not None}
-    return Column(key, cell, kind="number" if found and found <= {int, float} else "text")
+    types = {type(value) for value in map(cell, rows) if value is not None}
+    return Column(key, cell, kind="number" if types and types <= {int, float} else "text")
 
 
 def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
     """Return a column for each attribute in `names`, which are separated by spaces.
 
-    Rows are read at `prefix.name`; the cell is null if a part of the path is null.
+    Rows are read at `prefix.name`; the cell is null if a part of the path is null. `key` is the
+    column's key, with `{}` in place of the name.
     """
     return [Column(key.format(name), reader(f"{prefix}.{name}")) for name in names.split()]
 
@@ -191,30 +191,31 @@ def columns_of(
     """Return a column for each field of a document's model, in its order; rows have it at `path`.
 
     A document within has a column for each of its own fields, behind the name of the outer field;
-    documents in lists are rows of their own, and have none. `names` chooses fields and `without`
-    leaves out others; both are separated by spaces.
+    documents in lists are rows of their own, and have none. `key` is the columns' key, with `{}` in
+    place of the field's name. `names` chooses fields and `without` leaves out others; both are
+    separated by spaces.
     """
     chosen, left_out = names.split(), without.split()
     assert {*chosen, *left_out} <= model.model_fields.keys()
-    found: list[Column] = []
+    columns: list[Column] = []
     for name, kind in model.model_fields.items():
         if kind.exclude or name in left_out or name not in (chosen or [name]):
             continue
         parts = (kind.annotation, *get_args(kind.annotation))
-        documents = [one for one in parts if hasattr(one, "model_fields")]
+        documents = [part for part in parts if hasattr(part, "model_fields")]
         if documents and get_origin(kind.annotation) in (None, Union, UnionType):
-            found += columns_of(documents[0], f"{path}.{name}", f"{key.format(name)}_{{}}")
+            columns += columns_of(documents[0], f"{path}.{name}", f"{key.format(name)}_{{}}")
         elif not documents:
-            found.append(Column(key.format(name), reader(f"{path}.{name}")))
-    return found
+            columns.append(Column(key.format(name), reader(f"{path}.{name}")))
+    return columns
 
 
 def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
     """Return columns that read the object that `find` returns for a row; null without an object."""
 
     def cell(column: Column, row: Any) -> Any:
-        found = find(row)
-        return None if found is None else column.cell(found)
+        item = find(row)
+        return None if item is None else column.cell(item)
 
     return tuple(replace(column, cell=partial(cell, column)) for column in columns)
 

@@ -107,13 +107,13 @@ def estimate(options: EstimateOptions) -> int:
             named_hardware(name) if name else None,
             limits=not options.no_limits,
         )
-        found = tuple(estimator.estimate(planned) for planned in estimator.plan().planned)
+        estimates = tuple(estimator.estimate(planned) for planned in estimator.plan().planned)
     if options.fits and options.output == "table":
-        print_text("\n".join(one.answer or one.problem for one in found))
+        print_text("\n".join(row.answer or row.problem for row in estimates))
     else:
-        document = EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=found)
+        document = EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=estimates)
         print_report(estimate_report(document), options.output)
-    if found and all(one.problem for one in found):
-        raise NothingToRunError(found[0].problem)
-    failing = any(one.memory and one.memory.fit == "does not hold" for one in found)
+    if estimates and all(row.problem for row in estimates):
+        raise NothingToRunError(estimates[0].problem)
+    failing = any(row.memory and row.memory.fit == "does not hold" for row in estimates)
     return NOT_FITTING if options.fits and failing else 0

@@ -49,9 +49,10 @@ class Origin(NamedTuple):
 
 
 def origin_of(file: Path, provider: str | None, source: str | None, date: str | None) -> Origin:
-    """Return a catalog's origin, as given or from its file's name and time. Raises PriceError.
+    """Return a catalog's origin; parts that are None are taken from its file's name and time.
 
-    Both aws.csv and aws/vms.csv are of the provider `aws`.
+    Both aws.csv and aws/vms.csv are of the provider `aws`. Raises PriceError for an unreadable file
+    or an invalid date.
     """
     folder, stem = file.resolve().parent.name, file.resolve().stem
     named = (folder if stem in ("vms", "instances") else stem) or stem
@@ -88,7 +89,7 @@ def read_catalog(
     `regions` and `instances` restrict the rows. Zones of a region become one row with the highest
     price, so that no cost is too low. Raises PriceError with file and line for an invalid row.
     """
-    found: dict[tuple[str, str, str], Price] = {}
+    prices: dict[tuple[str, str, str], Price] = {}
     left_out: Counter[str] = Counter()
     for line, cells in _rows(path):
         of_region = not regions or cells["Region"] in regions
@@ -98,9 +99,9 @@ def read_catalog(
         if isinstance(price, str):
             left_out[price] += 1
         else:
-            known = found.get(price.key, price)
-            found[price.key] = _dearest(known, price, f"{path}:{line}")
-    return list(found.values()), left_out
+            known = prices.get(price.key, price)
+            prices[price.key] = _dearest(known, price, f"{path}:{line}")
+    return list(prices.values()), left_out
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -135,7 +136,10 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
-    """Return the price in a row of a catalog, or the reason why it is not usable."""
+    """Return the price in a row of a catalog, or the reason why it is not usable.
+
+    `cells` are the row's texts by column, and `place` is its file and line for error messages.
+    """
     if not cells["InstanceType"]:
         return "no instance"
     if not cells["AcceleratorName"]:
@@ -160,7 +164,10 @@ def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
 
 
 def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
-    """Return the positive number in a column; None for an empty cell or a missing column."""
+    """Return the positive number in a column; None for an empty cell or a missing column.
+
+    `place` is the row's file and line. Raises PriceError with it for other text.
+    """
     text = cells.get(column, "")
     if not text:
         return None
@@ -175,7 +182,11 @@ def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
 
 
 def _name(cells: Mapping[str, str], column: str, place: str) -> str:
-    """Return the name in a column. Raises PriceError for characters that cannot be printed."""
+    """Return the name in a column.
+
+    `place` is the row's file and line. Raises PriceError with it for a name that is too long or
+    cannot be printed.
+    """
     text = cells[column]
     if len(text) > MAXIMUM_CHARACTERS or not text.isprintable():
         raise PriceError(f"{place}: {column} is {text[:MAXIMUM_CHARACTERS]!r}, which is no name")
@@ -183,7 +194,10 @@ def _name(cells: Mapping[str, str], column: str, place: str) -> str:
 
 
 def _dearest(known: Price, other: Price, place: str) -> Price:
-    """Merge two zones of a region into one row with the higher price."""
+    """Return the prices of two zones of a region as one row with the higher price.
+
+    `place` is file and line of `other`. Raises PriceError with it if their accelerators differ.
+    """
     if (known.device, known.devices) != (other.device, other.devices):
         raise PriceError(
             f"{place}: {other.instance} has {other.devices} x {other.device} here and "
@@ -201,7 +215,8 @@ def _dearest(known: Price, other: Price, place: str) -> Price:
 def add_to_user_table(prices: Iterable[Price]) -> Path:
     """Add rows to the user's table, keep its last version as `.bak`, and return the file.
 
-    The file is replaced atomically. Raises PriceError, StoreUnavailableError.
+    The file is replaced atomically. Raises PriceError for an invalid or too large table, and
+    StoreError if the file cannot be written.
     """
     named = user_table_path()
     if str(named).startswith("~"):
@@ -223,11 +238,11 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
 
 
 def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """Return prices as YAML, sorted, one row in a line; of rows with equal keys the last is kept.
+    """Return the text of a price table: `header`, then a line of YAML for each price, sorted.
 
-    Raises PriceError if the table is too large.
+    Of prices with equal keys the last is kept. Raises PriceError if the table is too large.
     """
-    rows = {one.key: json.dumps(one.model_dump(), ensure_ascii=False) for one in prices}
+    rows = {price.key: json.dumps(price.model_dump(), ensure_ascii=False) for price in prices}
     text = header + "prices:\n" + "".join(f"  - {rows[key]}\n" for key in sorted(rows))
     if len(text.encode()) > MAXIMUM_BYTES:
         raise PriceError(

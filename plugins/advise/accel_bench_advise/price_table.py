@@ -129,9 +129,9 @@ def read_prices() -> list[PriceEntry]:
             f"{TABLE_VARIABLE} names {path}, which is not there; "
             "`accel-bench catalog prices import FILE` makes it, or unset the variable"
         )
-    found = {price.key: PriceEntry(price, own=False) for price in shipped_prices()}
-    found.update({price.key: PriceEntry(price, own=True) for price in user_prices(path)})
-    return [found[key] for key in sorted(found)]
+    rows = {price.key: PriceEntry(price, own=False) for price in shipped_prices()}
+    rows.update({price.key: PriceEntry(price, own=True) for price in user_prices(path)})
+    return [rows[key] for key in sorted(rows)]
 
 
 def shipped_prices() -> list[Price]:
@@ -144,7 +144,7 @@ def shipped_prices() -> list[Price]:
 
 
 def user_prices(path: Path) -> list[Price]:
-    """Return the rows of the user's table; empty without a file, or without a home folder."""
+    """Return the rows of the user's table; an empty list if there is no file or no home folder."""
     text = "" if str(path).startswith("~") else read_table_text(path)
     if not text.strip():
         return []
@@ -153,7 +153,10 @@ def user_prices(path: Path) -> list[Price]:
 
 
 def read_table_text(path: Path) -> str:
-    """Return the user's table as text; empty without a file. Raises PriceError."""
+    """Return the user's table as text; empty if there is no file.
+
+    Raises PriceError for a file that cannot be read or is too large.
+    """
     try:
         return read_text(path, MAXIMUM_BYTES, PriceError, "; keep fewer regions in it")
     except PriceError as error:
@@ -168,9 +171,10 @@ def find_price(
     provider: str | None = None,
     region: str | None = None,
 ) -> PriceEntry:
-    """Return the price of an instance, in the given region of several. Raises PriceError.
+    """Return the price of an instance, narrowed by provider and region if they are given.
 
-    If the user's table has the instance, the shipped one is ignored.
+    If the user's table has the instance, the shipped one is ignored. Raises PriceError if no price
+    or several prices remain.
     """
     named = [entry for entry in prices if entry.price.instance == instance]
     if not named:

@@ -88,14 +88,14 @@ def import_prices(options: ImportOptions) -> None:
 
     file = options.file
     origin = origin_of(file, options.provider, options.source, options.date)
-    found, others = read_catalog(file, origin, options.region or (), options.instance or ())
-    if not found:
+    rows, others = read_catalog(file, origin, options.region or (), options.instance or ())
+    if not rows:
         raise PriceError(
             f"{file} holds no price of a machine with accelerators that the options name"
         )
-    table = add_to_user_table(found)
+    table = add_to_user_table(rows)
     left_out = ", ".join(f"{number} with {why}" for why, number in others.items())
-    prices = count(len(found), "price")
+    prices = count(len(rows), "price")
     typer.echo(
         f"{prices} of {origin.provider}, dated {origin.date}, now in {table}"
         + (f"; rows left out: {left_out}" if left_out else "")

@@ -10,7 +10,10 @@ from accel_bench_advise.price_table import Price, find_price, read_prices
 
 
 def hourly_rate(instance: str, provider: str | None, region: str | None, spot: bool) -> HourlyRate:
-    """Return the hourly price of an instance in the table. Raises PriceError if it has none."""
+    """Return the hourly price of an instance in the table, with `spot` its spot price.
+
+    Raises PriceError if the table has none, or several.
+    """
     price = find_price(read_prices(), instance, provider, region).price
     rate = table_tariff(price, Date.today(), spot)
     if rate is None:
@@ -19,7 +22,10 @@ def hourly_rate(instance: str, provider: str | None, region: str | None, spot: b
 
 
 def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
-    """Return a row of the price table as an hourly rate; None for a missing spot price."""
+    """Return a row of the price table as an hourly rate, with `spot` its spot price.
+
+    None if its spot price is missing. `today` is the date to which its age is counted.
+    """
     usd = price.spot_usd_per_hour if spot else price.usd_per_hour
     if usd is None:
         return None

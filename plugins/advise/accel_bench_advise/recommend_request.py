@@ -134,7 +134,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
         models = fitting_models(names, device, estimators)
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
-    return 0 if any(one.fit == "holds" for one in models) else NOTHING
+    return 0 if any(model.fit == "holds" for model in models) else NOTHING
 
 
 def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:
@@ -146,12 +146,18 @@ def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> No
 
 
 def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
-    """Return the number of concurrent processes for simulating `models` models."""
+    """Return the number of concurrent processes for simulating `models` models.
+
+    Cores, free memory and a maximum limit it; it is at least 1.
+    """
     return max(1, min(models, cores, free_bytes // SIMULATOR_BYTES, MOST_SIMULATORS))
 
 
 def read_request(options: RecommendOptions) -> RecommendRequest:
-    """Return the request that the options and their JSON file define. Raises ScenarioError."""
+    """Return the request that the options and their JSON file define.
+
+    Raises ScenarioError if a value is invalid or given twice, or if no model is named.
+    """
     given: dict[str, Any] = {
         key: value
         for key, value in vars(options).items()
@@ -187,7 +193,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
 
 
 def _limit(text: str) -> tuple[str, float]:
-    """Return `METRIC=VALUE` as a name and a number. Raises ScenarioError."""
+    """Return the name and the number in `METRIC=VALUE`; raise ScenarioError for other text."""
     name, _, value = text.partition("=")
     try:
         number = float(value)
@@ -214,9 +220,10 @@ def _check_model(request: RecommendRequest, store: Store | None) -> None:
 
 
 def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | None:
-    """Return the opened results store, which `stack` closes; None if there is no store.
+    """Return the results store in the folder `place`, which `stack` closes.
 
-    Raises StoreError, also for a missing store if the request has conditions on runs.
+    None if there is no store. Raises StoreError if it cannot be opened, or if it is missing and the
+    request has conditions on runs.
     """
     try:
         return stack.enter_context(open_results(place))
@@ -227,13 +234,13 @@ def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | No
 
 
 def stored_runs(store: Store | None, request: RecommendRequest) -> Stored:
-    """Return the stored runs that a request selects."""
+    """Return the stored runs that a request selects; none without a store."""
     if store is None:
         return Stored()
     conditions = [condition_of(store, text) for text in request.where]
     of_model = store.results(RUNS.c.model_id == request.model, *conditions)
-    results = [one for one in of_model if one.experiment.scenario.mode == request.mode]
-    return Stored(results, {one.id: one for one in store.sessions()}, store)
+    results = [result for result in of_model if result.experiment.scenario.mode == request.mode]
+    return Stored(results, {session.id: session for session in store.sessions()}, store)
 
 
 def _estimator(
@@ -258,7 +265,10 @@ def _estimator(
 
 
 def _model_of(scenario: str) -> str:
-    """Return the model that a scenario trains. Raises ScenarioError."""
+    """Return the id of the model that a scenario uses.
+
+    Raises ScenarioError for an invalid scenario.
+    """
     draft = single_draft(scenario, "recommend")
     file = resolve_request(draft, PlanRequest(build_environments=False))
     return file.scenario.model.id
@@ -267,20 +277,25 @@ def _model_of(scenario: str) -> str:
 def fitting_models(
     names: Sequence[str], device: NamedHardware, estimators: Sequence[Estimator]
 ) -> tuple[FittingModel, ...]:
-    """Return models that fit a device, the largest first, then models that do not fit.
+    """Return the fit of the catalog models `names` on a device.
 
-    One simulation runs concurrently for each estimator.
+    Models that fit come first, the largest first, then models that do not fit. One simulation runs
+    concurrently for each estimator.
     """
     # The largest take longest: they begin first.
-    cards = sorted(((name, read_card(name)) for name in names), key=lambda one: -one[1].parameters)
+    cards = sorted(
+        ((name, read_card(name)) for name in names), key=lambda pair: -pair[1].parameters
+    )
 
     def share(place: int) -> list[FittingModel]:
         mine = replace(estimators[place], chosen=device)
         return [_fitting(name, card, mine) for name, card in cards[place :: len(estimators)]]
 
     with ThreadPoolExecutor(len(estimators)) as pool:
-        found = list(chain(*pool.map(share, range(len(estimators)))))
-    return tuple(sorted(found, key=lambda one: (one.fit != "holds", -one.parameters, one.model)))
+        models = list(chain(*pool.map(share, range(len(estimators)))))
+    return tuple(
+        sorted(models, key=lambda model: (model.fit != "holds", -model.parameters, model.model))
+    )
 
 
 def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
@@ -292,17 +307,20 @@ def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
     overrides = (*estimator.request.overrides, ("model.id", name))
     request = replace(estimator.request, overrides=overrides)
     try:
-        found = replace(estimator, request=request).baseline()
+        baseline = replace(estimator, request=request).baseline()
     except AccelBenchError as error:
         return blank.model_copy(update={"why": str(error)})
-    one = found.estimate
+    estimate = baseline.estimate
     return blank.model_copy(
         update={
-            "fit": one.memory.fit if one.memory else None,
-            "settings": found.settings,
-            "needed_bytes": one.memory.needed_bytes if one.memory else None,
-            "tokens_per_second": one.speed.tokens_per_second if one.speed else None,
-            "usd_per_million_tokens": one.cost.usd_per_million_tokens if one.cost else None,
-            "why": one.problem or ("" if one.memory and one.memory.fit == "holds" else one.answer),
+            "fit": estimate.memory.fit if estimate.memory else None,
+            "settings": baseline.settings,
+            "needed_bytes": estimate.memory.needed_bytes if estimate.memory else None,
+            "tokens_per_second": estimate.speed.tokens_per_second if estimate.speed else None,
+            "usd_per_million_tokens": estimate.cost.usd_per_million_tokens
+            if estimate.cost
+            else None,
+            "why": estimate.problem
+            or ("" if estimate.memory and estimate.memory.fit == "holds" else estimate.answer),
         }
     )

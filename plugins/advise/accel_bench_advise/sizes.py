@@ -93,16 +93,22 @@ class FittingBatch(Frozen):
 
 
 def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
-    """Return the sequence length chosen by the sample lengths, and how it was chosen."""
+    """Return the sequence length chosen by the sample lengths, and a sentence part on the choice.
+
+    None if it is not cached and the plan may not work it out.
+    """
     planned = sizing.stacks()[0]
     summary = Chooser(sizing).lengths(planned)
     return None if summary is None else length_choice(summary, planned.experiment.scenario)
 
 
 def micro_batch_size(sizing: Sizing) -> tuple[int, str] | None:
-    """Return the largest micro-batch that fits with all stacks, and how it was found."""
-    found = Chooser(sizing).batch()
-    return None if found is None else (found.value, found.because)
+    """Return the largest micro-batch that fits with all stacks, and a sentence part on the search.
+
+    None if it is not cached and the plan may not work it out.
+    """
+    batch = Chooser(sizing).batch()
+    return None if batch is None else (batch.value, batch.because)
 
 
 @dataclass(frozen=True)
@@ -127,12 +133,12 @@ class Chooser:
         self.request.notify(f"{LENGTH}: auto: reading the lengths of the data's samples")
         try:
             trusted = self.request.trust_remote_code
-            (found,) = ask_ranks(
+            (text,) = ask_ranks(
                 "lengths", planned, self.sizing.machine, one_process=True, trust_remote_code=trusted
             )
         except WorkerError as error:
             raise ScenarioError(f"{LENGTH}: auto: {error}") from error
-        lengths = TypeAdapter(list[int]).validate_json(found)
+        lengths = TypeAdapter(list[int]).validate_json(text)
         if not lengths:
             raise ScenarioError(f"{LENGTH}: auto: the data has no samples")
         summary = summarize_lengths(lengths)
@@ -140,10 +146,13 @@ class Chooser:
         return summary
 
     def batch(self) -> FittingBatch | None:
-        """Return the largest micro-batch that fits with every stack; None if it is not searched."""
+        """Return the largest micro-batch that fits with every stack, from the cache or a search.
+
+        None if it is not cached and the plan may not work it out.
+        """
         stacks, machine = self.sizing.stacks(), self.sizing.machine
         _refuse_dependent(stacks)
-        identities = [one.experiment.identity for one in stacks]
+        identities = [planned.experiment.identity for planned in stacks]
         # A global batch size and an accumulation are one experiment with the stand-in of 1.
         search = self._search_end(stacks[0])
         place = _place("micro-batches", [identities, machine.memory_bytes, search])
@@ -152,22 +161,25 @@ class Chooser:
             return kept
         if not self.sizing.work_out:
             return None
-        found = self._estimated(stacks, search)
-        value, because, failure = found.value, found.because, ""
+        fitting = self._estimated(stacks, search)
+        value, because, failure = fitting.value, fitting.because, ""
         while (problem := self._problem(value)) is not None:
             if value == 1:
                 raise ScenarioError(f"{MICRO_BATCH}: auto: even 1 does not run: {problem}")
             value, failure = value // 2, problem
-        if value < found.value:
+        if value < fitting.value:
             because += (
-                f"; {found.value:,} was estimated, and a trial of {2 * value:,} failed: {failure}"
+                f"; {fitting.value:,} was estimated, and a trial of {2 * value:,} failed: {failure}"
             )
-        found = found.model_copy(update={"value": value, "because": because})
-        _keep(place, found)
-        return found
+        fitting = fitting.model_copy(update={"value": value, "because": because})
+        _keep(place, fitting)
+        return fitting
 
     def _search_end(self, planned: Planned) -> int:
-        """Return the upper end of the search: a power of two that divides a given global batch."""
+        """Return the largest micro-batch to try, at most `LARGEST`.
+
+        It is a power of two, which divides the global batch if one is given.
+        """
         scenario, file = planned.experiment.scenario, self.sizing.rough.file
         given = {*file.train.model_fields_set}
         given |= {key.removeprefix("train.") for key in planned.experiment.sweep}
@@ -177,7 +189,7 @@ class Chooser:
         return min(LARGEST, samples & -samples)
 
     def _estimated(self, stacks: Sequence[Planned], search: int) -> FittingBatch:
-        """Return the largest power of two that is estimated to fit in every stack.
+        """Return the largest power of two up to `search` that is estimated to fit in every stack.
 
         Raises ScenarioError if a single sample does not fit, or if no stack can be estimated.
         """
@@ -207,21 +219,24 @@ class Chooser:
         )
 
     def _largest(self, estimator: MemoryEstimator, planned: Planned, search: int) -> int | None:
-        """Return the largest micro-batch of one stack by estimate; None without an estimate."""
+        """Return the largest micro-batch of one stack up to `search` that is estimated to fit.
+
+        None if the stack cannot be estimated.
+        """
         name = planned.experiment.stack.name
         self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
         try:
-            found = estimator.largest_batch(planned, search).value
+            largest = estimator.largest_batch(planned, search).value
         except AccelBenchError as error:
             text = f"{MICRO_BATCH}: auto: {name} is only tried, since it cannot be estimated"
             self.request.notify(f"{text}: {error}")
             return None
-        if found < 1:
+        if largest < 1:
             memory = size(estimator.target.memory_bytes or 0)
             raise ScenarioError(
                 f"{MICRO_BATCH}: auto: {named_batch(name, planned)} does not fit into {memory}"
             )
-        return found
+        return largest
 
     def _problem(self, value: int) -> str | None:
         """Run a trial of a micro-batch in every stack; return a failure's reason, None if all fit.
@@ -265,7 +280,10 @@ class Chooser:
 
 
 def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]:
-    """Return the sequence length for sample lengths, limited by the model, and its derivation."""
+    """Return the sequence length for sample lengths, limited by the model, and a sentence part.
+
+    The sentence part says how the length was chosen.
+    """
     longest = longest_of(model_config(scenario.model) or {})
     most = f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens"
     if longest is not None and longest < summary.sequence_length:
@@ -274,13 +292,16 @@ def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]
 
 
 def longest_of(config: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence that a model was made for; None if unknown."""
+    """Return the longest sequence in tokens that a model was made for; None if unknown.
+
+    `config` is the model's configuration.
+    """
     for part in (config, config.get("text_config")):
         known = part if isinstance(part, Mapping) else {}
-        if found := [known[key] for key in POSITIONS if type(known.get(key)) is int]:
+        if positions := [known[key] for key in POSITIONS if type(known.get(key)) is int]:
             behind = config.get("model_type") in POSITIONS_BEHIND_PADDING
             padding = known.get("pad_token_id", 1)
-            return int(found[0]) - (int(padding) + 1 if behind and padding is not None else 0)
+            return int(positions[0]) - (int(padding) + 1 if behind and padding is not None else 0)
     return None
 
 
@@ -321,7 +342,7 @@ def _shortened(planned: Planned) -> Planned:
 
 
 def _of_the_data(planned: Planned) -> Any:
-    """Return the facts that sample lengths depend on: data settings, and the plugin's version."""
+    """Return the cache key of sample lengths: data settings, and the data plugin's version."""
     experiment = planned.experiment
     data = experiment.scenario.data.model_dump(mode="json", exclude=NOT_OF_THE_DATA)
     plugin = planned.active.answers("load_data")
@@ -337,7 +358,7 @@ def _place(kind: str, key: Any) -> Path:
 
 
 def _kept(place: Path, model: type[_ModelT]) -> _ModelT | None:
-    """Return the cached value in a file; None if it is missing or invalid."""
+    """Return the document in the cache file `place`; None if it is missing or invalid."""
     try:
         return model.model_validate_json(place.read_bytes())
     except (OSError, ValidationError):

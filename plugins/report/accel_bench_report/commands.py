@@ -77,7 +77,10 @@ class Repetitions(Protocol):
     def badges(
         self, results: Sequence[Result], baseline: str
     ) -> Mapping[tuple[str, str], tuple[str, str]]:
-        """Return a short badge text and its explanation by reproduced stack and sweep point."""
+        """Return a short badge text and its explanation by reproduced stack and sweep point.
+
+        `results` are the runs of the command, and `baseline` is the name of its baseline.
+        """
 
 
 class CommandRuns(NamedTuple):
@@ -98,7 +101,8 @@ def select_commands(
 
     A word is the name of a scenario, which selects its newest command, or a prefix of the id of a
     session, experiment or run, which selects all commands that contain it. `where` is a condition
-    on runs. Without either, the newest command is selected. Raises StoreError.
+    on runs. Without either, the newest command is selected. Raises StoreError if a word is unknown,
+    or if no run is selected.
     """
     conditions = [condition_of(store, where)] if where is not None else []
     if words or where is None:
@@ -110,7 +114,7 @@ def select_commands(
         raise StoreError(f"no run in {store.folder} is selected (`accel-bench results list`)")
     keys = _in_detail(lines)
     commands = [_command(store, key, conditions) for key in keys]
-    known = _with_repetitions(store, [one for one in commands if one.results])
+    known = _with_repetitions(store, [command for command in commands if command.results])
     return known, lines, [*_notes(damaged, lines, keys)]
 
 
@@ -118,16 +122,16 @@ def _keys_of(store: Store, word: str) -> list[CommandKey]:
     named = _keys(store, RUNS.c.scenario == word)
     if named:
         return named[-1:]
-    found = next(filter(None, (_keys(store, one) for one in store.named_by(word))), [])
-    if not found:
+    keys = next(filter(None, (_keys(store, condition) for condition in store.named_by(word))), [])
+    if not keys:
         raise store.unknown(word)
-    return found
+    return keys
 
 
 def _keys(store: Store, *conditions: ColumnElement[bool]) -> list[CommandKey]:
     query = select(RUNS.c.session, RUNS.c.scenario).where(*conditions).order_by(*CHRONOLOGICAL)
-    found = ((command_of(row["session"]), row["scenario"]) for row in store.fetch(query))
-    return list(dict.fromkeys(found))
+    keys = ((command_of(row["session"]), row["scenario"]) for row in store.fetch(query))
+    return list(dict.fromkeys(keys))
 
 
 def _newest(store: Store) -> list[CommandKey]:
@@ -148,8 +152,8 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     query = select(*COLUMNS).where(*conditions).order_by(*CHRONOLOGICAL)
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
-    known = {name: one.experiment for name, one in result_by_experiment(store, rows).items()}
-    series = {name: one.series for name, one in known.items()}
+    known = {name: result.experiment for name, result in result_by_experiment(store, rows).items()}
+    series = {name: experiment.series for name, experiment in known.items()}
     for row in rows:
         yield RunLine(
             command=command_of(str(row["session"])),
@@ -162,7 +166,10 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
 
 
 def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
-    """Return the newest commands, newest first, within the limits on runs read with samples."""
+    """Return the newest commands, newest first, whose runs are read with their samples.
+
+    `MOST_COMMANDS`, `MOST_RUNS` and, for the newest, `MOST_OF_ONE` limit them.
+    """
     runs: dict[CommandKey, int] = {}
     for line in reversed(lines):
         key = (line.command, line.scenario)
@@ -194,8 +201,10 @@ def _with_repetitions(store: Store, commands: list[CommandRuns]) -> list[Command
         return commands
     read = entry.load()
     with entry.blamed():
-        found = read(store, [one.results for one in commands])
-    return [one._replace(repetitions=own) for one, own in zip(commands, found, strict=True)]
+        repeated = read(store, [command.results for command in commands])
+    return [
+        command._replace(repetitions=own) for command, own in zip(commands, repeated, strict=True)
+    ]
 
 
 def _notes(

@@ -66,7 +66,10 @@ def pivot(options: PivotOptions) -> None:
 
 
 def _reference(texts: Names) -> dict[str, JsonValue]:
-    """Return the values of `--against KEY=VALUE` by key. Raises StoreError if one is invalid."""
+    """Return the values of the texts `KEY=VALUE` of `--against` by key.
+
+    Raises StoreError for other text, or a key that is given twice.
+    """
     from accel_bench.documents.load import parse_value
     from accel_bench.errors import StoreError
 

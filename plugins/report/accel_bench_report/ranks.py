@@ -21,7 +21,7 @@ LATE = 0.1
 
 
 class RankFigures(Frozen):
-    """Figures of one rank: medians over runs."""
+    """Step time, loss, memory and communication of one rank: medians over runs."""
 
     rank: int
     """Global rank."""
@@ -46,7 +46,7 @@ class RankFigures(Frozen):
 
 
 class StackRanks(StackRow):
-    """Figures over all ranks of an experiment."""
+    """Values of each rank of an experiment, their spread, its communication and its stragglers."""
 
     experiment_id: str
     """Identity of the experiment."""
@@ -76,28 +76,34 @@ class StackRanks(StackRow):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackRanks] | None:
-    """Return the figures of each stack with several ranks; None if all have one."""
+    """Return the section's document: an entry for each stack with several ranks.
+
+    None if no stack has several ranks.
+    """
     pairs = zip(summary.experiments, rows, strict=True)
-    found = (_of_stack(shown, [*row.completed.values()]) for shown, row in pairs)
-    return [one for one in found if one is not None] or None
+    stacks = (_of_stack(shown, [*row.completed.values()]) for shown, row in pairs)
+    return [stack for stack in stacks if stack is not None] or None
 
 
 def tables(summary: Summary, found: Sequence[StackRanks]) -> list[Table]:
-    """Return no table: notes and details hold all figures of the section."""
+    """Return no table: notes and details hold all values of the section."""
     return []
 
 
 def notes(summary: Summary, found: Sequence[StackRanks]) -> list[str]:
-    """Return a note for each stack with stragglers."""
-    late = [(label(one), f"straggler: {one.reason}") for one in found if one.reason]
+    """Return notes on the stacks with stragglers; `found` is the section's document."""
+    late = [(label(stack), f"straggler: {stack.reason}") for stack in found if stack.reason]
     return grouped_by_reason(late)
 
 
 def details(summary: Summary, found: Sequence[StackRanks], row: ExperimentSummary) -> list[str]:
-    """Return text on a stack's collective time per step, and its spread over ranks."""
+    """Return texts on the collective time per step of a stack's `row`, and its spread over ranks.
+
+    `found` is the section's document. The list is empty if no communication was observed.
+    """
     same = (row.experiment_id, row.stack)  # Two stacks that do the same have one id.
-    own = (one for one in found if (one.experiment_id, one.stack) == same)
-    return [_communication(one) for one in own if one.communication_share is not None]
+    own = (stack for stack in found if (stack.experiment_id, stack.stack) == same)
+    return [_communication(stack) for stack in own if stack.communication_share is not None]
 
 
 def _communication(one: StackRanks) -> str:
@@ -113,7 +119,7 @@ def _communication(one: StackRanks) -> str:
 
 
 def _of_stack(row: ExperimentSummary, runs: Sequence[Result]) -> StackRanks | None:
-    """Return the figures of all ranks of completed runs; None for one rank."""
+    """Return the section's entry of a row from its completed runs; None if all had one rank."""
     several = [run for run in runs if len(run.ranks) > 1]
     if not several:
         return None
@@ -121,15 +127,15 @@ def _of_stack(row: ExperimentSummary, runs: Sequence[Result]) -> StackRanks | No
     for run in several:
         for rank in run.ranks:
             by_rank.setdefault(rank.rank, []).append(rank)
-    figures = tuple(_figures(number, found) for number, found in sorted(by_rank.items()))
+    figures = tuple(_figures(number, results) for number, results in sorted(by_rank.items()))
     late = _late(several)
     return StackRanks(
         **row.model_dump(include={*StackRow.model_fields, "experiment_id"}),
         ranks=figures,
-        step_spread=_spread(one.step_seconds for one in figures),
-        memory_spread=_spread(one.peak_memory_bytes for one in figures),
-        communication_share=_share(several, lambda one: one.seconds),
-        waiting_share=_share(several, lambda one: one.waiting_seconds),
+        step_spread=_spread(rank.step_seconds for rank in figures),
+        memory_spread=_spread(rank.peak_memory_bytes for rank in figures),
+        communication_share=_share(several, lambda seen: seen.seconds),
+        waiting_share=_share(several, lambda seen: seen.waiting_seconds),
         collectives=_collectives(several),
         stragglers=tuple(late),
         reason="; ".join(
@@ -139,37 +145,40 @@ def _of_stack(row: ExperimentSummary, runs: Sequence[Result]) -> StackRanks | No
 
 
 def _figures(number: int, found: Sequence[RankResult]) -> RankFigures:
-    """Return the medians of one rank over its runs."""
-    windows = [one.window for one in found if one.window and one.window.samples]
+    """Return the medians of rank `number` over `found`, its results in each run."""
+    windows = [result.window for result in found if result.window and result.window.samples]
     device = found[-1].device
-    seen = [one.communication for one in found if one.communication]
+    seen = [result.communication for result in found if result.communication]
     return RankFigures(
         rank=number,
         device="" if device is None else " ".join(filter(None, (str(device), device.uuid))),
-        step_seconds=median_of_known(median(one.seconds for one in w.samples) for w in windows),
+        step_seconds=median_of_known(
+            median(sample.seconds for sample in w.samples) for w in windows
+        ),
         last_loss=median_of_known(w.samples[-1].loss for w in windows),
         peak_memory_bytes=_median_bytes(found),
-        communication_seconds=median_of_known(one.seconds for one in seen),
-        waiting_seconds=median_of_known(one.waiting_seconds for one in seen),
+        communication_seconds=median_of_known(own.seconds for own in seen),
+        waiting_seconds=median_of_known(own.waiting_seconds for own in seen),
     )
 
 
 def _median_bytes(found: Sequence[RankResult]) -> int | None:
     figure: Figure = "peak_memory"
-    peaks = [m.value for one in found for m in one.metrics if m.figure == figure]
+    peaks = [m.value for result in found for m in result.metrics if m.figure == figure]
     middle = median_of_known(peaks)
     return None if middle is None else int(middle)
 
 
 def _late(runs: Sequence[Result]) -> dict[int, float]:
-    """Return the ranks that are late in most runs, each with its median fraction of a step."""
+    """Return the ranks that are late in most runs.
+
+    The values are the median fractions of a step that the others wait for them.
+    """
     shares: dict[int, list[float]] = {}
     for run in runs:
         for rank, share in late_ranks(_observed(run)).items():
             shares.setdefault(rank, []).append(share)
-    return {
-        rank: median(found) for rank, found in sorted(shares.items()) if 2 * len(found) > len(runs)
-    }
+    return {rank: median(own) for rank, own in sorted(shares.items()) if 2 * len(own) > len(runs)}
 
 
 def late_ranks(observed: Mapping[int, Communication]) -> dict[int, float]:
@@ -177,16 +186,16 @@ def late_ranks(observed: Mapping[int, Communication]) -> dict[int, float]:
 
     The last rank waits least; its delay is the further time that the other ranks wait.
     """
-    longest = max((one.step_seconds for one in observed.values()), default=0.0)
+    longest = max((seen.step_seconds for seen in observed.values()), default=0.0)
     if len(observed) < 2 or not longest:
         return {}
-    waits = {rank: one.waiting_seconds for rank, one in observed.items()}
-    found = {}
+    waits = {rank: seen.waiting_seconds for rank, seen in observed.items()}
+    late = {}
     for rank, own in waits.items():
         others = median(wait for other, wait in waits.items() if other != rank)
         if (others - own) / longest >= LATE:
-            found[rank] = (others - own) / longest
-    return found
+            late[rank] = (others - own) / longest
+    return late
 
 
 def _observed(run: Result) -> dict[int, Communication]:
@@ -194,27 +203,35 @@ def _observed(run: Result) -> dict[int, Communication]:
 
 
 def _share(runs: Sequence[Result], part: Callable[[Communication], float]) -> float | None:
-    """Return a part of the observed step as a fraction: mean over ranks, median over runs."""
-    by_run = [[one for one in _observed(run).values() if one.step_seconds] for run in runs]
+    """Return a part of the observed step as a fraction: mean over ranks, median over runs.
+
+    `part` reads the part's seconds. None if nothing was observed.
+    """
+    by_run = [[seen for seen in _observed(run).values() if seen.step_seconds] for run in runs]
     return median_of_known(
-        fmean(part(one) / one.step_seconds for one in observed) for observed in by_run if observed
+        fmean(part(seen) / seen.step_seconds for seen in observed)
+        for observed in by_run
+        if observed
     )
 
 
 def _collectives(runs: Sequence[Result]) -> dict[str, Collective]:
     observed = [list(_observed(run).values()) for run in runs]
     observed = [ranks for ranks in observed if ranks]
-    names = sorted({name for ranks in observed for one in ranks for name in one.collectives})
+    names = sorted({name for ranks in observed for rank in ranks for name in rank.collectives})
     return {name: _mean_collective(name, observed) for name in names}
 
 
 def _mean_collective(name: str, observed: Sequence[Sequence[Communication]]) -> Collective:
-    """Return one kind of collective: means over ranks, medians over runs."""
+    """Return the collective `name`: means over ranks, medians over runs.
+
+    `observed` holds the communication of each rank for each run.
+    """
     nothing = Collective(calls=0, bytes=0, seconds=0, waiting_seconds=0)
-    found = [[one.collectives.get(name, nothing) for one in ranks] for ranks in observed]
+    kinds = [[rank.collectives.get(name, nothing) for rank in ranks] for ranks in observed]
     return Collective(
         **{
-            key: median(fmean(getattr(one, key) for one in ranks) for ranks in found)
+            key: median(fmean(getattr(kind, key) for kind in ranks) for ranks in kinds)
             for key in Collective.model_fields
         }
     )

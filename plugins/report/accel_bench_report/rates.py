@@ -39,10 +39,11 @@ class PriceOptions:
 
 
 def hourly_rate(options: PriceOptions) -> HourlyRate | None:
-    """Return the hourly price given by the options; None without a price.
+    """Return the hourly price given by the options; None if they name no price.
 
-    The entry point `hourly` of `RATES` looks up the price of an instance. Raises PriceError, and
-    PluginError if no installed plugin has prices.
+    The entry point `hourly` of `RATES` looks up the price of an instance. Raises PriceError for
+    invalid or contradictory options or an unknown price, and PluginError if no installed plugin has
+    prices.
     """
     from accel_bench.analysis.metrics.hourly_rate import HourlyRate
     from accel_bench.errors import PriceError

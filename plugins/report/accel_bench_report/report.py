@@ -120,16 +120,16 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         commands, texts = _anonymous(commands, (*notes, *made_by))
         notes, made_by = texts[: len(notes)], texts[len(notes) :]
     scenarios = []
-    for one in commands:
-        record = one.session
+    for command in commands:
+        record = command.session
         document = record.document if record else {}
-        plan = stored_plan(document, one.results, whole=options.where is None)
+        plan = stored_plan(document, command.results, whole=options.where is None)
         going_on = record is not None and record.id in in_progress
         scenarios.append(
             replace(
-                scenario_page(one.id, plan, one.results, one.repetitions),
+                scenario_page(command.id, plan, command.results, command.repetitions),
                 arguments=record.command if record else (),
-                running=(len(one.results), planned_runs(document)) if going_on else None,
+                running=(len(command.results), planned_runs(document)) if going_on else None,
             )
         )
     return page(scenarios, overview(lines), notes, made_by, plots=plots)
@@ -155,16 +155,16 @@ def _anonymous(
     anonymous = entry.load()
     with entry.blamed():
         sessions, results, told = anonymous(
-            [one.session for one in commands if one.session],
-            [result for one in commands for result in one.results],
+            [command.session for command in commands if command.session],
+            [result for command in commands for result in command.results],
             texts,
         )
     left_sessions, left_results = iter(sessions), iter(results)
     changed = [
-        one._replace(
-            session=next(left_sessions) if one.session else None,
-            results=[next(left_results) for _ in one.results],
+        command._replace(
+            session=next(left_sessions) if command.session else None,
+            results=[next(left_results) for _ in command.results],
         )
-        for one in commands
+        for command in commands
     ]
     return changed, told

@@ -60,10 +60,10 @@ class RequestLatency(StackRow):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[RequestLatency] | None:
-    """Return the latencies that inference engines measured; None for training."""
+    """Return the latency percentiles of each inference stack; None if no stack runs inference."""
     if all(row.mode != "inference" for row in summary.experiments):
         return None
-    found = [
+    latencies = [
         RequestLatency(
             **row.model_dump(include={*StackRow.model_fields}),
             latency=name,
@@ -74,19 +74,25 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[RequestLa
         for name in LATENCIES
         for row in summary.experiments
     ]
-    return [one for one in found if any((one.p50, one.p90, one.p99))]
+    return [latency for latency in latencies if any((latency.p50, latency.p90, latency.p99))]
 
 
 def tables(summary: Summary, latencies: Sequence[RequestLatency]) -> list[Table]:
-    """Return the table of latencies and of rates; empty if nothing was generated."""
+    """Return the table of latencies and rates; an empty list if no stack measured any.
+
+    It shows metrics of the summary; `latencies` is the section's document.
+    """
     rows = [row for row in summary.experiments if _known(row).keys() & SHOWN_METRICS]
     if not rows:
         return []
     measured = {name for row in rows for name in _known(row)}
     percentiles = [
-        replace(_latency(title, [f"{name}_p{one}" for one in PERCENTILES]), unit="ms p50/p90/p99")
+        replace(
+            _latency(title, [f"{name}_p{percent}" for percent in PERCENTILES]),
+            unit="ms p50/p90/p99",
+        )
         for name, title in LATENCIES.items()
-        if {f"{name}_p{one}" for one in PERCENTILES} <= measured
+        if {f"{name}_p{percent}" for percent in PERCENTILES} <= measured
     ]
     # Where there is no room the last rates are left out first.
     rates = [
@@ -98,7 +104,7 @@ def tables(summary: Summary, latencies: Sequence[RequestLatency]) -> list[Table]
 
 
 def _known(row: ExperimentSummary) -> dict[str, float]:
-    return {one.name: one.value for one in row.metrics if one.value is not None}
+    return {metric.name: metric.value for metric in row.metrics if metric.value is not None}
 
 
 def _metric(name: str, row: ExperimentSummary) -> float | None:
@@ -110,7 +116,7 @@ def _latency(title: str, names: Sequence[str]) -> Column:
         title,
         partial(_metrics, names),
         unit="ms p50/p99",
-        form=lambda values: "/".join(rate(one) for one in values),
+        form=lambda values: "/".join(rate(value) for value in values),
         kind="number",
     )
 
@@ -118,8 +124,8 @@ def _latency(title: str, names: Sequence[str]) -> Column:
 def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None:
     """Return the row's metrics of these names; None if one is missing."""
     known = _known(row)
-    found = [known[name] for name in names if name in known]
-    return found if len(found) == len(names) else None
+    values = [known[name] for name in names if name in known]
+    return values if len(values) == len(names) else None
 
 
 STACK_COLUMNS = (

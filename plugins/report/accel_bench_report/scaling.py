@@ -74,11 +74,11 @@ def scaling(options: ScalingOptions) -> int:
 def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:
     """Print the scaling tables, with estimates for the projected numbers of devices."""
     done = []
-    for one in summaries:
-        swept: Sweep = one.sections.get(NAME, Sweep())
-        found = tuple(project(scaling, projected) for scaling in swept.scaling)
-        sections = {**one.sections, NAME: Sweep(points=swept.points, scaling=found)}
-        done.append((one.model_copy(update={"sections": sections}), found))
+    for summary in summaries:
+        swept: Sweep = summary.sections.get(NAME, Sweep())
+        scalings = tuple(project(scaling, projected) for scaling in swept.scaling)
+        sections = {**summary.sections, NAME: Sweep(points=swept.points, scaling=scalings)}
+        done.append((summary.model_copy(update={"sections": sections}), scalings))
     print_report(scaling_report(done), options.output)
 
 
@@ -98,7 +98,10 @@ def _projected(options: ScalingOptions, plan: Plan) -> list[int]:
 
 
 def parse_counts(text: str | None, where: str) -> list[int]:
-    """Parse increasing positive integers such as `1,2,4`. Raises ScenarioError."""
+    """Return the increasing positive integers in text such as `1,2,4`; an empty list for None.
+
+    Raises ScenarioError for other text; `where` is the option that its message names.
+    """
     words = [] if text is None else text.split(",")
     counts = [int(word) for word in words if word.strip().isdecimal()]
     if len(counts) < len(words) or 0 in counts or counts != sorted(set(counts)):
@@ -107,7 +110,11 @@ def parse_counts(text: str | None, where: str) -> list[int]:
 
 
 def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> PlanRequest:
-    """Return the request for a plan with all numbers of devices. Raises ScenarioError."""
+    """Return the request for a plan with all numbers of devices.
+
+    Raises ScenarioError if neither options nor scenario name numbers of devices, or if `--strong`
+    meets a swept batch.
+    """
     request = plan_request(
         options,
         {"measure.rounds": options.rounds},
@@ -115,15 +122,15 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
         build_environments=not options.dry_run,
     )
     counts = {
-        key: found
+        key: sizes
         for key, text in (("devices", options.devices), ("nodes", options.nodes))
-        if (found := parse_counts(text, f"--{key}"))
+        if (sizes := parse_counts(text, f"--{key}"))
     }
     file = resolve_request(draft, request)
     axes = {*file.scenario.sweep, *file.scenario.zip}
     if not counts and not SIZES & axes:
         raise ScenarioError("name the numbers of devices: --devices 1,2,4, or --nodes 1,2")
-    overrides = [(f"sweep.resources.{key}", found) for key, found in counts.items()]
+    overrides = [(f"sweep.resources.{key}", sizes) for key, sizes in counts.items()]
     request = replace(request, overrides=(*request.overrides, *overrides))
     batch: list[tuple[str, Any]] = []
     if BATCH & axes and options.strong:
@@ -144,11 +151,11 @@ def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list
 
 
 def _activated(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    return [one.point for one in activate_points(file, points, {})]
+    return [active.point for active in activate_points(file, points, {})]
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
-    """Return the batch sizes of the scenario file at its own number of devices."""
+    """Return the batch sizes of the scenario file at its own number of devices, by last key."""
     (point,) = _with_groups_of_plugins(file, [next(file.points(machine.device))])
     return {key: getattr(point.scenario.train, key) for key in KEYS}
 
@@ -175,6 +182,9 @@ def _strong(
 
 
 def _overrides(file: ResolvedFile, kept: Mapping[str, int], left_out: str) -> list[tuple[str, Any]]:
-    """Return overrides that set two of the batch sizes and unset the third."""
+    """Return overrides, pairs of a dotted key and a value, that set two of the batch sizes.
+
+    `kept` are the sizes by their last key. The third, `left_out`, is unset if the file sets it.
+    """
     taken_back = [(f"train.{left_out}", None)] if file.is_set(f"train.{left_out}") else []
     return [*((f"train.{key}", kept[key]) for key in KEYS if key != left_out), *taken_back]

@@ -72,7 +72,10 @@ class SeedEquivalence(Frozen):
 def document(
     summary: Summary, rows: Sequence[ExperimentRuns]
 ) -> tuple[SeedEquivalence, ...] | None:
-    """Return the comparison of every stack with the baseline; None when no seed is swept."""
+    """Return the comparison of every stack with the baseline by final loss over seeds.
+
+    None if no seed is swept.
+    """
     if not any(key in row.planned.experiment.sweep for row in rows for key in SEED_KEYS):
         return None
     baseline = summary.baseline
@@ -90,12 +93,12 @@ def document(
 
 
 def tables(summary: Summary, found: Sequence[SeedEquivalence]) -> list[Table]:
-    """Return no table: the notes hold all figures of the section."""
+    """Return no table: the notes hold all values of the section."""
     return []
 
 
 def notes(summary: Summary, found: Sequence[SeedEquivalence]) -> list[str]:
-    """Return a note for each stack."""
+    """Return a note on the final loss of each stack; `found` is the section's document."""
     return [_note(row) for row in found]
 
 
@@ -130,7 +133,11 @@ def judge_differences(differences: Sequence[float], tolerance: float) -> Trainin
 
 
 def detectable_difference(differences: Sequence[float], tolerance: float) -> float | None:
-    """Return the smallest difference detected in 80 % of cases; None with one seed."""
+    """Return the smallest relative difference of the loss that is detected in 80 % of cases.
+
+    `differences` are the measured ones by seed. `tolerance`, the allowed difference, is included.
+    None with one seed.
+    """
     if len(differences) < 2:
         return None
     return tolerance + t_bound(differences, 0.95) + t_bound(differences, POWER)
@@ -144,7 +151,10 @@ def _interval_90(values: Sequence[float]) -> tuple[float, float]:
 def _compare(
     name: str, baseline: Mapping[str, ExperimentRuns], stack: Mapping[str, ExperimentRuns]
 ) -> SeedEquivalence:
-    """Return the comparison of one stack with the baseline at one sweep point."""
+    """Return the comparison of the stack `name` with the baseline at one sweep point.
+
+    `baseline` and `stack` are their runs by seed.
+    """
     pairs = [
         (baseline[seed], row)
         for seed, row in stack.items()
@@ -178,7 +188,8 @@ def _compare(
 def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
     """Return the verdict on relative differences of the loss.
 
-    `different by design` is a difference within a tolerance that plugins declare beyond the usual.
+    `allowed` holds the tolerance. `different by design` is a difference within a tolerance that
+    plugins declare beyond the usual.
     """
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"
@@ -197,7 +208,7 @@ def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, 
 
 
 def loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
-    """Return the mean of the last five of `steps` losses; None if one is missing.
+    """Return the mean of the last five of the first `steps` losses; None if one of them is missing.
 
     Losses are those of the first completed run, since runs with one seed have equal losses.
     """

@@ -32,7 +32,10 @@ class ExperimentOptions:
     results: ResultsOption = DEFAULT_RESULTS
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return SQL conditions on the selected runs; empty for all runs. Raises StoreError."""
+        """Return SQL conditions on the selected runs; an empty list for all runs.
+
+        Raises StoreError for an unknown id.
+        """
         from accel_bench.store.schema import RUNS
 
         names = self.experiments or ()
@@ -40,7 +43,10 @@ class ExperimentOptions:
         return [RUNS.c.experiment_id.in_(sorted(ids))] if names else []
 
     def read_experiments(self) -> tuple[list[ExperimentRuns], dict[str, str]]:
-        """Return the selected experiments, and each session's baseline name. Raises StoreError."""
+        """Return the selected experiments, and the names of baselines by session id.
+
+        Raises StoreError for an unknown id, or a store that cannot be read.
+        """
         from accel_bench.runner.interrupted import open_results
         from accel_bench.store.selection import select_experiments
 
@@ -55,17 +61,23 @@ class SelectionOptions(ExperimentOptions):
     where: Where = None
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return SQL conditions on the selected runs; empty for all runs. Raises StoreError."""
+        """Return SQL conditions on the selected runs; an empty list for all runs.
+
+        Raises StoreError for an unknown id or an invalid condition.
+        """
         from accel_bench.store.queries import condition_of
 
         given = [condition_of(store, self.where)] if self.where is not None else []
         return [*given, *super().conditions(store)]
 
     def read_with_baselines(self) -> tuple[list[Result], dict[str, str]]:
-        """Return the selected runs, and each session's baseline name. Raises StoreError."""
+        """Return the selected runs, and the names of baselines by session id.
+
+        Raises StoreError for an unknown id or condition, or a store that cannot be read.
+        """
         from accel_bench.runner.interrupted import open_results
 
         with open_results(self.results) as store:
-            found = store.results(*self.conditions(store))
-            sessions = store.sessions({run.session for run in found})
-        return found, {one.id: one.baseline for one in sessions}
+            results = store.results(*self.conditions(store))
+            sessions = store.sessions({run.session for run in results})
+        return results, {session.id: session.baseline for session in sessions}

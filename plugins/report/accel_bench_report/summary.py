@@ -72,32 +72,38 @@ def summary(options: SummaryOptions) -> None:
 
 
 def groups_by_key_report(document: GroupedSummary, counted: Iterable[str] = (TOKENS,)) -> Report:
-    """Return a table for each key, with notes on the unit of speeds and on the figures."""
+    """Return the report of `results summary`: a table for each key, with notes on their columns.
+
+    `counted` are the units of work that experiments count, such as `tokens`.
+    """
     columns = in_units(COLUMNS, counted)
-    tables = [Table(columns, one.groups, f"by {one.key}") for one in document.by]
+    tables = [Table(columns, keyed.groups, f"by {keyed.key}") for keyed in document.by]
     notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
     notes += _ambiguous(document)
-    answer = f"{count(document.experiments, 'experiment')}."
-    lines = [Line(summary=one, group=group) for one in document.by for group in one.groups]
+    headline = f"{count(document.experiments, 'experiment')}."
+    lines = [Line(summary=keyed, group=group) for keyed in document.by for group in keyed.groups]
     return Report(
-        [Section(headline=answer, tables=tables, notes=notes)], document, Table(FLAT, lines)
+        [Section(headline=headline, tables=tables, notes=notes)], document, Table(FLAT, lines)
     )
 
 
 def _ambiguous(document: GroupedSummary) -> Iterator[str]:
     """Yield notes on experiments left out of pairs because several partners match."""
-    for one in document.by:
-        for group in one.groups:
+    for keyed in document.by:
+        for group in keyed.groups:
             if group.ambiguous:
                 yield (
-                    f"{settings({one.key: group.value})}: {count(group.ambiguous, 'experiment')} "
+                    f"{settings({keyed.key: group.value})}: {count(group.ambiguous, 'experiment')} "
                     "in no pair: several others would fit, and none ran in the same session alone; "
                     "choose sessions by ID or --where"
                 )
 
 
 def _range(low: str, high: str, form: Callable[[float], str], group: Group) -> str | None:
-    """Return a range such as `1,234 to 2,345`, or a single figure for equal ends."""
+    """Return a range such as `1,234 to 2,345`, or one value for equal ends; None if unknown.
+
+    `low` and `high` name fields of the group, and `form` turns a value into text.
+    """
     ends = [form(value) for name in (low, high) if (value := getattr(group, name)) is not None]
     return " to ".join(dict.fromkeys(ends)) or None
 

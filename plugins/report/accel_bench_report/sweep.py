@@ -60,19 +60,25 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
 
 
 def compared(summary: Summary, found: Sweep) -> str:
-    """Return `sweep points` if any point has a ratio to the reference point, else empty."""
-    return "sweep points" if any(one.ratio for one in found.points) else ""
+    """Return `sweep points` if any point has a ratio to the reference point, else an empty text.
+
+    `found` is the section's document.
+    """
+    return "sweep points" if any(point.ratio for point in found.points) else ""
 
 
 def tables(summary: Summary, found: Sweep) -> list[Table]:
-    """Return a table for each stack's scaling, or else tables of sweep points and of rates."""
+    """Return a table for each stack's scaling, or else tables of sweep points and of rates.
+
+    `found` is the section's document.
+    """
     if found.scaling:
         return scaling_tables(found.scaling)
     return [*point_tables(found.points), *(point_figures(found.pivot) if found.pivot else ())]
 
 
 def point_tables(rows: Sequence[PointFigure]) -> list[Table]:
-    """Return the table of sweep points; none for a single planned point."""
+    """Return a list with the table of sweep points; it is empty without rows."""
     if not rows:
         return []
     shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
@@ -83,15 +89,15 @@ def point_tables(rows: Sequence[PointFigure]) -> list[Table]:
 
 
 def point_figures(made: Pivot) -> list[Table]:
-    """Return the table of rates that the table of sweep points lacks."""
-    figures = tuple(one for one in made.values if one.name in RATES)
+    """Return the tables of rates that the table of sweep points lacks, such as MFU."""
+    figures = tuple(value for value in made.values if value.name in RATES)
     return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
 
 
 def scaling_of(summary: Summary) -> tuple[Scaling, ...]:
     """Return the scaling of each stack of a summary."""
-    found = summary.sections.get(NAME)
-    return found.scaling if isinstance(found, Sweep) else ()
+    section = summary.sections.get(NAME)
+    return section.scaling if isinstance(section, Sweep) else ()
 
 
 COLUMNS = (
@@ -109,11 +115,14 @@ OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_de
 
 
 def _point_of(line: Line) -> PointFigure | None:
-    """Return the figures of the stack and sweep point in a CSV row; None without figures."""
-    found = line.summary.sections.get(NAME)
+    """Return the comparison of a CSV row's stack and sweep point with the reference point.
+
+    None if it was not compared.
+    """
+    section = line.summary.sections.get(NAME)
     own = line.row.stack, line.row.sweep
-    points = found.points if isinstance(found, Sweep) else ()
-    return next((one for one in points if (one.stack, one.sweep) == own), None)
+    points = section.points if isinstance(section, Sweep) else ()
+    return next((point for point in points if (point.stack, point.sweep) == own), None)
 
 
 CSV_COLUMNS = read_at(_point_of, *columns_of(PointFigure, "", "point_{}", OF_POINT))

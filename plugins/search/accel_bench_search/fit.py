@@ -120,7 +120,10 @@ class FitSearch:
     range: SearchRange
 
     def search(self) -> FitReport:
-        """Try values until the largest fitting one is known; each finished run is stored."""
+        """Return the report, after trying values until the largest fitting one is known.
+
+        Each finished run is stored.
+        """
         points: list[FitPoint] = []
         measured: set[int] = set()
         while True:
@@ -170,8 +173,8 @@ class FitSearch:
 
 def check_value(scenario: Scenario, key: str, value: Any) -> None:
     """Raise ScenarioError if a stack sets the key itself, so that the value has no effect."""
-    found, actual = look_up(scenario.model_dump(), key)
-    if found and actual != value:
+    is_set, actual = look_up(scenario.model_dump(), key)
+    if is_set and actual != value:
         raise ScenarioError(
             f"{key}={value!r} has no effect: the stack sets it to {actual!r}; choose another "
             "--stack, or another key"
@@ -179,11 +182,14 @@ def check_value(scenario: Scenario, key: str, value: Any) -> None:
 
 
 def start_of(scenario: Scenario, key: str) -> int:
-    """Return the scenario's own value of a key, the start of a search. Raises ScenarioError."""
-    found, value = look_up(scenario.model_dump(), key)
+    """Return the scenario's own value of a dotted key, with which a search starts.
+
+    Raises ScenarioError if it is no whole number above 0.
+    """
+    is_set, value = look_up(scenario.model_dump(), key)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    what = f"is {value!r} here" if found and value is not None else "has no value here"
+    what = f"is {value!r} here" if is_set and value is not None else "has no value here"
     raise ScenarioError(
         f"--vary {key}: it {what}, and a search needs a whole number above 0 to begin with; give "
         "one with --from, or name a key such as train.micro_batch_size or data.sequence_length"
@@ -198,9 +204,10 @@ def first_swept(draft: Draft, key: str) -> dict[str, Any]:
 
 
 def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any]]:
-    """Yield changes of settings that allow every value of the key.
+    """Yield pairs of a dotted key and a value, with which `key` may have every value.
 
-    A given global batch size would limit micro-batches, so the number of micro-batches is fixed.
+    A given global batch size would limit micro-batches: it is unset (None), and the number of
+    micro-batches is fixed as in `scenario`. Nothing is yielded for other keys.
     """
     if key == MICRO_BATCH and draft.get(TOTAL) is not None:
         yield TOTAL, None
@@ -213,7 +220,7 @@ FITS = finding_words("fits", "does not fit", untested="failed")
 
 def fit_view(report: FitReport) -> Report:
     """Return a report with the answer and a row for each value, the smallest first."""
-    rows = sorted(report.points, key=lambda one: one.value)
+    rows = sorted(report.points, key=lambda point: point.value)
     section = Section(
         title=report.scenario,
         headline=report.answer,
@@ -224,7 +231,7 @@ def fit_view(report: FitReport) -> Report:
 
 
 def _columns(report: FitReport) -> list[Column]:
-    at_a_rate = any(one.offered_rate is not None for one in report.points)
+    at_a_rate = any(point.offered_rate is not None for point in report.points)
     latency = Column("median request", reader("request_seconds.median"), unit="ms",
                      form=milliseconds, kind="number")  # fmt: skip
     return [

@@ -109,7 +109,10 @@ class FitReport(Document):
 
 
 def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> FitPoint:
-    """Return the outcome of a value's runs: it does not fit if any of them ran out of memory."""
+    """Return the outcome of a value's runs: it does not fit if any of them ran out of memory.
+
+    `stored` is true if an earlier stored run is used.
+    """
     full = [run for run in results if run.status is Status.OOM]
     last = full[-1] if full else results[-1]
     completed = [run for run in results if run.status.completed]
@@ -117,7 +120,7 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
     outcome = "does not hold" if full else outcome
     speeds = [(run, speed) for run in completed if (speed := run_throughput(run))]
     requests_per_second = offered_rate(last.experiment.scenario)
-    latencies = [compared_seconds(*one) for one in speeds] if requests_per_second else []
+    latencies = [compared_seconds(*pair) for pair in speeds] if requests_per_second else []
     return FitPoint(
         value=value,
         outcome=outcome,
@@ -127,7 +130,9 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
         stored=stored,
         tokens_per_second=geometric_interval([speed.tokens_per_second for _, speed in speeds]),
         offered_rate=requests_per_second,
-        request_seconds=geometric_interval([one for one in latencies if one is not None]),
+        request_seconds=geometric_interval(
+            [latency for latency in latencies if latency is not None]
+        ),
         saturated=any(map(is_saturated, completed)),
         peak_memory_bytes=peak_memory(completed)[0],
         seconds=sum(run.seconds for run in results),
@@ -135,20 +140,23 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
 
 
 def _why(run: Result, completed: int, runs: int) -> str:
-    """Return the reason why a run did not complete, after the number of rounds that did."""
+    """Return the reason why a run did not complete, after the number of rounds that did.
+
+    `completed` is the number of completed runs, and `runs` the number of all.
+    """
     beside = f"it fits in {completed} of {count(runs, 'round')}: " if completed else ""
     return beside + "; ".join(run.reasons)
 
 
 def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
-    """Return the next value to try; None if the answer is known, or a run failed.
+    """Return the next value to try; None if the largest fitting value is known, or a run failed.
 
     From the start, values are doubled until one does not fit, or halved until one does. Then the
     gap is halved. No value above a value that does not fit is tried.
     """
     if not points:
         return where.start
-    if any(one.outcome == "not tested" for one in points):
+    if any(point.outcome == "not tested" for point in points):
         return None
     low, high = _largest(points), _refused(points)
     if high is None:
@@ -164,9 +172,9 @@ def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
 def fit_report(
     scenario: str, stack: str, key: str, where: SearchRange, points: Sequence[FitPoint]
 ) -> FitReport:
-    """Return the report on all tried values."""
+    """Return the report on all tried values of `key`, with the search's conclusion."""
     largest, refused = _largest(points), _refused(points)
-    failed = next((one for one in points if one.outcome == "not tested"), None)
+    failed = next((point for point in points if point.outcome == "not tested"), None)
     return FitReport(
         scenario=scenario,
         stack=stack,
@@ -181,19 +189,19 @@ def fit_report(
 
 
 def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
-    fitting = (one for one in points if one.outcome == "holds")
-    return max(fitting, key=lambda one: one.value, default=None)
+    fitting = (point for point in points if point.outcome == "holds")
+    return max(fitting, key=lambda point: point.value, default=None)
 
 
 def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
     """Return the smallest value that does not fit, above the largest that fits."""
     low = _largest(points)
     above = (
-        one
-        for one in points
-        if one.outcome == "does not hold" and (low is None or one.value > low.value)
+        point
+        for point in points
+        if point.outcome == "does not hold" and (low is None or point.value > low.value)
     )
-    return min(above, key=lambda one: one.value, default=None)
+    return min(above, key=lambda point: point.value, default=None)
 
 
 def _answer(key: str, low: FitPoint | None, high: FitPoint | None, failed: FitPoint | None) -> str:
@@ -221,7 +229,10 @@ def _figures(point: FitPoint) -> str:
 
 
 def _speed(point: FitPoint) -> list[str]:
-    """Return text on a value's speed or, for requests at a rate, latency; empty without either."""
+    """Return a text on a value's speed or, for requests at a rate, its latency, in a list.
+
+    The list is empty if it was not measured.
+    """
     if point.offered_rate is not None:
         latency = point.request_seconds
         text = f"the median request in {milliseconds(latency.median)} ms" if latency else ""

@@ -40,8 +40,9 @@ def run_race(
 ) -> list[RaceDrop]:
     """Return the stacks to drop by all rounds so far, never the baseline.
 
-    Each look uses the same rounds of all stacks, once all have completed them. Stacks in `failed`
-    leave the race at the first look for which they lack rounds. Their earlier drops remain.
+    `times` are the compared costs by stack, and `rounds` is the number of planned rounds. Each look
+    uses the same rounds of all stacks, once all have completed them. Stacks in `failed` leave the
+    race at the first look for which they lack rounds. Their earlier drops remain.
     """
     alive = [name for name in times if times[name]]
     drops: list[RaceDrop] = []
@@ -54,8 +55,8 @@ def run_race(
             break
         here = {name: {key: times[name][key] for key in keys} for name in alive}
         rivals = [name for name in alive if eligible(name, keys)]
-        for name in [one for one in alive if one != baseline]:
-            others = [one for one in rivals if one != name]
+        for name in [stack for stack in alive if stack != baseline]:
+            others = [stack for stack in rivals if stack != name]
             if drop := _drop(name, others, here, look, len(times) - 1):
                 drops.append(drop)
         gone = {drop.stack for drop in drops}
@@ -66,36 +67,42 @@ def run_race(
 def _drop(
     name: str, rivals: Sequence[str], times: Mapping[str, Times], look: int, compared: int
 ) -> RaceDrop | None:
-    """Return the drop of a stack that is significantly slower than a rival; None otherwise."""
+    """Return the drop of the stack `name` if it is significantly slower than a rival, else None.
+
+    `look` is the number of the look, and `compared` the number of rivals that share its level.
+    """
     policy = Policy(points=compared, looks=look)
-    found = {rival: compare(times[rival], times[name], policy) for rival in rivals}
+    results = {rival: compare(times[rival], times[name], policy) for rival in rivals}
     sure = [
-        (one.ratio.median, rival)
-        for rival, one in found.items()
-        if one.ratio and one.verdict == "worse"
+        (result.ratio.median, rival)
+        for rival, result in results.items()
+        if result.ratio and result.verdict == "worse"
     ]
     if not sure:
         return None
     _, rival = min(sure)
-    return RaceDrop(stack=name, rival=rival, **dict(found[rival]))
+    return RaceDrop(stack=name, rival=rival, **dict(results[rival]))
 
 
 def _complete(times: Sequence[Times]) -> list[RoundKey]:
     """Return the rounds that all stacks have completed, in the first stack's order."""
-    return [key for key in (times[0] if times else ()) if all(key in one for one in times)]
+    return [key for key in (times[0] if times else ()) if all(key in costs for costs in times)]
 
 
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks of a sweep point to drop, by its runs so far."""
+    """Return the stacks of a sweep point to drop, by its runs so far.
+
+    `rounds` is the number of planned rounds. The list is empty if there is no baseline.
+    """
     by_name = {row.planned.experiment.stack.name: row for row in rows}
     if baseline not in by_name or len({row.rate for row in rows}) > 1:
         return []
     sound = {name: _sound(row) for name, row in by_name.items()}
-    times = {name: {key: one[1] for key, one in runs.items()} for name, runs in sound.items()}
+    times = {name: {key: pair[1] for key, pair in runs.items()} for name, runs in sound.items()}
 
     def eligible(name: str, keys: Sequence[RoundKey]) -> bool:
         chosen: list[dict[RoundKey, Result]] = [
-            {key: sound[one][key][0] for key in keys} for one in (baseline, name)
+            {key: sound[stack][key][0] for key in keys} for stack in (baseline, name)
         ]
         if any(map(is_saturated, chosen[1].values())):
             return False  # How late it answers says how long was measured.
@@ -119,28 +126,28 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
 
 
 def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
-    """Return the set of all session ids so far, after each session in order.
+    """Return a set for each session in order: its id and the ids of all earlier sessions.
 
     Judging each set in turn never undoes a drop: later sessions may repeat failed runs, and have no
     rounds of stacks dropped before.
     """
     runs = (run for row in rows for run in row.counted.values())
-    order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda one: one.started_at)))
+    order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda run: run.started_at)))
     return [{*order[: number + 1]} for number in range(len(order))]
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
     """Return the valid, locally measured runs of a stack with their compared costs, by round.
 
-    Empty if the compared quantity cannot be compared.
+    The dictionary is empty if the compared quantity cannot be compared.
     """
     kept = {
         key: run
         for key, run in row.counted.items()
         if run.status.completed and not run.imported and not audit_failures(run)
     }
-    found = {key: run_throughput(run) for key, run in kept.items()}
-    speeds = {key: speed for key, speed in found.items() if speed}
+    measured = {key: run_throughput(run) for key, run in kept.items()}
+    speeds = {key: speed for key, speed in measured.items() if speed}
     quantity = compared_quantity(row.planned.experiment.scenario, kept, speeds)
     costs = {} if quantity.obstacle else quantity.costs
     return {key: (kept[key], cost) for key, cost in costs.items() if key in speeds}

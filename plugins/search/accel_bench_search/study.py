@@ -51,13 +51,16 @@ class Axis(NamedTuple):
     def holds(self, value: JsonValue) -> bool:
         """Return whether the axis includes a value."""
         if self.choices:
-            return any(value == one and type(value) is type(one) for one in self.choices)
+            return any(value == choice and type(value) is type(choice) for choice in self.choices)
         number = isinstance(value, int if self.whole else int | float)
         return number and not isinstance(value, bool) and self.low <= value <= self.high  # type: ignore[operator]
 
 
 def parse_axis(text: str) -> Axis:
-    """Parse `KEY=1..64`, `KEY=1e-5..1e-1:log` or `KEY=a,b,c`. Raises ScenarioError."""
+    """Return the axis in text such as `KEY=1..64`, `KEY=1e-5..1e-1:log` or `KEY=a,b,c`.
+
+    Raises ScenarioError for other text.
+    """
     key, equals, spec = (part.strip() for part in text.partition("="))
     if not key or not equals or not spec:
         raise ScenarioError(
@@ -66,8 +69,10 @@ def parse_axis(text: str) -> Axis:
         )
     where = f"--vary {key}"
     if ".." not in spec:
-        values = tuple(parse_value(one.strip(), where) for one in spec.split(","))
-        if not all(isinstance(one, str | int | float | bool) or one is None for one in values):
+        values = tuple(parse_value(word.strip(), where) for word in spec.split(","))
+        if not all(
+            isinstance(value, str | int | float | bool) or value is None for value in values
+        ):
             raise ScenarioError(f"{where}: {spec}: each of the values is a number, a text or null")
         return Axis(key, choices=values)
     log = spec.endswith(LOG)
@@ -118,7 +123,9 @@ class Study:
 
     def trials(self) -> list[FrozenTrial]:
         """Return the finished trials of the study, in order."""
-        return [one for one in self.optuna.get_trials(deepcopy=False) if one.state.is_finished()]
+        return [
+            trial for trial in self.optuna.get_trials(deepcopy=False) if trial.state.is_finished()
+        ]
 
     def try_first(self, parameters: dict[str, JsonValue]) -> None:
         """Set the values of the first trial of a new study; do nothing in an old study."""
@@ -126,7 +133,7 @@ class Study:
             self.optuna.enqueue_trial(parameters)
 
     def ask(self) -> Trial:
-        """Return a new trial with its values."""
+        """Return a new trial with the values that the sampler chose for it."""
         from optuna.samplers import TPESampler
 
         # A sampler's generator is not stored: each trial has its own, so that resuming is the same.
@@ -147,9 +154,10 @@ class Study:
 def open_study(
     store: Store, name: str, axes: Sequence[Axis], seed: int, maximize: bool
 ) -> Iterator[Study]:
-    """Yield a study of the results database, opened or created.
+    """Yield the study `name` of the results database, opened or created.
 
-    Raises AccelBenchError without Optuna, and StoreError for tables of another version.
+    `seed` is the sampler's seed, and `maximize` is true if larger objectives are better. Raises
+    AccelBenchError without Optuna, and StoreError for tables of another version.
     """
     try:
         import optuna

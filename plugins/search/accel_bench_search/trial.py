@@ -50,11 +50,14 @@ class StackPlans:
         return cls(draft, stack or invoked.plan(draft, request).baseline, request, invoked.plan)
 
     def of_stack(self, changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the unchanged stack, with `changes` of the scenario's dotted keys."""
+        """Return the plan of the unchanged stack; `changes` are settings of the scenario by key."""
         return self._one(self.draft, self.stack, changes)
 
     def trial(self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the stack with a trial's values, and `changes` of the scenario."""
+        """Return the plan of the stack with a trial's values, `parameters` by dotted key.
+
+        `changes` are settings of the scenario by dotted key.
+        """
         return self._one(self._with_tuned(parameters), TUNED, changes)
 
     def both(
@@ -62,6 +65,7 @@ class StackPlans:
     ) -> Plan:
         """Return an interleaved plan of the stack and of its copy with a trial's values.
 
+        `parameters` are the trial's values, and `changes` settings of the scenario, by dotted key.
         With `seeds`, the plan has both stacks once for each of that many seeds.
         """
         overrides = (("baseline", self.stack), *changes.items())
@@ -112,8 +116,8 @@ class TrialRunner:
         """
         if not self.again:
             known = self.store.results(experiment_ids=[plan.single.experiment.id])
-            if found := next(filter(self.counts, reversed(known)), None):
-                return found, True
+            if result := next(filter(self.counts, reversed(known)), None):
+                return result, True
         session = self.new_session()
         session.run_plan(plan)
         return self.store.results(session=session.id)[-1], False

@@ -49,12 +49,14 @@ def loss_at(run: Result, objective: Objective) -> float | None:
     training loss of the last 5 steps. A non-finite loss counts as infinite.
     """
     curve = training_curve(run)
-    passed = [n for n, one in enumerate(curve) if objective.used(one) >= objective.limit]
+    passed = [n for n, point in enumerate(curve) if objective.used(point) >= objective.limit]
     if not passed:
         return None
-    losses = [one.loss for one in curve[max(0, passed[0] + 1 - SMOOTHING_STEPS) : passed[0] + 1]]
+    losses = [
+        point.loss for point in curve[max(0, passed[0] + 1 - SMOOTHING_STEPS) : passed[0] + 1]
+    ]
     if evaluated := validation_curve(run):
-        later = (one.loss for one in evaluated if objective.used(one) >= objective.limit)
+        later = (point.loss for point in evaluated if objective.used(point) >= objective.limit)
         losses = list(islice(later, 1))
     known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     if len(known) < len(losses):
@@ -80,7 +82,10 @@ def judge_trial(
     baseline: Result,
     objective: Objective,
 ) -> TuneTrial:
-    """Return a judged trial: the value of its objective, or the reason for having none."""
+    """Return a judged trial: the value of its objective, or the reason for having none.
+
+    `number` is its number in the study, None for the baseline. `baseline` is the baseline's run.
+    """
     outcome, value, reason = _judge(run, baseline, objective)
     speed = run_throughput(run) if run.status.completed else None
     return TuneTrial(
@@ -125,7 +130,7 @@ def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float 
 
 
 def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str]:
-    """Yield a clause for each constraint that a completed run violates."""
+    """Yield a reason for each constraint that a completed run violates, without its full stop."""
     if figures := audit_failures(run):
         yield f"its own figures contradict each other ({', '.join(figures)})"
     peak, most = peak_memory([run])[0], objective.memory_below_bytes
@@ -155,14 +160,18 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
 
 
 def dominated(parameters: dict[str, JsonValue], trials: Sequence[TuneTrial]) -> TuneTrial | None:
-    """Return a trial that ran out of memory at values no larger than these; None without one."""
+    """Return a trial that ran out of memory at values no larger than `parameters`.
+
+    None if there is no such trial.
+    """
     return next(
         (
-            one
-            for one in trials
-            if one.outcome == "out of memory"
+            trial
+            for trial in trials
+            if trial.outcome == "out of memory"
             and all(
-                _at_least(key, value, one.parameters.get(key)) for key, value in parameters.items()
+                _at_least(key, value, trial.parameters.get(key))
+                for key, value in parameters.items()
             )
         ),
         None,
@@ -176,8 +185,8 @@ def _at_least(key: str, value: JsonValue, other: JsonValue) -> bool:
 
 
 def best_of(trials: Sequence[TuneTrial], objective: Objective) -> TuneTrial | None:
-    """Return the trial with the best value, the first of equals; None without a value."""
-    known = [(one.value, one) for one in trials if one.value is not None]
+    """Return the trial with the best value, the first of equals; None if no trial has a value."""
+    known = [(trial.value, trial) for trial in trials if trial.value is not None]
     return max(known, key=lambda pair: objective.better * pair[0])[1] if known else None
 
 
@@ -198,11 +207,12 @@ DIVERGED: tuple[tuple[int, Direction, str], ...] = (
 def check_losses(
     pairs: Sequence[tuple[float, float]], words: str, session: str, looks: int = 1
 ) -> TuneCheck:
-    """Compare pairs of losses (baseline, winner), one for each seed, without a practical floor.
+    """Return the comparison of pairs of losses (baseline, winner), one pair for each seed.
 
-    The verdict has the usual error rate, shared by all looks (interim analyses), one for each
-    session that added seeds. A winner is worse if it diverges with a seed with which the baseline
-    converges.
+    The verdict has no practical floor, and the usual error rate, shared by all looks (interim
+    analyses), one for each session that added seeds. A winner is worse if it diverges with a seed
+    with which the baseline converges. `words` name the loss in the reason, and `session` is the id
+    of the last session.
     """
     seeds = count(len(pairs), "seed")
     for side, verdict, what in DIVERGED:
@@ -213,15 +223,15 @@ def check_losses(
     compared = compare_logs({words: less}, {words: looks}, Policy(floor=0.0))[words]
     if compared.ratio is None:
         return TuneCheck(reason=f"no seed with a {words}", session=session)
-    found = compared.ratio.mapped(lambda ratio: 1 / ratio)
-    change = percent(abs(found.median - 1))
-    lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
+    inverse = compared.ratio.mapped(lambda ratio: 1 / ratio)
+    change = percent(abs(inverse.median - 1))
+    lower = f"{change} {'lower' if inverse.median < 1 else 'higher'}"
     sure = "surely" if compared.verdict in ("better", "worse") else "not surely"
     reason = (
         f"over {count(len(less), 'seed')} its {words} is {sure} {lower} than the baseline's "
-        f"({interval_text(found, ratio)} times it)"
+        f"({interval_text(inverse, ratio)} times it)"
     )
-    losses = compared.model_copy(update={"ratio": found})
+    losses = compared.model_copy(update={"ratio": inverse})
     return TuneCheck(**dict(losses), reason=reason, session=session)
 
 
@@ -231,12 +241,14 @@ def with_answer(report: TuneReport) -> TuneReport:
     if report.check:
         sentences.append(f"Run beside the baseline, {report.check.reason}")
         sentences.append(_advice(report))
-    return report.model_copy(update={"answer": " ".join(f"{one}." for one in sentences if one)})
+    return report.model_copy(
+        update={"answer": " ".join(f"{sentence}." for sentence in sentences if sentence)}
+    )
 
 
 def _fit(report: TuneReport) -> str:
-    """Return a clause on the trials that ran out of memory."""
-    oom = [one for one in report.trials if one.outcome == "out of memory"]
+    """Return a sentence on the trials that ran out of memory, without its full stop."""
+    oom = [trial for trial in report.trials if trial.outcome == "out of memory"]
     if report.baseline.outcome == "out of memory":
         return (
             "First fit: the baseline itself runs out of memory; `accel-bench fit` finds what does"
@@ -244,7 +256,7 @@ def _fit(report: TuneReport) -> str:
     if not oom:
         return "First fit: no trial ran out of memory"
     smallest = min(
-        oom, key=lambda one: [place(one.parameters.get(key)) for key in GROWS_WITH_MEMORY]
+        oom, key=lambda trial: [place(trial.parameters.get(key)) for key in GROWS_WITH_MEMORY]
     )
     return (
         f"First fit: {len(oom)} of {count(len(report.trials), 'trial')} ran out of memory, such as "
@@ -256,12 +268,12 @@ def _best(report: TuneReport) -> str:
     goal = "fast" if report.objective.is_speed else "good"
     base, best = report.baseline, report.best
     if best is None:
-        why = next((one.reason for one in (base, *report.trials) if one.reason), "")
+        why = next((trial.reason for trial in (base, *report.trials) if trial.reason), "")
         return f"Then {goal}: no trial counts; the first reason is: {why}"
     named = settings(best.parameters) or "the baseline"
     value, before = (
-        f"none ({one.reason})" if one.value is None else report.objective.text(one.value)
-        for one in (best, base)
+        f"none ({trial.reason})" if trial.value is None else report.objective.text(trial.value)
+        for trial in (best, base)
     )
     end = "" if report.check else ": nothing tried is better than it"
     return (

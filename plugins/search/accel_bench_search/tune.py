@@ -114,14 +114,17 @@ def tune(options: TuneOptions) -> int:
 
 
 def parse_objective(options: TuneOptions) -> Objective:
-    """Return the objective that the options define. Raises ScenarioError."""
+    """Return the objective that the options define.
+
+    Raises ScenarioError for options that are invalid or contradict each other.
+    """
     memory = parse_memory(options.metric_below) if options.metric_below else None
     if options.objective != "loss":
         if options.until or options.price is not None:
             raise ScenarioError("--until and --price belong to --objective loss")
         return Objective(goal=options.objective, memory_below_bytes=memory)
     unit, _, text = (options.until or "").partition("=")
-    kind = next((one for one in UNITS if one == unit.strip()), None)
+    kind = next((name for name in UNITS if name == unit.strip()), None)
     amount = _positive(text)
     if kind is None or amount is None:
         raise ScenarioError(
@@ -167,15 +170,18 @@ def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis])
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes in text such as `peak_memory_bytes=16GiB`. Raises ScenarioError."""
+    """Return the bytes in text such as `peak_memory_bytes=16GiB`.
+
+    Raises ScenarioError for other text.
+    """
     metric, _, size = text.partition("=")
     try:
-        found = TypeAdapter(ByteSize).validate_python(size.strip())
+        limit = TypeAdapter(ByteSize).validate_python(size.strip())
     except ValidationError:
-        found = ByteSize(0)
-    if metric.strip() != MEMORY or found <= 0:
+        limit = ByteSize(0)
+    if metric.strip() != MEMORY or limit <= 0:
         raise ScenarioError(f"--metric-below {text}: tune limits memory; write {MEMORY}=16GiB")
-    return int(found)
+    return int(limit)
 
 
 def _positive(text: str) -> float | None:

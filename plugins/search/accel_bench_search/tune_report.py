@@ -237,7 +237,7 @@ def _name(row: TuneTrial) -> str:
 
 def _counted(report: TuneReport) -> str:
     """Return text such as `20 trials: 14 ok, 4 out of memory, 2 not run`."""
-    counts = Counter(one.outcome for one in report.trials).most_common()
+    counts = Counter(trial.outcome for trial in report.trials).most_common()
     listed = ", ".join(f"{number} {outcome}" for outcome, number in counts)
     return f"{count(len(report.trials), 'trial')}: {listed}; speeds are of one run each"
 

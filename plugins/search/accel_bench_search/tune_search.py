@@ -61,7 +61,7 @@ class TuneTask(NamedTuple):
         """The scenario's own values of the tuned keys; keys without a value are left out."""
         scenario = self.experiment.scenario.model_dump(mode="json")
         pairs = ((axis.key, look_up(scenario, axis.key)) for axis in self.axes)
-        return {key: value for key, (found, value) in pairs if found}
+        return {key: value for key, (is_set, value) in pairs if is_set}
 
     def study_name(self, seed: int) -> str:
         """Return a name of the study that is reproducible, and unique to the task and seed."""
@@ -106,11 +106,15 @@ class TuneSearch:
             print_aside(line)
 
     def report(self, trials: int, check_rounds: int) -> TuneReport:
-        """Run the baseline, trials up to the number `trials`, and the check of the winner."""
+        """Run the baseline, trials up to the number `trials`, and the check of the winner.
+
+        Return the report on all of them. `check_rounds` is the number of rounds, or seeds, of the
+        check.
+        """
         task = self.task
         baseline = self._run_baseline()
-        found = self._search(trials)
-        best = best_of(found, task.objective)
+        tried = self._search(trials)
+        best = best_of(tried, task.objective)
         check = None
         if best is not None and beats(best, baseline, task.objective):
             self.notify(f"trial {best.number} is run again beside the baseline")
@@ -122,7 +126,7 @@ class TuneSearch:
             study=self.study.optuna.study_name,
             objective=task.objective,
             baseline=baseline,
-            trials=tuple(found),
+            trials=tuple(tried),
             best=best,
             check=check,
         )
@@ -143,15 +147,15 @@ class TuneSearch:
 
     def _search(self, trials: int) -> list[TuneTrial]:
         """Run trials until the study has `trials` of them; return all."""
-        found = [self._stored(one) for one in self.study.trials()]
-        while len(found) < trials:
+        tried = [self._stored(past) for past in self.study.trials()]
+        while len(tried) < trials:
             asked = self.study.ask()
-            trial = self._try(asked.number, dict(asked.params), found)
+            trial = self._try(asked.number, dict(asked.params), tried)
             notes = {"outcome": trial.outcome, "reason": trial.reason, "run_id": trial.run_id}
             self.study.tell(asked, STATES[trial.outcome], trial.value, notes)
-            found.append(trial)
-            self.notify(self._progress(trial, found))
-        return found
+            tried.append(trial)
+            self.notify(self._progress(trial, tried))
+        return tried
 
     def _try(
         self, number: int, parameters: dict[str, JsonValue], others: list[TuneTrial]
@@ -176,7 +180,10 @@ class TuneSearch:
         return self._judged(number, parameters, run)
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
-        """Return the result of an experiment, run long enough for the objective to be read."""
+        """Return the result of an experiment, run long enough for the objective to be read.
+
+        `replan` plans it with changed settings, such as more steps.
+        """
         objective = self.task.objective
         steps = self._steps(plan.single.experiment.scenario)
         for _ in range(MOST_RUNS):
@@ -221,8 +228,8 @@ class TuneSearch:
     def _check(self, best: TuneTrial, baseline: TuneTrial, rounds: int) -> TuneCheck:
         """Run winner and baseline in fresh, interleaved rounds, or with several seeds for a loss.
 
-        Earlier sessions of the same check count, and more rounds extend it. Each session that added
-        rounds is a look (an interim analysis), and all looks share the error rate.
+        Return the comparison. Earlier sessions of the same check count, and more rounds extend it.
+        A session that added rounds is a look (an interim analysis); all looks share the error rate.
         """
         objective, study = self.task.objective, self.study.optuna
         changes: dict[str, Any] = {"measure.rounds": rounds, "measure.compare": SPEED}
@@ -247,20 +254,25 @@ class TuneSearch:
 
 def paired_losses(results: list[Result], objective: Objective) -> list[tuple[float, float]]:
     """Return pairs of losses (baseline, winner), for each seed that both have."""
-    found: dict[str, dict[bool, float]] = {}
+    losses: dict[str, dict[bool, float]] = {}
     for run in results:
         sound = run.status.completed and not audit_failures(run)
         loss = loss_at(run, objective) if sound else None
         if loss is not None:
             experiment = run.experiment
-            found.setdefault(experiment.point, {})[experiment.stack.name == TUNED] = loss
-    return [(both[False], both[True]) for both in found.values() if len(both) == 2]
+            losses.setdefault(experiment.point, {})[experiment.stack.name == TUNED] = loss
+    return [(both[False], both[True]) for both in losses.values() if len(both) == 2]
 
 
 def check_speed(summary: Summary, session: str) -> TuneCheck:
-    """Return the check of a winner's speed against the baseline's."""
-    row = next(one for one in summary.experiments if one.stack == TUNED)
-    base = next(one for one in summary.experiments if one.stack == summary.baseline)
+    """Return the check of a winner's speed against the baseline's, by the summary of both.
+
+    `session` is the id of the session that ran them.
+    """
+    row = next(experiment for experiment in summary.experiments if experiment.stack == TUNED)
+    base = next(
+        experiment for experiment in summary.experiments if experiment.stack == summary.baseline
+    )
     keeps_up = row.status.completed and not row.saturated
     if base.saturated and keeps_up and not training_obstacle(row):
         reason = "it answers all requests in time, and the baseline is saturated at this rate"

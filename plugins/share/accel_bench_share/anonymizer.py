@@ -63,7 +63,7 @@ class Anonymizer:
         return _FOLDERS.sub(f"{FOLDER}/", _HOME_ITSELF.sub(f"/home/{USER}", text))
 
     def host(self, name: str) -> str:
-        """Return the replacement of a host's name."""
+        """Return the replacement of a host's name, such as `HOST1`; `HOST` for an unknown host."""
         return f"{HOST}{self.hosts.index(name) + 1}" if name in self.hosts else HOST
 
     def value(self, value: Any) -> Any:
@@ -89,17 +89,17 @@ class Anonymizer:
 
 def names_within(schema: Mapping[str, Any]) -> set[str]:
     """Return the keys and words of a JSON schema, which must not be replaced."""
-    found: set[str] = set()
+    words: set[str] = set()
     below: list[Any] = [schema]
     while below:
         part = below.pop()
         if isinstance(part, dict):
-            found |= {str(key) for key in part.get("properties", {})}
-            found |= {str(word) for word in (*part.get("enum", ()), part.get("const"))}
+            words |= {str(key) for key in part.get("properties", {})}
+            words |= {str(word) for word in (*part.get("enum", ()), part.get("const"))}
             below += part.values()
         elif isinstance(part, list):
             below += part
-    return found
+    return words
 
 
 def _telling(names: Iterable[str], keep: Collection[str]) -> tuple[str, ...]:

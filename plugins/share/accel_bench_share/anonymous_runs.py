@@ -38,8 +38,8 @@ def anonymous(
     anonymizer = Anonymizer.of_texts(read, {*_hosts(results)}, keep)
     try:
         return (
-            [_valid(SessionRecord, anonymizer.value(one)) for one in records],
-            [_valid(Result, anonymizer.value(_without_hosts(one, anonymizer))) for one in dumped],
+            [_valid(SessionRecord, anonymizer.value(record)) for record in records],
+            [_valid(Result, anonymizer.value(_without_hosts(run, anonymizer))) for run in dumped],
             [anonymizer.text(text) for text in texts],
         )
     except ValueError as error:
@@ -48,7 +48,7 @@ def anonymous(
 
 def _without_private(session: SessionRecord) -> SessionRecord:
     """Return a session without a team's internal names: its job, trackers and queues."""
-    document = {key: one for key, one in session.document.items() if key != "job"}
+    document = {key: value for key, value in session.document.items() if key != "job"}
     for name in ("scenario", "written"):
         if isinstance(scenario := document.get(name), dict):
             document[name] = _public_scenario(scenario)
@@ -58,9 +58,9 @@ def _without_private(session: SessionRecord) -> SessionRecord:
 
 def _public_scenario(scenario: dict[str, Any]) -> dict[str, Any]:
     """Return a scenario without its trackers, and its launcher by name alone."""
-    kept = {key: one for key, one in scenario.items() if key != "trackers"}
+    kept = {key: value for key, value in scenario.items() if key != "trackers"}
     if isinstance(launcher := kept.get("launcher"), dict):
-        kept["launcher"] = {key: one for key, one in launcher.items() if key == "use"}
+        kept["launcher"] = {key: value for key, value in launcher.items() if key == "use"}
     return kept
 
 
@@ -107,9 +107,9 @@ def _hosts(results: Sequence[Result]) -> Iterator[str]:
 
 def _words_of(results: Sequence[Result]) -> set[str]:
     """Return the names of plugins, stacks and scenarios, which may equal a user's name."""
-    found = {plugin.name for result in results for plugin in result.plugins}
+    words = {plugin.name for result in results for plugin in result.plugins}
     for experiment in (result.experiment for result in results):
-        found |= {experiment.stack.name, experiment.scenario.name}
-        found |= {use.use for use in (*experiment.stack.uses, *experiment.scenario.metrics)}
-        found |= {getattr(experiment.scenario, slot).use for slot in experiment.scenario.SLOTS}
-    return found
+        words |= {experiment.stack.name, experiment.scenario.name}
+        words |= {use.use for use in (*experiment.stack.uses, *experiment.scenario.metrics)}
+        words |= {getattr(experiment.scenario, slot).use for slot in experiment.scenario.SLOTS}
+    return words

@@ -47,9 +47,10 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(path: Path) -> dict[str, bytes]:
-    """Return the members of a file by name. Raises BundleError with the file and the reason.
+    """Return the members of a bundle file by name.
 
-    Nothing is extracted to disk.
+    Nothing is extracted to disk. Raises BundleError with the file and the reason for an unreadable
+    or changed file.
     """
     raw = read_bytes(path, MAXIMUM_BYTES, BundleError, ", more than a bundle may have")
     try:
@@ -69,11 +70,11 @@ def _members(raw: bytes) -> dict[str, bytes]:
     """Return the members of an archive. Raises ValueError if `pack` would not write it alike."""
     _check_end(raw)
     with zipfile.ZipFile(io.BytesIO(raw)) as file:
-        for one in file.infolist():
-            if one.compress_type != zipfile.ZIP_STORED:
-                name = one.filename[:80]
+        for member in file.infolist():
+            if member.compress_type != zipfile.ZIP_STORED:
+                name = member.filename[:80]
                 raise ValueError(f"the member {name!r} is compressed, which none of a bundle is")
-        members = {one.filename: file.read(one) for one in file.infolist()}
+        members = {member.filename: file.read(member) for member in file.infolist()}
     if pack(members) != raw:
         raise ValueError("it is not as it was written: bytes of it have changed")
     return members

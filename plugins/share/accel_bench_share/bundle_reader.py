@@ -108,7 +108,10 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return a verified bundle. Raises BundleError with the file and the reason."""
+    """Return the verified bundle in a file.
+
+    Raises BundleError with the file and the reason for an unreadable or changed bundle.
+    """
     members = unpack(path)
     try:
         manifest = Manifest.model_validate_json(members.get(MANIFEST, b""))
@@ -132,17 +135,17 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def member_of(name: str, content: bytes) -> BundleMember:
-    """Return the manifest's entry for a member."""
+    """Return the manifest's entry for a member: its name, size and SHA-256 checksum."""
     return BundleMember(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def identity_of(sessions: bytes, runs: bytes) -> str:
-    """Return the checksum of sessions and uncompressed runs."""
+    """Return the SHA-256 checksum of the members with sessions and with uncompressed runs."""
     return hashlib.sha256(sessions + runs).hexdigest()
 
 
 def checksum_of(manifest: Manifest) -> str:
-    """Return the checksum of a manifest without its own checksum."""
+    """Return the SHA-256 checksum of a manifest, computed without its field `sha256`."""
     return digest(manifest.model_dump(mode="json", exclude={"sha256"}), SHA256_DIGITS)
 
 
@@ -150,7 +153,7 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
     """Raise ValueError if the manifest is invalid, or the members differ from it."""
     if checksum_of(manifest) != manifest.sha256:
         raise ValueError("the manifest does not fit its checksum")
-    stated = {one.name: one for one in manifest.members}
+    stated = {member.name: member for member in manifest.members}
     if {*stated, MANIFEST} != {*members}:
         odd = sorted({*stated, MANIFEST} ^ {*members})
         raise ValueError(f"the manifest and the file differ in the members {', '.join(odd)}")
@@ -158,10 +161,10 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
         raise ValueError(f"no bundle has the members {', '.join(map(repr, unknown))}")
     if missing := sorted(NEEDED - {*members}):
         raise ValueError(f"it has no {', '.join(missing)}")
-    for name, one in stated.items():
-        if name != RUNS and one.bytes > MAXIMUM_PAYLOAD_BYTES:
+    for name, member in stated.items():
+        if name != RUNS and member.bytes > MAXIMUM_PAYLOAD_BYTES:
             raise ValueError(f"the member {name!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
-        if member_of(name, members[name]) != one:
+        if member_of(name, members[name]) != member:
             raise ValueError(f"the member {name!r} does not fit its checksum")
     if members[MANIFEST] != json_member(manifest.model_dump(mode="json")):
         raise ValueError("the manifest is not as it was written")
@@ -171,12 +174,12 @@ def _check_origin(
     manifest: Manifest, sessions: Sequence[SessionRecord], results: Sequence[Result]
 ) -> None:
     """Raise ValueError for runs of other sessions, for imported runs, and for invalid times."""
-    ids = [one.id for one in sessions]
+    ids = [session.id for session in sessions]
     if tuple(ids) != manifest.sessions or len({*ids}) < len(ids):
         raise ValueError("its sessions are not those of the manifest")
     if not results:
         raise ValueError("it holds no run")
-    starts = [one.started_at for one in sessions]
+    starts = [session.started_at for session in sessions]
     for time in (manifest.started_at, *starts, *(result.started_at for result in results)):
         _check_time(time)
     if manifest.started_at not in starts:
@@ -201,7 +204,7 @@ def _check_time(text: str) -> None:
 
 
 def _results(runs: bytes) -> Iterator[Result]:
-    """Yield the runs, one per line. Raises ValueError for an unreadable run."""
+    """Yield the runs in uncompressed lines of JSON. Raises ValueError for an unreadable run."""
     for number, line in enumerate(runs.split(b"\n")[:-1], 1):
         try:
             yield parse_result(line.decode())
@@ -210,7 +213,10 @@ def _results(runs: bytes) -> Iterator[Result]:
 
 
 def _inflated(content: bytes) -> bytes:
-    """Return the uncompressed lines of a gzip member. Raises ValueError beyond the limits."""
+    """Return the uncompressed lines of a gzip member.
+
+    Raises ValueError if they are too long, cut off, or followed by other data.
+    """
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     lines = inflating.decompress(content, MAXIMUM_RUNS_BYTES + 1)
     if len(lines) > MAXIMUM_RUNS_BYTES:
@@ -231,5 +237,5 @@ def _scenario(content: bytes, source: str) -> dict[str, Any]:
 
 
 def json_member(value: Any) -> bytes:
-    """Return a value as canonical, readable JSON."""
+    """Return the member's content for a value: canonical, readable JSON."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()

@@ -60,7 +60,11 @@ DIGITS = 16
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
-    """Write a bundle of all sessions that contain these ids. Raises BundleError, StoreError."""
+    """Write a bundle of all sessions that contain these ids to a new file; return its manifest.
+
+    Raises BundleError if the file exists or the sessions make no bundle, and StoreError for an
+    unknown id.
+    """
     if path.exists():
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
     if not path.absolute().parent.is_dir():
@@ -72,7 +76,7 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
     if problem := problem_of_scenario(scenario, results):
         raise BundleError(f"the scenario of {sessions[-1].id!r} is not that of its runs: {problem}")
     summary = summarize_results(results, baseline)
-    machines = {one.model_dump_json(): one for run in results if (one := run.machine)}
+    machines = {own.model_dump_json(): own for run in results if (own := run.machine)}
     versions = [facts(machine, plugins_of(results)) for machine in machines.values()]
     texts = {
         SCENARIO: scenario_text(scenario),
@@ -88,8 +92,8 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
 def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
     """Return the HTML page of a session, made by the first entry point of `accel_bench.pages`.
 
-    accel-bench's own entry point comes first. Without any, the plain comparison page is returned.
-    Raises PluginError.
+    accel-bench's own entry point comes first. Without any entry point, the plain comparison page is
+    returned. Raises PluginError if the entry point fails or returns no text.
     """
     entry = next(iter(find_entries(PAGES, "page").values()), None)
     if entry is None:
@@ -119,25 +123,25 @@ def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionReco
 
     A session of `auto` rounds comes with all its looks: the sessions that extend it.
     """
-    ids = list(dict.fromkeys(run.session for one in identifiers for run in store.find(one)))
+    ids = list(dict.fromkeys(run.session for name in identifiers for run in store.find(name)))
     known = {session.id: session for session in store.sessions()}
     if lost := [session for session in ids if session not in known]:
         raise BundleError(f"the record of the session {lost[0]!r} is damaged or missing")
     named = [known[session] for session in ids]
     _check_scenarios(named)
-    first_looks = {_first_look(one) for one in named}
-    chosen = [one for one in known.values() if _first_look(one) in first_looks]
-    sessions = sorted(chosen, key=lambda one: one.started_at)
+    first_looks = {_first_look(session) for session in named}
+    chosen = [session for session in known.values() if _first_look(session) in first_looks]
+    sessions = sorted(chosen, key=lambda session: session.started_at)
     results = [run for session in sessions for run in _runs(store, session.id)]
     return sessions, results
 
 
 def _runs(store: Store, session: str) -> list[Result]:
     """Return all runs of a session. Raises BundleError if a run is damaged."""
-    found = dict(store.each(schema.RUNS.c.session == session))
-    if damaged := [run_id for run_id, result in found.items() if result is None]:
+    runs = dict(store.each(schema.RUNS.c.session == session))
+    if damaged := [run_id for run_id, result in runs.items() if result is None]:
         raise BundleError(f"the run {damaged[0]!r} is damaged, so that its session has a gap")
-    return [result for result in found.values() if result is not None]
+    return [result for result in runs.values() if result is not None]
 
 
 def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
@@ -149,7 +153,7 @@ def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
                 "where the runs were measured"
             )
     if len({_compared(session) for session in sessions}) > 1:
-        listed = ", ".join(f"{one.id} ({one.scenario})" for one in sessions)
+        listed = ", ".join(f"{session.id} ({session.scenario})" for session in sessions)
         raise BundleError(
             f"these are sessions of different scenarios or repetitions: {listed}; name those that "
             "belong together"
@@ -180,11 +184,12 @@ def write_bundle(
 ) -> Manifest:
     """Write a reproducible bundle file, verify it, and return its manifest.
 
-    Sessions and results must be anonymized; `texts` are the scenario and the readable members.
+    Sessions and results must be anonymized. `texts` are the scenario and the readable members by
+    name, and `baseline` is the name of the stack that others are compared with.
     """
-    lines = [one.model_dump_json() for one in results]
+    lines = [result.model_dump_json() for result in results]
     members = {name: text.encode() for name, text in texts.items()}
-    members[SESSIONS] = json_member([one.model_dump(mode="json") for one in sessions])
+    members[SESSIONS] = json_member([session.model_dump(mode="json") for session in sessions])
     members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
     manifest = _manifest(sessions, baseline, members)
     members[MANIFEST] = json_member(manifest.model_dump(mode="json"))
@@ -200,7 +205,7 @@ def write_bundle(
 def _manifest(
     sessions: Sequence[SessionRecord], baseline: str, members: Mapping[str, bytes]
 ) -> Manifest:
-    first = min(sessions, key=lambda one: one.started_at)
+    first = min(sessions, key=lambda session: session.started_at)
     repeats = str(first.document.get("repeats", ""))
     identity = identity_of(members[SESSIONS], gzip.decompress(members[RUNS]))
     unsigned = Manifest(
@@ -208,7 +213,7 @@ def _manifest(
         scenario=first.scenario,
         started_at=first.started_at,
         baseline=baseline,
-        sessions=tuple(one.id for one in sessions),
+        sessions=tuple(session.id for session in sessions),
         repeats=repeats,
         measured_by=pseudonym(repeats or identity),
         members=tuple(member_of(name, members[name]) for name in sorted(members)),
@@ -220,7 +225,7 @@ def _manifest(
 def pseudonym(salt: str) -> str:
     """Return hex digits that identify this user on this machine, different for each salt.
 
-    They cannot be computed from names. Empty without a cache folder.
+    They cannot be computed from names. The text is empty if there is no cache folder.
     """
     try:
         own = _own_digits()

@@ -70,7 +70,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
     key, and, unless overridden, for a path of this machine (to read or to write) and for another
     host.
     """
-    data = {key: copy.deepcopy(one) for key, one in bundle.scenario.items() if key not in OWN}
+    data = {key: copy.deepcopy(value) for key, value in bundle.scenario.items() if key not in OWN}
     for where, key in _keys(data):
         if key.partition(".")[0] not in TAKEN:
             raise BundleError(
@@ -78,7 +78,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
                 f"of it, you choose: --set {key}=..."
             )
     for key, text in _texts(data, ""):
-        if any(f"{key}.".startswith(f"{one}.") for one in overridden):
+        if any(f"{key}.".startswith(f"{given}.") for given in overridden):
             continue
         if _is_elsewhere(key, text):
             raise BundleError(
@@ -109,7 +109,7 @@ def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
     stacks = {*(bundle.scenario.get("stacks") or {}), *request.plugins}
     return replace(
         request,
-        only=(*request.plugins, *({one.stack.name for one in experiments} & stacks)),
+        only=(*request.plugins, *({experiment.stack.name for experiment in experiments} & stacks)),
         tags=() if "" in tags else tuple(sorted(tags)),
     )
 
@@ -120,9 +120,10 @@ def repeats(bundle: Bundle) -> Provenance:
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the text of each string in a scenario.
+    """Yield the dotted key and the text of each string in a value of a scenario.
 
-    Names, descriptions and tags at its top level are left out: they name no path and no host.
+    `key` is the dotted key of the value, empty for the whole scenario. Names, descriptions and tags
+    at its top level are left out: they name no path and no host.
     """
     if isinstance(value, str):
         yield key, value
@@ -136,7 +137,10 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _key_of_use(use: Any, key: str) -> str:
-    """Return the key by which `--set` changes a plugin's option in a stack."""
+    """Return the dotted key of a plugin's entry `use` in a stack, by which `--set` changes it.
+
+    It is `key`, the key of the list, for all other values.
+    """
     named = use.get("use") if isinstance(use, Mapping) else None
     if named is None or not USES.fullmatch(key):
         return key
@@ -144,11 +148,11 @@ def _key_of_use(use: Any, key: str) -> str:
 
 
 def _is_elsewhere(key: str, text: str) -> bool:
-    """Return whether a text contains an address that may be on another machine."""
+    """Return whether the text of a dotted key contains an address that may be another machine's."""
     if text.startswith("file:"):
         return False  # It is a path, which is refused as one.
     named = bool(ADDRESSES.search(key))
-    return any(_is_other_host(one, named) for one in re.split(r"[\s,;]+", text) if one)
+    return any(_is_other_host(word, named) for word in re.split(r"[\s,;]+", text) if word)
 
 
 def _is_other_host(text: str, named: bool) -> bool:
@@ -165,7 +169,7 @@ def _is_other_host(text: str, named: bool) -> bool:
 
 
 def _is_path(key: str, text: str) -> bool:
-    """Return whether a text is a path on this machine, or was a path before anonymization."""
+    """Return whether the text of a dotted key is a path here, or was one before anonymization."""
     if text.startswith(("/", "~", "./", "file:", FOLDER)) or ".." in PurePath(text).parts:
         return True
     is_word = "/" not in text and WORDS.fullmatch(_written_key(key))
@@ -192,28 +196,32 @@ def evaluated(bundle: Bundle) -> Summary:
 
 
 def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return a clause on the first experiment that a scenario does not define; empty if none is.
+    """Return a sentence part: which experiment of runs a scenario does not define, and why.
 
-    Each experiment is compared in its stack, its swept values, and the scenario's written settings.
+    It is about the first such experiment, or an invalid scenario; empty if all are defined. Each
+    experiment is compared in its stack, its swept values, and the scenario's written settings.
     """
-    data = {key: copy.deepcopy(one) for key, one in scenario.items() if key not in OWN}
+    data = {key: copy.deepcopy(value) for key, value in scenario.items() if key not in OWN}
     experiments = {run.experiment.id: run.experiment for run in results}
     points: dict[str, dict[str, Point]] = {}
     try:
         file = resolve(Draft("scenario.yaml", data), allow_environment=True)
-        for one in experiments.values():
-            place = canonical_json(one.sweep)
+        for experiment in experiments.values():
+            place = canonical_json(experiment.sweep)
             if place not in points:
-                points[place] = _points_of(file, one)
-            if problem := _difference(points[place].get(one.stack.name), one):
-                return f"{one.id} of the stack {one.stack.name!r} {problem}"
+                points[place] = _points_of(file, experiment)
+            if problem := _difference(points[place].get(experiment.stack.name), experiment):
+                return f"{experiment.id} of the stack {experiment.stack.name!r} {problem}"
     except ScenarioError as error:
         return str(error)
     return ""
 
 
 def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
-    """Return the points with an experiment's swept values, by stack; empty without such a point."""
+    """Return the file's points with an experiment's swept values, by stack.
+
+    The dictionary is empty if the file has no such point.
+    """
     if not _is_swept(file.scenario, experiment.sweep):
         return {}
     device = experiment.scenario.resources.device
@@ -232,22 +240,25 @@ def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
 
 
 def _difference(point: Point | None, experiment: Experiment) -> str:
-    """Return a clause on a difference of an experiment from the scenario's point; may be empty."""
+    """Return a sentence part on a difference of an experiment from the scenario's point.
+
+    `point` is None if the scenario has no such point. The text is empty if they are equal.
+    """
     if point is None:
         return "is not in it"
     if point.stack.uses != experiment.stack.uses:
         return "uses other plugins, or the same with other options"
     written = point.scenario.model_dump(mode="json", exclude_unset=True, exclude=NOT_WORK)
-    found = experiment.scenario.model_dump(mode="json")
+    measured = experiment.scenario.model_dump(mode="json")
     chosen = {*point.sizes}
     if point.provisional or chosen:  # the sizes of its batches are worked out later
         written.pop("train", None)
-    other = (key for key in _other_keys(written, found) if key not in chosen)
+    other = (key for key in _other_keys(written, measured) if key not in chosen)
     return next((f"has another {key}" for key in other), "")
 
 
 def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iterator[str]:
-    """Yield the dotted keys whose values in `written` and `found` differ."""
+    """Yield the dotted keys in `written` whose values in `found` differ, each after `above`."""
     for name, value in written.items():
         there = found.get(name) if isinstance(found, Mapping) else None
         if isinstance(value, Mapping) and value:
@@ -258,7 +269,7 @@ def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iter
 
 @contextlib.contextmanager
 def naming_the_bundle(file: str) -> Iterator[None]:
-    """Raise BundleError that names the bundle for any other exception in the block.
+    """Raise BundleError that names the bundle `file` for any other exception in the block.
 
     So one broken bundle does not prevent the others from being read.
     """

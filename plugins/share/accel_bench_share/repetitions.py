@@ -52,21 +52,22 @@ class Repetitions(NamedTuple):
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Return a badge text and its explanation for each reproduced stack and sweep point.
 
-        The baseline has no badge, since it has no ratio to reproduce.
+        `results` are the runs of the command, and `baseline` is the name of its baseline. The
+        baseline has no badge, since it has no ratio to reproduce.
         """
-        found: dict[tuple[str, str], list[StackRepetition]] = {}
-        for key, one in self._verdicts(results, baseline):
-            found.setdefault(key, []).append(one)
-        return {key: _badge(repetitions) for key, repetitions in found.items()}
+        by_row: dict[tuple[str, str], list[StackRepetition]] = {}
+        for key, verdict in self._verdicts(results, baseline):
+            by_row.setdefault(key, []).append(verdict)
+        return {key: _badge(repetitions) for key, repetitions in by_row.items()}
 
     def _verdicts(
         self, results: Sequence[Result], baseline: str
     ) -> Iterator[tuple[tuple[str, str], StackRepetition]]:
-        for one in self.found:
-            here = summarize_results(one.results, baseline)
-            for row in reproduce_stacks(results, here, one.results):
+        for repetition in self.found:
+            here = summarize_results(repetition.results, baseline)
+            for row in reproduce_stacks(results, here, repetition.results):
                 if row.verdict is not None:
-                    judged = StackRepetition(row.verdict, one.same_machine)
+                    judged = StackRepetition(row.verdict, repetition.same_machine)
                     yield row_key(row.stack, row.sweep), judged
 
 
@@ -81,9 +82,15 @@ def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list
 def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
     """Return a row's badge text, and an explanation with the verdict on each machine."""
     machines = count(len(repetitions), "machine")
-    counts = Counter(one.verdict for one in repetitions)
-    verdicts = ", ".join(f"{counts[one]} {word}" for one, word in REPRODUCED.items() if counts[one])
-    where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
+    counts = Counter(repetition.verdict for repetition in repetitions)
+    verdicts = ", ".join(
+        f"{counts[verdict]} {word}" for verdict, word in REPRODUCED.items() if counts[verdict]
+    )
+    where = (
+        ", the session's own among them"
+        if any(repetition.same_machine for repetition in repetitions)
+        else ""
+    )
     good = counts["holds"]
     return (
         f"reproduced on {'' if good == len(repetitions) else f'{good} of '}{machines}",
@@ -94,15 +101,18 @@ def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
 def _of_command(
     store: Store, results: Sequence[Result], repeating: Sequence[SessionRecord]
 ) -> list[Repetition]:
-    """Return each machine's newest reproduction of the sessions of these runs."""
+    """Return each machine's newest reproduction of the sessions of these runs.
+
+    `repeating` are all stored sessions that reproduce others.
+    """
     repeated = {result.session for result in results}
     own = {result.machine.host for result in results if result.machine}
-    found = []
+    newest = []
     for host, repetitions in list(_by_machine(store, repeating, repeated).items())[-MOST_MACHINES:]:
         read = (store.results(RUNS.c.session.in_(ids)) for ids in reversed(repetitions))
         if runs := next(filter(None, read), None):
-            found.append(Repetition(runs, host in own))
-    return found
+            newest.append(Repetition(runs, host in own))
+    return newest
 
 
 def _by_machine(
@@ -115,16 +125,16 @@ def _by_machine(
     """
     theirs = [session for session in repeating if _repeats(session, repeated)]
     hosts = _hosts(store, [session.id for session in theirs])
-    found: dict[str, list[list[str]]] = {}
+    by_host: dict[str, list[list[str]]] = {}
     of_bundle: dict[tuple[str, str], list[str]] = {}
     for session in theirs:
         host = hosts.get(session.id, session.id)
         before = of_bundle.setdefault((host, str(session.document.get("repeats"))), [])
         before.append(session.id)
         # The machine that repeated it last comes last.
-        repetitions = found[host] = found.pop(host, [])
+        repetitions = by_host[host] = by_host.pop(host, [])
         repetitions.append([*before] if "--resume" in session.command else [session.id])
-    return found
+    return by_host
 
 
 def _repeats(session: SessionRecord, repeated: set[str]) -> bool:

@@ -87,8 +87,8 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
         print_aside("the bundle does not say on which machine it was measured")
         return
     here = [
-        one.model_copy(update={"version": distribution_version(one.distribution)})
-        for one in plugins_of(bundle.results)
+        plugin.model_copy(update={"version": distribution_version(plugin.distribution)})
+        for plugin in plugins_of(bundle.results)
     ]
     differing = differences(there, facts(machine, here))
     report = Report([differences_section(differing)])
@@ -103,7 +103,9 @@ def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocat
     """Run the plan, print both results side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
         known = store.sessions() if options.resume else []
-        before = [one.id for one in known if one.document.get("repeats") == bundle.identity]
+        before = [
+            record.id for record in known if record.document.get("repeats") == bundle.identity
+        ]
         with invoked.sessions(store) as new_session:
             session = new_session(
                 continues=before,
@@ -117,8 +119,8 @@ def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocat
                 results = session.results(plan)
                 there, here = bundle.results, plan.summarize(results)
                 sha256 = bundle.manifest.sha256
-                found = judge_bundle(bundle.file, sha256, there, here, results)
-        print_report(reproduction_report(found), options.output)
+                document = judge_bundle(bundle.file, sha256, there, here, results)
+        print_report(reproduction_report(document), options.output)
         if options.output == "table":
             print_failures(store, [session])
-    return found.exit_code
+    return document.exit_code

@@ -45,7 +45,10 @@ from accel_bench_share.stack_reproduction import (
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
-    """Return versions and hardware that affect performance, by name."""
+    """Return a machine's versions and hardware that affect performance, by name.
+
+    Unknown values are left out.
+    """
     gpus = [gpu.name for gpu in machine.gpus]
     named = {**machine.versions, **machine.libraries}
     named |= {plugin.distribution: plugin.version for plugin in plugins}
@@ -68,7 +71,7 @@ def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
 
 
 def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
-    """Return the versions and hardware of runs; None without a stored machine."""
+    """Return the versions and hardware of runs by name; None if no run has its machine stored."""
     machine = next((run.machine for run in results if run.machine), None)
     return facts(machine, plugins_of(results)) if machine else None
 
@@ -76,12 +79,12 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return the versions and hardware that differ; empty if either side is unknown.
+    """Return the versions and hardware that differ; an empty tuple if either side is unknown.
 
-    A value is null if one side lacks it.
+    The arguments are their values by name. A value is null if one side lacks it.
     """
-    found = differing_keys(there, here) if there and here else ()
-    return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
+    keys = differing_keys(there, here) if there and here else ()
+    return tuple(Difference(key=key, a=a, b=b) for key, a, b in keys)
 
 
 class Reproduction(Document):
@@ -132,7 +135,11 @@ class Reproduction(Document):
 def judge_bundle(
     file: str, sha256: str, there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> Reproduction:
-    """Compare a bundle's runs (at least one) with the summary and runs of their reproduction."""
+    """Return the comparison of a bundle's runs (at least one) with their reproduction.
+
+    `file` and `sha256` are the name and the checksum of the bundle. `there` are its runs, `here` is
+    the summary of the reproduction, and `here_runs` are its runs.
+    """
     devices = device_models(there), device_models(here_runs)
     stacks = reproduce_stacks(there, here, here_runs)
     return Reproduction(
@@ -158,9 +165,9 @@ def differences_section(differences: Sequence[Difference]) -> Section:
     """Return the section of differences between the bundle's machine and this one."""
     if not differences:
         return Section(headline="versions and hardware are the bundle's.")
-    answer = f"{count(len(differences), 'fact')} of versions and hardware differ here."
+    headline = f"{count(len(differences), 'fact')} of versions and hardware differ here."
     table = differences_table(("differs", "bundle", "here"), differences)
-    return Section(headline=answer, tables=[table])
+    return Section(headline=headline, tables=[table])
 
 
 def reproduction_report(found: Reproduction) -> Report:
@@ -193,7 +200,7 @@ def _answer(found: Reproduction) -> str:
 def _notes(found: Reproduction) -> list[str]:
     reasons = [(label(row), row.reason) for row in found.stacks if row.reason]
     devices = " and ".join(
-        ", ".join(one) or "-" for one in (found.devices_there, found.devices_here)
+        ", ".join(models) or "-" for models in (found.devices_there, found.devices_here)
     )
     compared = (
         "absolute speeds are history, without a verdict: both are of one device model"

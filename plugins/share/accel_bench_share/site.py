@@ -60,34 +60,37 @@ class Verified(NamedTuple):
 
 
 def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Write the page of all bundles below a folder; return their number, and refused files.
+    """Write the page of all bundles below a folder; return their number and the refused files.
 
-    Raises BundleError without any bundle.
+    A refused file is a pair of its name and the reason. Raises BundleError without any bundle.
     """
-    found: dict[str, Verified] = {}
+    known: dict[str, Verified] = {}
     refused: list[tuple[str, str]] = []
     for path in bundle_files(folder):
         name = path.relative_to(folder).as_posix()
         try:
-            one = _verified(path, output)
-            if same := found.get(one.shown.identity):
+            verified = _verified(path, output)
+            if same := known.get(verified.shown.identity):
                 raise BundleError(f"the same runs as {same.path.relative_to(folder).as_posix()}")
-            found[one.shown.identity] = one
+            known[verified.shown.identity] = verified
         except AccelBenchError as error:
             refused.append((name, str(error).removeprefix(f"{path}: ").removeprefix("refused, ")))
-    if not found and not refused:
+    if not known and not refused:
         raise BundleError(
             f"{folder} holds no bundle (*{SUFFIX}); `accel-bench bundle new` makes some"
         )
-    bundles = [_with_repetitions(one, found, refused) for one in found.values()]
-    bundles.sort(key=lambda one: (one.date, one.file), reverse=True)
+    bundles = [_with_repetitions(verified, known, refused) for verified in known.values()]
+    bundles.sort(key=lambda bundle: (bundle.date, bundle.file), reverse=True)
     title = f"Results in {folder.resolve().name}"
     write_page(output, render_site(title, bundles, refused))
     return len(bundles), refused
 
 
 def bundle_files(folder: Path) -> list[Path]:
-    """Return paths of possible bundle files, sorted, except in linked and hidden folders."""
+    """Return paths of possible bundle files, sorted, except in linked and hidden folders.
+
+    Raises BundleError if the folder does not exist.
+    """
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder")
     named = (path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}") if not path.is_dir())
@@ -95,7 +98,10 @@ def bundle_files(folder: Path) -> list[Path]:
 
 
 def _verified(path: Path, page: Path) -> Verified:
-    """Return a verified bundle without its runs. Raises BundleError."""
+    """Return a verified bundle without its runs, for the page in the file `page`.
+
+    Raises BundleError for a link, or an unreadable or changed bundle.
+    """
     if path.is_symlink() or not path.is_file():
         raise BundleError("it is a link or no plain file")
     bundle = read_bundle(path)
@@ -118,8 +124,8 @@ def _with_repetitions(
 ) -> ShownBundle:
     """Return the page's entry of a bundle, with the verdicts of its reproductions.
 
-    Each user and machine counts once per stack, by the newest reproduction. Bundles that cannot be
-    compared are added to `refused`.
+    `found` are all bundles by identity. Each user and machine counts once per stack, by the newest
+    reproduction. Bundles that cannot be compared are added to `refused` with the reason.
     """
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
@@ -151,7 +157,10 @@ def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verifie
 
 
 def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
-    """Return the comparison of a bundle with its reproduction, by stack. Raises BundleError."""
+    """Return the comparison of the bundle `one` with its reproduction `other`, by stack.
+
+    Raises BundleError if a file can no longer be read, or cannot be compared.
+    """
     there, here = (read_bundle(path).results for path in (one.path, other.path))
     with naming_the_bundle(str(other.path)):
         return reproduce_stacks(there, other.shown.summary, here)
@@ -164,13 +173,16 @@ def _model(run: Result) -> str:
 
 
 def _versions(results: Sequence[Result]) -> list[str]:
-    """Return plugins and libraries with their versions."""
+    """Return texts of the runs' libraries and plugins with their versions."""
     machine = next((run.machine for run in reversed(results) if run.machine), None)
     libraries = machine.versions if machine else {}
     known = [f"{name} {libraries[name]}" for name in VERSIONS if name in libraries]
     return [
         *known,
-        *(f"{one.name}: {one.distribution} {one.version}" for one in plugins_of(results)),
+        *(
+            f"{plugin.name}: {plugin.distribution} {plugin.version}"
+            for plugin in plugins_of(results)
+        ),
     ]
 
 
@@ -210,7 +222,7 @@ class ShownBundle:
 def render_site(
     title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
 ) -> str:
-    """Return the HTML page; `refused` are file names with reasons."""
+    """Return the HTML page of bundles; `refused` are pairs of a file's name and the reason."""
     environment = html_environment(FOLDER, plain)
     rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
     return environment.get_template("site.html").render(
@@ -230,8 +242,8 @@ def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
     """Return sentences on the faster stacks and on the contents of the folder."""
     verdicts: Counter[str] = Counter()
     for bundle in bundles:
-        for found in bundle.repetitions.values():
-            verdicts += found
+        for counts in bundle.repetitions.values():
+            verdicts += counts
     repeated = ", ".join(f"{number} {word}" for word, number in sorted(verdicts.items()))
     parts = [
         count(len(bundles), "bundle"),
@@ -244,10 +256,10 @@ def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
 def _faster(bundles: Sequence[ShownBundle]) -> str:
     """Return a sentence such as `2 of 3 stacks are faster than the baseline, most of all ...`."""
     compared = [
-        (one.summary, row, _verdict(one.summary, row)[0])
-        for one in bundles
-        for row in one.summary.experiments
-        if row.stack != one.summary.baseline
+        (bundle.summary, row, _verdict(bundle.summary, row)[0])
+        for bundle in bundles
+        for row in bundle.summary.experiments
+        if row.stack != bundle.summary.baseline
     ]
     if not compared:
         return "No stack is compared with another one."
@@ -257,14 +269,14 @@ def _faster(bundles: Sequence[ShownBundle]) -> str:
     start = f"{len(faster)} of {count(len(compared), 'stack')}"
     start += f" {'is' if len(faster) == 1 else 'are'} faster than the baseline"
     if known := [(ratio, row, made) for ratio, row, made in faster if ratio is not None]:
-        ratio, row, made = max(known, key=lambda one: one[0].median)
+        ratio, row, made = max(known, key=lambda entry: entry[0].median)
         name = f"{label(row)} of {made.scenario}"
         start += f", most of all {name}: {ratio_interval(ratio)} times as fast"
     return f"{start}{others}."
 
 
 def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
-    """Return the table cells of one experiment by name; figures only if it completed."""
+    """Return the table cells of one experiment by name; without speed and ratio if it failed."""
     verdict, tone, reason = _verdict(bundle.summary, row)
     usable = row.status.completed and not row.failed_audit
     compared = row.stack != bundle.summary.baseline
@@ -321,5 +333,5 @@ def _repeated(verdicts: Counter[str]) -> str:
 def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """Return the sorted values of the column `name`, from which readers can filter."""
     if name == "version":
-        return sorted({one for row in rows for one in row["versions"]})
+        return sorted({version for row in rows for version in row["versions"]})
     return sorted({str(row[name]) for row in rows})

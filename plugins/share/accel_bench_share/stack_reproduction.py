@@ -91,7 +91,11 @@ class StackReproduction(Frozen):
 def reproduce_stacks(
     there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> tuple[StackReproduction, ...]:
-    """Return the comparison of each experiment of a bundle's runs with its reproduction."""
+    """Return the comparison of each experiment of a bundle with its reproduction.
+
+    `there` are the bundle's runs. `here` is the summary of the reproduction, and `here_runs` are
+    its runs.
+    """
     before = summarize_results(there, here.baseline)
     same = device_models(there) == device_models(here_runs)
     rows = {row_key(row.stack, row.sweep): row for row in here.experiments}
@@ -106,10 +110,14 @@ def reproduce_stacks(
 def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
     """Return the summary of stored runs of one scenario; experiments without a run are left out."""
     planned = {(run.experiment.id, run.experiment.stack.name): run.experiment for run in results}
-    points = list(dict.fromkeys(one.point for one in planned.values()))
+    points = list(dict.fromkeys(experiment.point for experiment in planned.values()))
     rows = sorted(
         planned.values(),
-        key=lambda one: (points.index(one.point), one.stack.name != baseline, one.stack.name),
+        key=lambda experiment: (
+            points.index(experiment.point),
+            experiment.stack.name != baseline,
+            experiment.stack.name,
+        ),
     )
     plans = [PlannedSummary(experiment=experiment) for experiment in rows]
     rounds = max((run.round + 1 for run in results), default=0)
@@ -123,7 +131,11 @@ def _compare(
     runs: tuple[Sequence[Result], Sequence[Result]],
     same_device: bool,
 ) -> StackReproduction:
-    """Return the comparison of one stack in the bundle with its reproduction."""
+    """Return the comparison of one stack in the bundle with its reproduction.
+
+    `runs` are all runs of the bundle and of the reproduction. Without `same_device` the speeds are
+    not compared.
+    """
     is_baseline = there.stack == baseline
     change, speed = _changes(there, runs, baseline)
     verdict, reason = (None, "") if is_baseline else _judge(there, here, change)
@@ -153,15 +165,18 @@ def _compare(
 def _changes(
     row: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the changes of a stack's ratio and speed from the bundle to the reproduction."""
+    """Return the changes of a stack's ratio and speed from the bundle to the reproduction.
+
+    `runs` are all runs of both. A change is None if a side was not measured.
+    """
     own = [_usable(results, row, row.stack) for results in runs]
     base = [_usable(results, row, baseline) for results in runs]
-    costs = [[one.quantity.costs if one else {} for one in side] for side in (own, base)]
+    costs = [[stack.quantity.costs if stack else {} for stack in side] for side in (own, base)]
     relative = (
         {key: cost[key] / others[key] for key in sorted({*others} & {*cost})}
         for cost, others in zip(*costs, strict=True)
     )
-    seconds = (one.compared_seconds if one else {} for one in own)
+    seconds = (stack.compared_seconds if stack else {} for stack in own)
     ratios, speeds = (compare(there, here, UNPAIRED).ratio for there, here in (relative, seconds))
     return ratios, speeds
 
@@ -169,16 +184,16 @@ def _changes(
 def _other_work(
     there: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> str:
-    """Return text on the settings in which the reproduction differs from the bundle; may be empty.
+    """Return text on the settings in which the reproduction differs from the bundle.
 
-    Both the stack and its baseline are compared. Devices are ignored, and so are paths, which a
-    bundle does not contain.
+    It is empty if they are equal. Both the stack and its baseline are compared. Devices are
+    ignored, and so are paths, which a bundle does not contain.
     """
     changed: dict[str, tuple[Any, Any]] = {}
     for stack in (there.stack, baseline):
         before, after = (_of_row(results, there, stack)[-1:] for results in runs)
-        for one, other in zip(before, after, strict=False):
-            both = differing_keys(_work(one.experiment), _work(other.experiment))
+        for run, other in zip(before, after, strict=False):
+            both = differing_keys(_work(run.experiment), _work(other.experiment))
             changed |= {key: (a, b) for key, a, b in both if not str(a).startswith(FOLDER)}
     return ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changed.items())
 
@@ -191,23 +206,26 @@ def _work(experiment: Experiment) -> dict[str, Any]:
 
 def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> list[Result]:
     """Return the runs of a stack at the sweep point of `row`."""
-    found = (run for run in results if run.experiment.stack.name == stack)
-    return [run for run in found if run.experiment.sweep == row.sweep]
+    own = (run for run in results if run.experiment.stack.name == stack)
+    return [run for run in own if run.experiment.sweep == row.sweep]
 
 
 def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> ExperimentRuns | None:
     """Return the runs of a stack at the row's sweep point; None if they are unusable."""
-    found = _of_row(results, row, stack)
-    if not found:
+    own = _of_row(results, row, stack)
+    if not own:
         return None
-    runs = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
+    runs = collect_runs(PlannedSummary(experiment=own[-1].experiment), own, 0)
     return runs if runs.usable else None
 
 
 def _judge(
     there: ExperimentSummary, here: ExperimentSummary | None, change: Interval | None
 ) -> tuple[Finding, str]:
-    """Return the verdict on a stack's reproduction, with the reason."""
+    """Return the verdict on a stack's reproduction, with the reason.
+
+    `change` is the ratio here divided by the bundle's.
+    """
     if there.ratio is None:
         return "inconclusive", "the bundle has no ratio of it"
     if here is None or not here.status.completed:
@@ -215,8 +233,8 @@ def _judge(
         return "inconclusive", f"it {ended}"
     if here.ratio is None or change is None:
         return "inconclusive", f"there is no ratio here: {here.verdict_reason}"
-    reasons = (one.verdict_reason for one in (there, here))
-    refusals = [one for one in reasons if one.startswith(NOT_COMPARABLE)]
+    reasons = (row.verdict_reason for row in (there, here))
+    refusals = [reason for reason in reasons if reason.startswith(NOT_COMPARABLE)]
     of_quantity = quantity_obstacle(there.quantity, here.quantity)
     if refused := next(filter(None, (of_quantity, *refusals)), ""):
         return "inconclusive", refused
@@ -229,7 +247,10 @@ def _judge(
 def _judge_ratio(
     there: ExperimentSummary, ratio: Interval, change: Interval
 ) -> tuple[Finding, str]:
-    """Return the verdict on whether two ratios are equal or alike in direction, and its reason."""
+    """Return the verdict on whether two ratios are equal or alike in direction, and its reason.
+
+    `ratio` is the reproduction's, and `change` is it divided by the bundle's.
+    """
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
         return "inconclusive", "one round has no interval; --rounds 5 measures more"
     low, high = 1 / (1 + MARGIN), 1 + MARGIN

@@ -111,7 +111,7 @@ def _divergence(observed: float, share: float) -> float:
 
 
 def agreement(baseline: Result, stack: Result) -> Agreement | None:
-    """Return the agreement of two runs over all ranks; None if a run has stored no answers."""
+    """Return counts of equal and differing answers of two runs; None if a run has stored none."""
     if not baseline.ranks or len(baseline.ranks) != len(stack.ranks):
         return None
     requests, differing, unexplained, known, untold = 0, 0, 0, 0, 0
@@ -135,27 +135,25 @@ def agreement(baseline: Result, stack: Result) -> Agreement | None:
 def _near_ties(
     baseline: Result, before: Answers, stack: Result, after: Answers
 ) -> dict[int, set[int]]:
-    """Return the positions of near ties by request, as stored by the run with the coarser dtype.
-    Requests without token ids in both runs are left out."""
+    """Return the positions of near ties by request, from the run with the coarser dtype.
+    Requests without token ids in both runs' answers (`before` and `after`) are left out."""
     kept = min(len(before.tokens), len(after.tokens))
     sides = ((baseline, before), (stack, after))
     places = [_coarseness(run) for run, _ in sides]
-    found: dict[int, set[int]] = {}
-    for place, (_, answers) in zip(places, sides, strict=True):
-        known = (answers.near_ties or ()) if place == max(places) else ()
+    ties: dict[int, set[int]] = {}
+    for place, (_, output) in zip(places, sides, strict=True):
+        known = (output.near_ties or ()) if place == max(places) else ()
         for number, near in enumerate(known[:kept]):
-            found.setdefault(number, set()).update(near)
-    return found
+            ties.setdefault(number, set()).update(near)
+    return ties
 
 
 def _coarseness(run: Result) -> int:
-    """Return the rank of a run's dtype in COARSENESS; the highest rank for an unlisted dtype."""
     dtype = run.experiment.scenario.compute_dtype
     return COARSENESS.index(dtype) if dtype in COARSENESS else len(COARSENESS)
 
 
 def _is_unexplained(places: Mapping[int, bool], near_ties: set[int] | None) -> bool:
-    """Return whether a request's first differing token is known to be no near tie."""
     first = next((place for place, other in places.items() if other), None)
     return near_ties is not None and first is not None and first not in near_ties
 
@@ -173,12 +171,12 @@ def _compared_requests(before: Answers, after: Answers) -> Iterator[dict[int, bo
 
 
 def _compared(one: Sequence[int], other: Sequence[int]) -> dict[int, bool]:
-    """Return True by position if two answers' tokens differ, up to the first difference. Positions
+    """Return by position whether two answers' tokens differ, up to the first difference. Positions
     that a shorter answer lacks count as different."""
-    found = {}
+    differs = {}
     for place, (first, second) in enumerate(zip(one, other, strict=False)):
-        found[place] = first != second
-        if found[place]:
-            return found
+        differs[place] = first != second
+        if differs[place]:
+            return differs
     shorter, longer = sorted((len(one), len(other)))
-    return found | dict.fromkeys(range(shorter, longer), True)
+    return differs | dict.fromkeys(range(shorter, longer), True)

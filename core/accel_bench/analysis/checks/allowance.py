@@ -67,7 +67,8 @@ def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
 
 
 def allowance(of: str, pair: Pair) -> Allowance:
-    """Return the tolerance for two runs: the largest that a plugin declares, else the usual."""
+    """Return the tolerance of `of` (`loss`, `update` or `output`) for two runs: the largest that a
+    plugin declares, else the usual."""
     usual, maximum = (limit_of(figure, pair) for figure in (of, f"declared {of}"))
     declared = declared_tolerances(of, *pair)
     largest = max(declared.values(), default=usual)

@@ -60,9 +60,9 @@ def audit_failures(result: Result, broken: Sequence[Broken] | None = None) -> tu
     `broken` is the result of `audit`, if it is known already.
     """
     return tuple(
-        f"{one.invariant}: {one.figures}"
-        for one in (audit(result) if broken is None else broken)
-        if one.invariant not in DEGRADING_ALONE
+        f"{violation.invariant}: {violation.figures}"
+        for violation in (audit(result) if broken is None else broken)
+        if violation.invariant not in DEGRADING_ALONE
     )
 
 
@@ -75,13 +75,13 @@ def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
     """Return the result, marked `degraded` with a reason for each invariant in `broken`."""
     if not broken:
         return result
-    reasons = (f"self-audit, {one.invariant}: {one.figures}" for one in broken)
+    reasons = (f"self-audit, {violation.invariant}: {violation.figures}" for violation in broken)
     changes = {"status": Status.DEGRADED, "reasons": (*result.reasons, *reasons)}
     return result.model_copy(update=changes)
 
 
 def sequence_length(result: Result) -> Iterator[str]:
-    """Check that processed tokens per second x devices / samples per second = length.
+    """Yield a message unless processed tokens per second x devices / samples per second = length.
 
     The equation holds if the data plugin reports samples of one length in its evidence
     (`constant_length`) and no plugin that changes batches contradicts. Otherwise the length is an
@@ -94,15 +94,15 @@ def sequence_length(result: Result) -> Iterator[str]:
     planned = scenario.data.sequence_length
     if scenario.generates:
         planned += scenario.inference.new_tokens
-    several = (one for rank in result.ranks for one in _reported(rank, "sequences_per_sample"))
-    planned *= max((one for one in several if type(one) is int), default=1)
+    several = (value for rank in result.ranks for value in _reported(rank, "sequences_per_sample"))
+    planned *= max((value for value in several if type(value) is int), default=1)
     steps = [sample for window in _windows(result).values() for sample in window.all_steps]
     lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
         return
     longest = max(lengths)
     reports = [_reported(rank, "constant_length") for rank in result.ranks]
-    constant = any(found and all(one is True for one in found) for found in reports)
+    constant = any(values and all(value is True for value in values) for values in reports)
     if longest > planned or (constant and lengths != {planned}):
         yield (
             f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
@@ -112,12 +112,11 @@ def sequence_length(result: Result) -> Iterator[str]:
 
 
 def _reported(rank: RankResult, key: str) -> list[Any]:
-    """Return the values of one key in the evidence of a rank's plugins."""
     return [e[key] for e in rank.evidence.values() if isinstance(e, dict) and key in e]
 
 
 def global_batch(result: Result) -> Iterator[str]:
-    """Check that steps x global batch size = samples of all ranks in the window.
+    """Yield a message unless steps x global batch size = samples of all ranks in the window.
 
     Ranks that share a batch count once.
     """
@@ -136,7 +135,7 @@ def global_batch(result: Result) -> Iterator[str]:
 
 
 def token_counts(result: Result) -> Iterator[str]:
-    """Check that processed >= real >= supervised tokens, in every step."""
+    """Yield a message for a rank with a step without processed >= real >= supervised tokens."""
     for name, window in _windows(result).items():
         for step in window.all_steps:
             counts = (step.processed_tokens, step.real_tokens, step.supervised_tokens)
@@ -147,14 +146,14 @@ def token_counts(result: Result) -> Iterator[str]:
 
 
 def rate_times_time(result: Result) -> Iterator[str]:
-    """Check that the seconds of the steps sum up to the window's wall-clock time."""
+    """Yield a message unless the seconds of the steps sum up to the window's wall-clock time."""
     for name, window in _windows(result).items():
         if window.samples and window.samples[0].device_seconds is None:
             yield from _clock_figures(name, window, "steps", [s.seconds for s in window.samples])
 
 
 def device_clock(result: Result) -> Iterator[str]:
-    """Check that the seconds between device events sum up to the window's wall-clock time."""
+    """Yield a message unless seconds between device events sum up to the window's wall time."""
     for name, window in _windows(result).items():
         seconds = [s.device_seconds for s in window.samples if s.device_seconds is not None]
         if seconds and len(seconds) == len(window.samples):
@@ -162,8 +161,8 @@ def device_clock(result: Result) -> Iterator[str]:
 
 
 def parent_clock(result: Result) -> Iterator[str]:
-    """Check that each rank's window was as long as the parent process observed, within bounds."""
-    seen = {one.rank: one for one in result.seen_windows}
+    """Yield a message for a rank whose window was shorter or longer than its parent's bounds."""
+    seen = {window.rank: window for window in result.seen_windows}
     for name, rank in _named_ranks(result):
         if rank.rank not in seen or rank.window is None:
             continue
@@ -176,7 +175,7 @@ def parent_clock(result: Result) -> Iterator[str]:
 
 
 def order_statistics(result: Result) -> Iterator[str]:
-    """Check that 0 < minimum <= median <= maximum of the step times."""
+    """Yield a message for a rank without 0 < minimum <= median <= maximum of its step times."""
     for name, window in _windows(result).items():
         seconds = [sample.seconds for sample in window.samples]
         if seconds and not 0 < min(seconds) <= median(seconds) <= max(seconds) < math.inf:
@@ -185,14 +184,14 @@ def order_statistics(result: Result) -> Iterator[str]:
 
 
 def left_out(result: Result) -> Iterator[str]:
-    """Check that a training run has excluded no time from its window."""
+    """Yield a message for a rank of a training run that excluded time from its window."""
     for name, window in _windows(result).items() if result.experiment.scenario.trains else ():
         if window.left_out_seconds:
             yield f"{name}{window.left_out_seconds:.6g} s were left out of a window that trains"
 
 
 def pace(result: Result) -> Iterator[str]:
-    """Check that a training window's steps were not much faster than steps before or after it."""
+    """Yield a message if a training window was much faster than the steps before or after it."""
     for name, rank in _named_ranks(result) if result.experiment.scenario.trains else ():
         if rank.window is not None and rank.window.samples:
             for figures in pace_figures(rank.window, rank.steps_after):
@@ -200,9 +199,9 @@ def pace(result: Result) -> Iterator[str]:
 
 
 def memory_order(result: Result) -> Iterator[str]:
-    """Check that peak memory by NVML >= reserved >= allocated, as far as a rank measured them."""
+    """Yield a message unless peak memory by NVML >= reserved >= allocated, as far as measured."""
     for name, rank in _named_ranks(result):
-        seen = [*rank.metrics, *(one for one in result.metrics if one.rank in (None, rank.rank))]
+        seen = [*rank.metrics, *(m for m in result.metrics if m.rank in (None, rank.rank))]
         peaks = [(what, _largest(seen, *source)) for what, source in MEMORY.items()]
         known = [(what, peak) for what, peak in peaks if peak is not None]
         for (more, larger), (less, smaller) in pairwise(known):
@@ -211,7 +210,7 @@ def memory_order(result: Result) -> Iterator[str]:
 
 
 def devices(result: Result) -> Iterator[str]:
-    """Check that devices used = devices of the scenario, in number and kind."""
+    """Yield a message unless devices used = devices of the scenario, in number and kind."""
     scenario = result.experiment.scenario
     used = devices_used(result)
     if used is not None and used != scenario.world_size:
@@ -224,7 +223,7 @@ def devices(result: Result) -> Iterator[str]:
 
 
 def packages(result: Result) -> Iterator[str]:
-    """Check that each rank ran with the Python and torch of the planned environment."""
+    """Yield a message for a rank that ran with another Python or torch than was planned."""
     if result.machine is None:
         return
     planned = {"python": result.machine.python, "torch": result.machine.versions.get("torch")}
@@ -240,7 +239,7 @@ def _public(version: str) -> str:
 
 
 def replicas(result: Result) -> Iterator[str]:
-    """Check that replicas that began with equal weights ended with equal weights.
+    """Yield a message if replicas that began with equal weights ended with different weights.
 
     Ranks with different parts of a model, such as pipeline stages or experts, are no replicas.
     """
@@ -260,7 +259,7 @@ def replicas(result: Result) -> Iterator[str]:
 
 
 def phases(result: Result) -> Iterator[str]:
-    """Check that the phases of a step sum up to the step's seconds."""
+    """Yield a message unless the phases of a step sum up to the step's seconds."""
     for name, rank in _named_ranks(result):
         split = rank.phases
         if split is None:
@@ -273,7 +272,7 @@ def phases(result: Result) -> Iterator[str]:
 
 
 def model_utilization(result: Result) -> Iterator[str]:
-    """Check that 0 < causal MFU <= 1, if the peak of the effective dtype is known."""
+    """Yield a message unless 0 < causal MFU <= 1, if the peak of the effective dtype is known."""
     peak = peak_flops_of(result)
     used = utilization(result, peak) if peak is not None else None
     if used is not None and used.mfu is not None:
@@ -340,7 +339,7 @@ def _windows(result: Result) -> dict[str, Window]:
 
 
 def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:
-    """Yield a message if the steps' seconds do not sum up to the window's wall-clock time."""
+    """Yield a message on `what` of a rank, `name`, if `seconds` do not sum up to its wall time."""
     wall, total = window.seconds, sum(seconds)
     if wall > 0 and abs(total - wall) <= max(CLOCK_TOLERANCE * wall, CLOCK_SLACK_SECONDS):
         return
@@ -353,10 +352,10 @@ def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -
 
 
 def _largest(metrics: Sequence[Metric], figure: Figure, kind: str) -> float | None:
-    """Return the largest value of a memory figure, of any kind if `kind` is empty, or None."""
+    """Return a memory figure's largest value, of any kind if `kind` is empty; None if missing."""
     values = [
-        one.value
-        for one in metrics
-        if one.figure == figure and one.value is not None and kind in ("", one.kind)
+        metric.value
+        for metric in metrics
+        if metric.figure == figure and metric.value is not None and kind in ("", metric.kind)
     ]
     return max(values, default=None)

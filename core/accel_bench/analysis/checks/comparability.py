@@ -142,14 +142,14 @@ class Comparability(Frozen):
         if self.comparable:
             return ""
         values = [
-            f"{one.key} ({plain_value(one.b)} in the place of {plain_value(one.a)})"
-            for one in self.differing
+            f"{diff.key} ({plain_value(diff.b)} in the place of {plain_value(diff.a)})"
+            for diff in self.differing
         ]
         return f"{NOT_COMPARABLE}: {join_names(values)} differ without being declared"
 
 
 def of_comparable(speed: Comparison, allowed: Comparability) -> Comparison:
-    """Return a comparison without its verdict if the two experiments are not comparable."""
+    """Return `speed`, without its verdict if the two experiments are not comparable."""
     return speed if allowed.comparable else speed.without_verdict(allowed.refusal)
 
 
@@ -173,7 +173,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
         if left_out or canonical_json(left.get(key)) == canonical_json(right.get(key)):
             continue
         difference = Difference(key=key, a=left.get(key), b=right.get(key))
-        by_stack = _is_declared(key, settings) or any(_within(key, one) for one in used)
+        by_stack = _is_declared(key, settings) or any(_within(key, prefix) for prefix in used)
         (declared if by_stack else differing).append(difference)
     return Comparability(declared=tuple(declared), differing=tuple(differing))
 
@@ -181,7 +181,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
 def comparability_of_rounds(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparability:
-    """Compare two experiments by their common rounds; without any, no difference is returned."""
+    """Compare two experiments by their common rounds; without a common round nothing differs."""
     keys = sorted(set(baseline) & set(stack))
     if not keys:
         return Comparability()
@@ -189,13 +189,13 @@ def comparability_of_rounds(
 
 
 def _used_by_one(a: Stack, b: Stack) -> set[str]:
-    """Return the fingerprint keys of plugins that a stack lacks or uses with other options."""
+    """Return the fingerprint keys of plugins that the stacks do not both use with equal options."""
     texts = [{(use.use, canonical_json(use.options)) for use in stack.uses} for stack in (a, b)]
     return {f"environment.fingerprints.{name}" for name, _ in texts[0] ^ texts[1]}
 
 
 def _is_declared(key: str, settings: set[str]) -> bool:
-    """Return whether a key is one of the declared settings, contains one or follows from one."""
+    """Return whether a key is one of the declared `settings`, contains one or follows from one."""
     if key == "uses":
         return True
     covered = [f"work.{setting}" for setting in settings]
@@ -211,7 +211,8 @@ def _within(key: str, whole: str) -> bool:
 
 
 def _facts(runs: Sequence[Result], plain: bool) -> Facts:
-    """Return settings and properties by dotted key, with a list of values if runs disagree."""
+    """Return settings and properties by dotted key, with a list of values if runs disagree.
+    `plain` is as in `_facts_of`."""
     values: dict[str, dict[str, Any]] = {}
     for run in runs:
         for key, value in _facts_of(run, plain):
@@ -226,8 +227,8 @@ def _facts(runs: Sequence[Result], plain: bool) -> Facts:
 
 
 def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a run. `plain` (no stack changes anything) adds effective
-    settings."""
+    """Yield dotted keys and values of a run's settings and machine. `plain`, if no stack changes
+    anything, adds effective settings."""
     for key, value in run.experiment.identity.items():
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)

@@ -152,7 +152,7 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThroughput:
     """Return a run's throughput, with losses of later steps added from the longest of `others`."""
-    own, longest = len(run.losses), max(others, key=lambda one: len(one.losses))
+    own, longest = len(run.losses), max(others, key=lambda other: len(other.losses))
     return replace(
         run,
         losses=(*run.losses, *longest.losses[own:]),
@@ -163,7 +163,7 @@ def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThrough
 def _compare_round(
     baseline: RunThroughput, stack: RunThroughput, pair: Pair, allowed: Allowance
 ) -> LossComparison:
-    """Compare two loss curves of one round over their common steps."""
+    """Compare the losses of a `pair` of runs over common steps, by the tolerance `allowed`."""
     steps = min(len(baseline.losses), len(stack.losses))
     if baseline.step_tokens[:steps] != stack.step_tokens[:steps]:
         return LossComparison(loss_reason="steps hold different numbers of tokens")

@@ -37,8 +37,8 @@ SAME_TRAINING = frozenset({"adapter.autocast_adapter_dtype", "data.padding"})
 
 def in_letters(runs: Iterable[Result]) -> bool:
     """Return whether any run stored its answers as letters, without token ids."""
-    answers = (rank.answers for run in runs for rank in run.ranks)
-    return any(one is not None and one.unit == "letters" for one in answers)
+    outputs = (rank.answers for run in runs for rank in run.ranks)
+    return any(output is not None and output.unit == "letters" for output in outputs)
 
 
 def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, float]:
@@ -92,11 +92,12 @@ def _uses(run: Result) -> set[tuple[str, str]]:
 
 
 def other_training(baseline: Result, stack: Result) -> str:
-    """Return a text on the first setting that changes the training, with both values, if any."""
+    """Return the first difference in a setting of the training, such as `train.seed is 1 in the
+    place of 0`; an empty text without a difference."""
     old, new = (_training(run.experiment.scenario) for run in (baseline, stack))
     for key in (*old, *new):
         if old.get(key) != new.get(key):
-            now, then = (plain_value(one[key]) if key in one else "unset" for one in (new, old))
+            now, then = (plain_value(side[key]) if key in side else "unset" for side in (new, old))
             return f"{key} is {now} in the place of {then}"
     return ""
 

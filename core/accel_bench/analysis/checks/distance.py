@@ -62,13 +62,13 @@ def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | 
     Return None if the stored changes of weights were not compared.
     """
     ids = baseline.run_id, stack.run_id
-    found = stack.update_distances.get(ids[0]) or baseline.update_distances.get(ids[1])
+    exact = stack.update_distances.get(ids[0]) or baseline.update_distances.get(ids[1])
     updates = [run.ranks[0].update for run in (baseline, stack) if run.ranks]
     tensors = [update.tensors for update in updates if update]
-    if not found or len(tensors) < len(ids):
+    if not exact or len(tensors) < len(ids):
         return None
-    norms = all(one.norm is not None for side in tensors for one in side.values())
-    return found if norms and found.keys() >= tensors[0].keys() & tensors[1].keys() else None
+    norms = all(tensor.norm is not None for side in tensors for tensor in side.values())
+    return exact if norms and exact.keys() >= tensors[0].keys() & tensors[1].keys() else None
 
 
 class Changes(NamedTuple):
@@ -94,9 +94,9 @@ class Changes(NamedTuple):
         ratio = self.distance.norm_ratio
         numbers = [
             (before**2, after**2)
-            for name, one in self.baseline.tensors.items()
+            for name, tensor in self.baseline.tensors.items()
             if name in self.stack.tensors
-            for before, after in zip(one.sketch, self.stack.tensors[name].sketch, strict=True)
+            for before, after in zip(tensor.sketch, self.stack.tensors[name].sketch, strict=True)
         ]
         apart = math.hypot(*(after - ratio**2 * before for before, after in numbers))
         total = sum(before for before, _ in numbers)
@@ -113,7 +113,9 @@ class Changes(NamedTuple):
             for name, before in self.baseline.tensors.items()
             if not ONE_EXPERT.search(name)
         }
-        largest = max((one.baseline / math.sqrt(size) for one, size in parts.values()), default=0.0)
+        largest = max(
+            (part.baseline / math.sqrt(size) for part, size in parts.values()), default=0.0
+        )
         return [
             name
             for name, (part, size) in parts.items()
@@ -125,15 +127,19 @@ class Changes(NamedTuple):
         """Return the changes of the tensors in one of PARTS; None selects tensors in no part."""
 
         def of(update: WeightUpdate) -> WeightUpdate:
-            tensors = {name: one for name, one in update.tensors.items() if _part_of(name) == part}
+            tensors = {
+                name: tensor for name, tensor in update.tensors.items() if _part_of(name) == part
+            }
             return update.model_copy(update={"tensors": tensors})
 
         return self._replace(baseline=of(self.baseline), stack=of(self.stack))
 
     def is_negligible(self, whole: Changes) -> bool:
-        """Return whether the baseline hardly changed these tensors, compared with `whole`."""
-        largest = max((_change(one) for one in whole.baseline.tensors.values()), default=0.0)
-        return all(_change(one) <= NEGLIGIBLE * largest for one in self.baseline.tensors.values())
+        """Return whether the baseline hardly changed these tensors, compared with all (`whole`)."""
+        largest = max((_change(tensor) for tensor in whole.baseline.tensors.values()), default=0.0)
+        return all(
+            _change(tensor) <= NEGLIGIBLE * largest for tensor in self.baseline.tensors.values()
+        )
 
     def _of_tensor(self, name: str) -> Distance:
         baseline, stack = self.baseline.tensors.get(name), self.stack.tensors.get(name)

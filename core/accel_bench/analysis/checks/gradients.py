@@ -22,7 +22,7 @@ NEGLIGIBLE = 1e-4
 def gradient_reasons(
     baseline: Mapping[RoundKey, Result], runs: Mapping[RoundKey, Result]
 ) -> tuple[str, ...]:
-    """Return sentences on differences between a stack's first gradients and the baseline's, if any.
+    """Return sentences on differences of first gradients between a stack's `runs` and the baseline.
 
     Runs of the same round are compared, since they see the same first batch.
     """
@@ -49,7 +49,7 @@ def gradient_reasons(
 
 
 def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return sentences on different first gradients, if both runs do the same exact computation.
+    """Return sentences on different first gradients; none unless both runs do equal exact work.
 
     An optimizer such as AdamW divides by the gradient's size, which hides a constant factor of the
     loss, such as a missing alpha / r, from the update.
@@ -80,7 +80,7 @@ def different_norms(
 
 
 def _of_one_side(pair: Pair) -> Iterator[str]:
-    """Yield a clause for each of two runs that alone trains more tensors than a rule allows."""
+    """Yield a sentence for each of two runs that alone trains more tensors than a rule allows."""
     base, ours = map(gradient_norms, pair)
     if not (base and ours):
         return
@@ -91,6 +91,5 @@ def _of_one_side(pair: Pair) -> Iterator[str]:
 
 
 def _without_negligible(norms: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the gradient norms by tensor, with zero for negligible ones."""
     least = NEGLIGIBLE * max((norm for norm in norms.values() if norm), default=0.0)
     return {name: norm if norm and norm > least else 0.0 for name, norm in norms.items()}

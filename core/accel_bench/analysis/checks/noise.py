@@ -144,14 +144,14 @@ def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _levels(loads: Sequence[Load], kind: str) -> Iterator[str]:
-    """Yield a message about the median of one kind of load, if it exceeds its limit."""
-    known = [load for one in loads if (load := getattr(one, kind)) is not None]
+    """Yield a message if the median of the loads of one kind, a key of LOADS, exceeds its limit."""
+    known = [load for entry in loads if (load := getattr(entry, kind)) is not None]
     if known and median(known) >= LOADS[kind][1]:
         yield LEVELS[kind].format(percent(round(median(known), 2)))
 
 
 def _notes(runs: Sequence[tuple[str, Load]], kind: str) -> Iterator[str]:
-    """Yield a message on the runs of one session with an outlying load of one kind, if any."""
+    """Yield a message on a session's runs with an outlying load of one kind, a key of LOADS."""
     loads = [(name, getattr(load, kind)) for name, load in runs]
     known = [(name, load) for name, load in loads if load is not None]
     if len(known) < MINIMUM_RUNS:
@@ -174,17 +174,17 @@ def _device_reasons(
     for state in filter(None, (before, after)):
         seen = used_by(state, [uuid])
         pair += seen
-        yield from (f"nvml: {problem}" for one in seen for problem in one.problems)
+        yield from (f"nvml: {problem}" for gpu in seen for problem in gpu.problems)
         if not seen:
             why = "; ".join(state.problems) or "NVML does not list it"
             yield f"nvml: the state of device {uuid or 'without uuid'} is not known: {why}"
-    for one in pair:
-        yield from (other_process_reason(p.pid, p.name, one.uuid) for p in one.other_processes)
+    for gpu in pair:
+        yield from (other_process_reason(p.pid, p.name, gpu.uuid) for p in gpu.other_processes)
         yield from (
-            f"throttled: {limit} on {one.uuid}" for limit in throttled(one.clock_limits or ())
+            f"throttled: {limit} on {gpu.uuid}" for limit in throttled(gpu.clock_limits or ())
         )
-        if one.remap_pending:
-            yield f"ecc: bad rows of the memory of {one.uuid} are not replaced yet"
+        if gpu.remap_pending:
+            yield f"ecc: bad rows of the memory of {gpu.uuid} are not replaced yet"
     if before and after and len(pair) == 2:
         yield from _increases(pair[0], pair[1], after.monotonic_seconds - before.monotonic_seconds)
 

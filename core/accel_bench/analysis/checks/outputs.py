@@ -63,26 +63,26 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
         reason = f"other requests were answered: {', '.join(sorted(asked))} differs"
         return OutputComparison(output_reason=reason)
     agreements = [agreement(before, after) for before, after in pairs]
-    known = [one for one in agreements if one is not None and one.requests]
+    known = [agreed for agreed in agreements if agreed is not None and agreed.requests]
     if len(known) < len(agreements):
         return OutputComparison(output_reason="one of the two has kept no answers")
     if any(in_letters([before]) != in_letters([after]) for before, after in pairs):
         reason = "one of the two has token ids, the other one text alone"
         return OutputComparison(output_reason=reason)
-    if not all(one.compared for one in known):
+    if not all(agreed.compared for agreed in known):
         return OutputComparison(output_reason="no token was generated")
     pair = next((pair for pair in pairs if in_letters(pair)), pairs[0])
     allowed = allowance("output", pair)
-    worst = max(known, key=lambda one: (_count_unexplained(one, pair), one.difference))
-    found = _judged(worst, sum(one.requests for one in known), allowed, pair)
-    trusts = found.output_verdict == "equivalent" and not allowed.plugins
-    more = {"output_reason": found.output_reason + _unknown_near_ties(known)} if trusts else {}
-    return found.model_copy(update=more)
+    worst = max(known, key=lambda agreed: (_count_unexplained(agreed, pair), agreed.difference))
+    output = _judged(worst, sum(agreed.requests for agreed in known), allowed, pair)
+    trusts = output.output_verdict == "equivalent" and not allowed.plugins
+    more = {"output_reason": output.output_reason + _unknown_near_ties(known)} if trusts else {}
+    return output.model_copy(update=more)
 
 
 def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> OutputComparison:
-    """Return the comparison of the worst round, with its verdict."""
-    found = OutputComparison(
+    """Return the comparison in the `worst` round, with its verdict and all rounds' `requests`."""
+    output = OutputComparison(
         output_verdict="bitwise equal",
         output_difference=worst.difference,
         output_tolerance=allowed.tolerance,
@@ -90,9 +90,9 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
         output_requests=requests,
     )
     if not worst.differing:
-        return found
+        return output
     if drawn := explanation("explained output", worst.difference, pair):
-        return found.model_copy(update={"output_verdict": "not tested", "output_reason": drawn})
+        return output.model_copy(update={"output_verdict": "not tested", "output_reason": drawn})
     wrong = _count_unexplained(worst, pair)
     verdict: Training = "different" if wrong else allowed.verdict(worst.difference)
     reason = (
@@ -107,21 +107,22 @@ def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> 
     if verdict == "different by design" and not excused:
         reason += f"; {allowed.by_design}"
     judged = {"output_verdict": verdict, "output_excused": excused, "output_reason": reason}
-    return found.model_copy(update=judged)
+    return output.model_copy(update=judged)
 
 
 def _count_unexplained(agreed: Agreement, pair: Pair) -> int:
-    """Return the number of answers that rounding does not explain, or 0 up to the rule's limit."""
     allowed = limit_of("wrong requests", pair)
     return agreed.unexplained if agreed.unexplained > allowed else 0
 
 
 def _unknown_near_ties(rounds: Sequence[Agreement]) -> str:
-    """Return a clause on differing answers whose near ties are unknown, or an empty text."""
-    untold = sum(one.untold for one in rounds)
+    """Return words on differing answers whose near ties are unknown, or an empty text."""
+    untold = sum(agreed.untold for agreed in rounds)
     if not untold:
         return ""
-    known, requests = (sum(getattr(one, name) for one in rounds) for name in ("known", "requests"))
+    known, requests = (
+        sum(getattr(agreed, name) for agreed in rounds) for name in ("known", "requests")
+    )
     return (
         f"; near ties are known of {known:,} of {count(requests, 'request')}: whether rounding "
         f"explains the other answers to {untold:,} of the rest cannot be told"
@@ -148,7 +149,7 @@ def _other_requests(before: Result, after: Result) -> Iterator[str]:
         if ours != theirs:
             yield f"inference.{key}"
     asked = [
-        [one.answers.first_prompt for one in run.ranks if one.answers] for run in (before, after)
+        [rank.answers.first_prompt for rank in run.ranks if rank.answers] for run in (before, after)
     ]
     if any(ours and theirs and ours != theirs for ours, theirs in zip(*asked, strict=False)):
         yield "the first prompt"

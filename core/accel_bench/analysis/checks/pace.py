@@ -19,7 +19,7 @@ STEADY_STEPS = 5
 
 
 def pace_figures(window: Window, after: Sequence[Sample]) -> Iterator[str]:
-    """Yield a message if a window was too fast compared with its warm-up or with later steps."""
+    """Yield a message if a window is too fast compared with its warm-up or the steps `after` it."""
     warm = window.warmup[1:]
     if len(warm) >= STEADY_STEPS:
         yield from too_fast(window.samples, warm, "of the warm-up")
@@ -36,11 +36,11 @@ def too_fast(
     window: Sequence[Sample], others: Sequence[Sample], which: str = "after the window"
 ) -> Iterator[str]:
     """Yield a message if the window's median step was much faster than the fastest of `others`,
-    both per step and per token."""
+    per step and per token; `which` names `others` in the message."""
     usual = median(sample.seconds for sample in window)
     pace = median(seconds_per_token(sample) for sample in window)
-    if min(_smaller_ratio(one, usual, pace) for one in others) > MOST_FASTER:
-        fastest = min(one.seconds for one in others)
+    if min(_smaller_ratio(sample, usual, pace) for sample in others) > MOST_FASTER:
+        fastest = min(sample.seconds for sample in others)
         yield (
             f"the window's median step took {usual:.3g} s, and the fastest of {len(others)} steps "
             f"{which} {fastest:.3g} s: an engine computes a step before it calls stopwatch.lap"
@@ -48,6 +48,5 @@ def too_fast(
 
 
 def _smaller_ratio(sample: Sample, usual: float, pace: float) -> float:
-    """Return the smaller of a step's ratios to `usual` (seconds) and `pace` (seconds per token)."""
     ratios = ((sample.seconds, usual), (seconds_per_token(sample), pace))
     return min(seconds / other if other else math.inf for seconds, other in ratios)

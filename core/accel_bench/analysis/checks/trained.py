@@ -24,7 +24,7 @@ RATE_TOLERANCE = 1e-5
 
 
 def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return undeclared differences between a stack's training and its baseline's, as clauses.
+    """Return undeclared differences between a stack's training and its baseline's, in words.
 
     Differences that the stacks declare, by options of the adapter or settings of the model, are
     left out. So are figures that one of the two runs did not store.
@@ -36,24 +36,24 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
         "optimizer": [*optimizer_differences(pair)],
         "what trains": [*_weights(pair), *_flops(pair), *_dropout(pair)],
     }
-    beyond = (found for of, found in groups.items() if len(found) > limit_of(of, pair))
+    beyond = (clauses for of, clauses in groups.items() if len(clauses) > limit_of(of, pair))
     return (*_rates(pair), *chain.from_iterable(beyond))
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
-    """Return a text on the optimizer's differences and the plugins that declare them, if any."""
+    """Return the optimizer's differences with the plugins that declare them, or an empty text."""
     names = other_optimizers(baseline, stack)
-    found = list(optimizer_differences((baseline, stack))) if names else []
-    return f"{'; '.join(found)}, as {join_names(names)} declares" if found else ""
+    clauses = list(optimizer_differences((baseline, stack))) if names else []
+    return f"{'; '.join(clauses)}, as {join_names(names)} declares" if clauses else ""
 
 
 def optimizer_differences(pair: Pair) -> Iterator[str]:
-    """Yield differences of two optimizers' hyperparameters and state dtypes, as clauses.
+    """Yield differences of two optimizers' hyperparameters and state dtypes, in words.
 
     Values that only one optimizer has, or that the scenarios set differently, are left out.
     """
     ranks = [run.ranks[0].effective for run in pair if run.ranks]
-    progress = [one.optimizer_progress for one in ranks if one.optimizer_progress]
+    progress = [rank.optimizer_progress for rank in ranks if rank.optimizer_progress]
     slots = [run.experiment.scenario.optimizer for run in pair]
     if len(progress) < len(slots) or slots[0].use != slots[1].use:
         return
@@ -98,7 +98,7 @@ def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
 
 def _weights(pair: Pair) -> Iterator[str]:
     before, after = (run.ranks[0].effective for run in pair)
-    weights = [sum(one.trained_dtypes.values()) for one in (before, after)]
+    weights = [sum(side.trained_dtypes.values()) for side in (before, after)]
     if not all(weights) or isclose(*weights, rel_tol=limit_of("weights", pair)):
         return
     theirs, tensors = (gradient_norms(run).keys() for run in pair)
@@ -110,7 +110,7 @@ def _weights(pair: Pair) -> Iterator[str]:
 
 
 def _flops(pair: Pair) -> Iterator[str]:
-    """Yield a clause if FLOPs of the forward pass and of weight gradients differ.
+    """Yield both runs' FLOPs a token if FLOPs of the forward pass and of weight gradients differ.
 
     FLOPs of input gradients are left out, since checkpointing may add them for the first layer.
     """
@@ -120,7 +120,7 @@ def _flops(pair: Pair) -> Iterator[str]:
     old, new = map(_products, (before, after))
     if not isclose(old, new, rel_tol=limit_of("FLOPs", pair)):
         length = pair[0].experiment.scenario.data.sequence_length
-        flops = [model_flops(one, length).causal for one in (after, before)]
+        flops = [model_flops(workload, length).causal for workload in (after, before)]
         yield "{:.2g} FLOP a token, the baseline's {:.2g}".format(*flops)
 
 
@@ -133,12 +133,12 @@ def _dropout(pair: Pair) -> Iterator[str]:
     # A row of an earlier version has not stored it.
     stored = before.optimizer_progress and after.optimizer_progress
     if stored and set(before.dropout) != set(after.dropout):
-        now, then = (", ".join(one.dropout) or "0" for one in (after, before))
+        now, then = (", ".join(side.dropout) or "0" for side in (after, before))
         yield f"dropout {now}, the baseline's {then}"
 
 
 def _rates(pair: Pair) -> Iterator[str]:
-    """Yield a clause if the effective learning rates differ and the scenario's do not."""
+    """Yield both runs' effective learning rates if they differ and the scenarios' do not."""
     before, after = (run.ranks[0].effective.optimizer_progress for run in pair)
     asked = {run.experiment.scenario.train.learning_rate for run in pair}
     if before is None or after is None:
@@ -149,7 +149,6 @@ def _rates(pair: Pair) -> Iterator[str]:
 
 
 def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
-    """Return whether counts of tensors by value are equal; only the values if totals differ."""
     alike = sum(old.values()) == sum(new.values())
     return old == new if alike else old.keys() == new.keys()
 
@@ -162,15 +161,13 @@ def _by_tensors(values: Mapping[str, int]) -> str:
 
 
 def _smaller_dtypes(old: Mapping[str, int], new: Mapping[str, int]) -> list[str]:
-    """Return the dtypes in `new` with fewer bits than every dtype in `old`."""
     least = min(map(_bits, old), default=0)
     return [dtype for dtype in new if _bits(dtype) < least]
 
 
 def _bits(dtype: str) -> int:
-    """Return the number of bits of a dtype such as `bfloat16` or `float8_e4m3fn`."""
-    found = re.search(r"\d+", dtype)
-    return int(found[0]) if found else 8
+    match = re.search(r"\d+", dtype)
+    return int(match[0]) if match else 8
 
 
 def _same_rates(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
@@ -179,7 +176,7 @@ def _same_rates(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
 
 
 def _by_step(run: Result, kind: str) -> Counter[int]:
-    """Return a token count of all batches by step number, with warm-up and discarded windows."""
+    """Return the tokens of a `kind` in TOKEN_KINDS by step, with warm-up and discarded windows."""
     counts: Counter[int] = Counter()
     for rank in run.data_ranks:
         if rank.window is not None:

@@ -43,10 +43,10 @@ def compare_training(
     if pairs and pairs[0][0].experiment.scenario.generates:
         outputs = compare_outputs(pairs)
         return TrainingComparison(loss_reason=ONLY_GENERATED, **dict(outputs))
-    found = TrainingComparison()
+    comparison = TrainingComparison()
     if pairs:
         allowed = allowance("update", pairs[0])
-        found = max((_compare_round(pair, allowed) for pair in pairs), key=_severity)
+        comparison = max((_compare_round(pair, allowed) for pair in pairs), key=_severity)
     others = (
         reason
         for pair in pairs
@@ -57,7 +57,7 @@ def compare_training(
     changes["training_reasons"] = tuple(dict.fromkeys(others))
     designs = (optimizer_by_design(*pair) for pair in pairs)
     changes["optimizer_by_design"] = next(filter(None, designs), "")
-    return found.model_copy(update=changes)
+    return comparison.model_copy(update=changes)
 
 
 def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
@@ -115,33 +115,32 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
 
 
 def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
-    """Return the reason why two updates' sizes differ, or an empty text if it is unknown."""
+    """Return the reason for a relative `difference` of two updates' norms, or an empty text."""
     beyond = difference - allowed
     steps = explanation("explained size a step", beyond - left_out_share(pair), pair)
     return steps or explanation("explained size", difference if beyond > 0 else 0.0, pair)
 
 
 def _explained_mixture(changes: Changes, pair: Pair) -> str:
-    """Return the reason why updates of a mixture of experts differ in all but size, if known."""
     words = explanation("explained mixture", changes.distance.relative, pair)
     return "" if words and _size_gap(changes, limit_of("size of a mixture", pair), pair) else words
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
-    """Yield a clause for each part of a mixture of experts whose change differs in size.
+    """Yield words for each part of a mixture of experts whose change differs in size.
 
     Parts that hardly changed are left out.
     """
     for part in PARTS:
-        one, limit = changes.part(part), limit_of(f"size of {part}", pair)
-        if one.is_negligible(changes):
+        changed, limit = changes.part(part), limit_of(f"size of {part}", pair)
+        if changed.is_negligible(changes):
             continue
-        if off := _size_gap(one, limit + left_out_share(pair), pair):
+        if off := _size_gap(changed, limit + left_out_share(pair), pair):
             yield f"its {part} changed {off}"
 
 
 def _other_dense_weights(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]:
-    """Yield a clause if weights outside of experts and routers differ by more than allowed."""
+    """Yield words if changes outside of experts and routers differ by more than is allowed."""
     rest, limit = changes.part(None), limit_of("rest of a mixture", pair)
     if rest.is_negligible(changes):
         return
@@ -162,7 +161,7 @@ def _size_gap(changes: Changes, limit: float, pair: Pair) -> str:
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
-    """Return words on how two updates differ: unmoved tensors, distance, size and cosine."""
+    """Return words on two updates: the `unmoved` of all `tensors`, distance, size and cosine."""
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:
@@ -181,5 +180,4 @@ def _distance_words(whole: Distance, allowed: Allowance) -> str:
 
 
 def _severity(one: TrainingComparison) -> tuple[int, float]:
-    """Return a sort key that puts the worst verdict last."""
     return get_args(Training).index(one.update_verdict), one.update_difference or 0.0

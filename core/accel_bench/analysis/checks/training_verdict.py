@@ -91,7 +91,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     @property
     def excused(self) -> bool:
         """True if any verdict rests on a plugin's declaration alone."""
-        return any(one.excused for one in self.judged)
+        return any(judged.excused for judged in self.judged)
 
     @property
     def generated(self) -> bool:
@@ -100,7 +100,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdicts in words, each with a reason or declared tolerance, by the compared figure."""
+        """Verdict in words and its reason or declared tolerance, by `loss`, `update`, `output`."""
         if self.generated:
             return {"output": (self.output_word, self.output_reason)}
         return {
@@ -111,13 +111,13 @@ class TrainingComparison(OutputComparison, LossComparison):
     @property
     def differs_by_design(self) -> bool:
         """True if any verdict is `different by design`."""
-        return any(one.verdict == "different by design" for one in self.judged)
+        return any(judged.verdict == "different by design" for judged in self.judged)
 
     @property
     def declared_by(self) -> tuple[str, ...]:
         """Plugins that declare a difference by design; empty without one."""
-        by_design = (one for one in self.judged if one.verdict == "different by design")
-        return tuple(dict.fromkeys(name for one in by_design for name in one.declared_by))
+        by_design = (judged for judged in self.judged if judged.verdict == "different by design")
+        return tuple(dict.fromkeys(name for judged in by_design for name in judged.declared_by))
 
     @property
     def untested(self) -> str:
@@ -129,8 +129,8 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def training_difference(self) -> str:
-        """Evidence that something else was trained or generated; empty without any."""
-        different = (one.reason for one in self.judged if one.verdict == "different")
+        """Evidence that something else was trained or generated; empty if there is none."""
+        different = (judged.reason for judged in self.judged if judged.verdict == "different")
         return "; ".join([*self.training_reasons, *different])
 
     @property
@@ -141,19 +141,19 @@ class TrainingComparison(OutputComparison, LossComparison):
             return "different"
         if self.untested:
             return "not tested"
-        return max((one.verdict for one in self.judged), key=get_args(Training).index)
+        return max((judged.verdict for judged in self.judged), key=get_args(Training).index)
 
     @property
     def not_the_same(self) -> str:
-        """Differences of training or output that no declaration excuses; empty without any."""
+        """Differences of training or output that no declaration excuses; empty if there is none."""
         other = "; ".join(self.training_reasons)
-        found = [f"different ({other})"] if other else []
-        found += [
-            f"{one.verdict} ({one.reason})"
-            for one in self.judged
-            if one.verdict.startswith("different") and not one.excused
+        reasons = [f"different ({other})"] if other else []
+        reasons += [
+            f"{judged.verdict} ({judged.reason})"
+            for judged in self.judged
+            if judged.verdict.startswith("different") and not judged.excused
         ]
-        return "; ".join(found)
+        return "; ".join(reasons)
 
 
 class StackComparison(TrainingComparison, Comparison):
@@ -188,12 +188,12 @@ def training_not_compared(reason: str) -> TrainingComparison:
 
 
 def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
-    """Return the reason why equal training is not proven, or an empty text if it is proven."""
+    """Return the reason against equal training (`reason` if it has none), or "" if it is proven."""
     if different := training.not_the_same:
         return different
     if training.untested:
         return training.untested
-    verdicts = {one.verdict for one in training.judged}
+    verdicts = {judged.verdict for judged in training.judged}
     shown = training.excused or bool(verdicts & ALIKE)
     if shown or training.loss_reason == NO_TRAINING:
         return ""

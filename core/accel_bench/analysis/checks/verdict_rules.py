@@ -56,7 +56,7 @@ def _is_coarse(pair: Pair) -> bool:
 def _decodes_otherwise(pair: Pair) -> bool:
     """Return whether rounding, or the timing of batches, can change a generated token."""
     works = [run.experiment.scenario for run in pair]
-    return any(one.compute_dtype != "float32" or one.inference.rate is not None for one in works)
+    return any(work.compute_dtype != "float32" or work.inference.rate is not None for work in works)
 
 
 def _declares_no_output(pair: Pair) -> bool:
@@ -70,7 +70,7 @@ def _samples(pair: Pair) -> str:
 
 
 def _draws(pair: Pair) -> str:
-    """Return a clause on random draws in both runs, or an empty text if one draws nothing.
+    """Return words on the random draws of both runs, or an empty text if one draws nothing.
 
     Both draw from one seed, but kernels, batches and paddings change the order of the draws.
     """
@@ -128,7 +128,6 @@ def _draws_in_parts(pair: Pair) -> bool:
 
 
 def _is_undeclared(pair: Pair) -> bool:
-    """Return whether two runs train a mixture of experts alike and declare no tolerance."""
     return _has_parts(pair) and not declared_tolerances("update", *pair)
 
 
@@ -143,7 +142,7 @@ def _rounds_scores(pair: Pair) -> str:
 def _is_other_work(pair: Pair) -> bool:
     works = [run.experiment.scenario for run in pair]
     batches = {
-        (one.train.global_batch_size, one.data.sequence_length, one.world_size) for one in works
+        (work.train.global_batch_size, work.data.sequence_length, work.world_size) for work in works
     }
     return bool(other_training(*pair)) or len(batches) > 1
 
@@ -170,7 +169,7 @@ def _declares_model(pair: Pair) -> bool:
     """Return whether two runs differ in their adapter or model settings, so train differently."""
     works = [run.experiment.scenario for run in pair]
     before, after = (
-        (one.adapter, one.model.id, one.model.overrides, one.model.revision) for one in works
+        (work.adapter, work.model.id, work.model.overrides, work.model.revision) for work in works
     )
     return before != after
 
@@ -180,9 +179,8 @@ def _declares_optimizer(pair: Pair) -> bool:
 
 
 def _trains_as_many(pair: Pair) -> bool:
-    """Return whether two runs train the same number of weights, whatever the tensors' names."""
     ranks = [run.ranks[:1] for run in pair]
-    before, after = (sum(sum(one.effective.trained_dtypes.values()) for one in r) for r in ranks)
+    before, after = (sum(sum(rank.effective.trained_dtypes.values()) for rank in r) for r in ranks)
     return before == after
 
 
@@ -268,12 +266,12 @@ tolerances that plugins declare, before a run (`plugins/active.py`).
 
 
 def limit_of(figure: str, pair: Pair) -> float:
-    """Return the limit of a figure of two runs; infinite if no rule holds."""
+    """Return the limit of `figure`, a name in RULES, for two runs; infinite if no rule holds."""
     return next((rule.limit for rule in _rules(figure) if rule.holds(pair)), inf)
 
 
 def explanation(figure: str, value: float, pair: Pair) -> str:
-    """Return the text by which a rule explains a figure's value, or an empty text without one."""
+    """Return the words of a rule that explains a figure's `value` in two runs, or an empty text."""
     near = (rule for rule in _rules(figure) if value <= rule.limit)
     return next((str(words) for rule in near if (words := rule.holds(pair))), "")
 

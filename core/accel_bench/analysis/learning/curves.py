@@ -44,7 +44,7 @@ def training_curve(run: Result) -> list[Reached]:
             break
         seconds += max(steps[step].seconds for steps in ranks)
         tokens += sum(steps[step].real_tokens for steps in data)
-        curve.append(Reached(step + 1, tokens, seconds, _sum([one[step].loss for one in data])))
+        curve.append(Reached(step + 1, tokens, seconds, _sum([steps[step].loss for steps in data])))
     return curve
 
 
@@ -53,18 +53,18 @@ def validation_curve(run: Result) -> list[Reached]:
     curves = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
     if not curves or len(curves) < len(run.data_ranks):
         return []
-    used = {one.steps: one for one in training_curve(run)}
+    used = {point.steps: point for point in training_curve(run)}
     used[0] = Reached(0, 0, 0.0, None)
-    found = []
+    curve = []
     for evaluations in zip(*curves, strict=False):
         step = evaluations[0].step
-        if step in used and all(one.step == step for one in evaluations):
-            found.append(used[step]._replace(loss=_sum([one.loss for one in evaluations])))
-    return found
+        if step in used and all(part.step == step for part in evaluations):
+            curve.append(used[step]._replace(loss=_sum([part.loss for part in evaluations])))
+    return curve
 
 
 def learning_metrics(run: Result) -> Iterator[Metric]:
-    """Yield metrics of the held-out loss before training and at the last evaluation, if any.
+    """Yield metrics of the held-out loss before training and at the last evaluation, if read.
 
     Their better direction is `neither`, since rounds of one seed share their losses.
     """
@@ -88,6 +88,5 @@ def _steps_of(rank: RankResult) -> Mapping[int, Sample]:
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
-    """Return the sum of the ranks' losses; None if a part is missing."""
     known = [part for part in parts if part is not None]
     return math.fsum(known) if known and len(known) == len(parts) else None

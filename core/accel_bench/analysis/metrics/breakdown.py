@@ -77,7 +77,7 @@ class Phases(Frozen):
 
 
 class TimeChange(Frozen):
-    """Times of one part of the work in A and in B, with their difference: a bar of a waterfall."""
+    """Seconds of a part of the work in A and in B, with their difference: a bar of a waterfall."""
 
     a: float
     b: float
@@ -93,7 +93,7 @@ class TimeChange(Frozen):
 
     @classmethod
     def over(cls, *pairs: tuple[float, float]) -> TimeChange:
-        """Return the mean times and their mean difference, from a pair of times for each round."""
+        """Return the mean times and their mean difference, from the times (A, B) of each round."""
         differences = [b - a for a, b in pairs]
         mean = fmean(differences)
         half = t_bound(differences, 0.975) if len(differences) > 1 else None
@@ -135,7 +135,7 @@ def start_up(runs: Iterable[Result]) -> StartUp | None:
     if not figures:
         return None
     return StartUp(
-        **{key: median_of_known(one.get(key) for one in figures) for key in StartUp.model_fields}
+        **{key: median_of_known(row.get(key) for row in figures) for key in StartUp.model_fields}
     )
 
 
@@ -194,7 +194,7 @@ def _to_window(rank: RankResult) -> float | None:
 
 
 def update_cost(update: WeightUpdate) -> UpdateCost:
-    """Return the cost of reading one rank's update."""
-    sums = sum(len(one.sketch) for one in update.tensors.values())
+    """Return the seconds and bytes that reading one rank's update took."""
+    sums = sum(len(tensor.sketch) for tensor in update.tensors.values())
     same = update.model_dump(include=UpdateCost.model_fields.keys() - {"sketch_bytes"})
     return UpdateCost(**same, sketch_bytes=BYTES_OF_A_SUM * sums)

@@ -102,7 +102,7 @@ SOURCES = {
 
 
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
-    """Return the most allocated and the peak bytes over stages, each as (delta, peaked delta).
+    """Return the most allocated and the peak bytes over stages given as (delta, peaked delta).
 
     The first is the largest running sum of deltas, the second the largest sum plus peaked delta or
     None if a peaked delta is unknown. There must be at least one stage.
@@ -143,7 +143,7 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
 
 
 def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
-    """Return the largest value of a figure over the ranks, with its rank.
+    """Return the largest bytes of a figure, measured as `kind`, over the ranks, with the rank.
 
     Return None without the figure, or if any rank's value is unknown.
     """
@@ -159,11 +159,11 @@ def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int]
     known = [(int(value), rank) for value, rank in own if value is not None]
     if not known or len(known) < len(own):
         return None
-    return max(known, key=lambda one: (one[0], -one[1]))
+    return max(known, key=lambda peak: (peak[0], -peak[1]))
 
 
 def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
-    """Return the peak bytes of the rank that needed most (a median over runs) and their kind."""
+    """Return the median over runs of the largest rank's peak bytes, and their kind; else None."""
     metrics = (metric for run in runs for rank in run.ranks for metric in rank.metrics)
     kind = next((metric.kind for metric in metrics if metric.figure == "peak_memory"), None)
     if kind is None:
@@ -172,7 +172,7 @@ def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
 
 
 def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
-    """Return the memory figures over an experiment's completed runs; None without a run."""
+    """Return peaks and stages of memory over an experiment's completed runs; None without a run."""
     if not runs:
         return None
     figures = {name: _figure(runs, source) for name, source in SOURCES.items()}
@@ -180,7 +180,7 @@ def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
 
 
 def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
-    """Return one memory figure, by the preferred kind of measurement that has values."""
+    """Return the peaks of one kind of memory, by the first kind in `source` that has values."""
     for kind in source.kinds:
         bytes_used, rank = _median(runs, source.window, kind)
         run_bytes, run_rank = _median(runs, source.run, kind)
@@ -225,7 +225,6 @@ def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
 
 
 def _reading(mark: Stage, on_gpu: bool) -> tuple[int | None, int | None]:
-    """Return bytes at a mark, and the peak before it; both are 0 for an unused GPU."""
     if not on_gpu:
         return mark.host_bytes, mark.host_peak_bytes
     return mark.device_allocated_bytes or 0, mark.device_peak_allocated_bytes or 0

@@ -41,7 +41,7 @@ class OfferedLoad(NamedTuple):
 
 
 def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
-    """Return the load of completed runs of one scenario; `name` is for messages."""
+    """Return rate and saturation of the completed runs of a scenario; `name` is for messages."""
     known = [run for run in runs if run.status.completed]
     return OfferedLoad(
         name=name,
@@ -58,16 +58,16 @@ def offered_rate(scenario: Scenario) -> float | None:
 
 def is_saturated(run: Result) -> bool:
     """Return whether requests arrived faster than a rank's answers, by `load` in its evidence."""
-    shown = (one for rank in run.ranks for one in rank.evidence.values())
-    loads = (one.get("load") for one in shown if isinstance(one, Mapping))
+    shown = (evidence for rank in run.ranks for evidence in rank.evidence.values())
+    loads = (evidence.get("load") for evidence in shown if isinstance(evidence, Mapping))
     return any(isinstance(load, Mapping) and load.get("saturated") is True for load in loads)
 
 
 def engine_of(run: Result) -> str:
     """Return the name of the plugin that drove the steps: the scenario's engine, or a plugin of a
     stack that alone reports request latencies."""
-    measured = (one for rank in run.ranks for one in rank.metrics)
-    reporting = {one.plugin for one in measured if one.name == MEDIAN_LATENCY}
+    measured = (metric for rank in run.ranks for metric in rank.metrics)
+    reporting = {metric.plugin for metric in measured if metric.name == MEDIAN_LATENCY}
     named = run.experiment.scenario.engine.use
     return reporting.pop() if named not in reporting and len(reporting) == 1 else named
 
@@ -75,13 +75,13 @@ def engine_of(run: Result) -> str:
 def largest_metric(run: Result, name: str) -> float | None:
     """Return the largest value over ranks of an engine metric; None if a rank lacks it."""
     engine = engine_of(run)
-    found = [
-        one.value
+    values = [
+        metric.value
         for rank in run.ranks
-        for one in rank.metrics
-        if one.name == name and one.plugin == engine and one.value is not None
+        for metric in rank.metrics
+        if metric.name == name and metric.plugin == engine and metric.value is not None
     ]
-    return max(found) if found and len(found) == len(run.ranks) else None
+    return max(values) if values and len(values) == len(run.ranks) else None
 
 
 def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
@@ -114,11 +114,11 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
         return reason
     if base.rate is None:
         return ""
-    full = [one for one in (base, row) if one.saturated]
+    full = [load for load in (base, row) if load.saturated]
     return saturation(*full) if full else ""
 
 
 def saturation(*loads: OfferedLoad) -> str:
     """Return a sentence on saturated loads, and on its consequence for latencies."""
-    names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])
+    names = join_names([f"{load.name} at {load.rate:g} requests/s" for load in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"

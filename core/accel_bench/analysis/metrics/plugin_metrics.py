@@ -61,7 +61,7 @@ class MetricFigure(Frozen):
         )
 
     def against(self, base: MetricFigure | None) -> str:
-        """Return the ratio to another figure in words, `0.85 times, better`; empty without values.
+        """Return the ratio to `base` in words: `0.85 times, better`; empty if a value is missing.
 
         The ratio is left out if a value is not positive.
         """
@@ -72,7 +72,7 @@ class MetricFigure(Frozen):
         return ", ".join(filter(None, (times, self._direction(base))))
 
     def _direction(self, base: MetricFigure) -> str:
-        """Return `better` or `worse` if all paired rounds agree, and there are at least two."""
+        """Return `better` or `worse` if two or more paired rounds all agree, else an empty text."""
         paired = self.by_round.keys() & base.by_round.keys()
         if self.better == "neither" or len(paired) < MINIMUM_ROUNDS:
             return ""
@@ -97,7 +97,6 @@ def every_metric(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
 
 
 def _all_metrics(run: Result) -> Iterator[Metric]:
-    """Yield the metrics of a run's ranks, of the run, and of its learning curve."""
     for rank in run.ranks:
         yield from rank.metrics
     yield from run.metrics
@@ -106,7 +105,7 @@ def _all_metrics(run: Result) -> Iterator[Metric]:
 
 def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
     """Return the label of each metric, with its plugin if labels are equal."""
-    by_key = {one.key: one.label for one in metrics}
+    by_key = {metric.key: metric.label for metric in metrics}
     count = Counter(by_key.values())
     return {
         key: f"{label} ({key[0]})" if count[label] > 1 else label for key, label in by_key.items()
@@ -125,18 +124,18 @@ def _metrics(run: Result) -> Iterator[Metric]:
 def _figures(
     runs: Sequence[Result], metrics: Callable[[Result], Iterable[Metric]]
 ) -> tuple[MetricFigure, ...]:
-    """Return each metric of the runs, reduced over ranks and then over runs."""
-    found: dict[tuple[str, ...], dict[tuple[str, int], list[Metric]]] = {}
+    """Return each metric that `metrics` yields for a run, reduced over ranks and then over runs."""
+    groups: dict[tuple[str, ...], dict[tuple[str, int], list[Metric]]] = {}
     for run in runs:
-        for one in metrics(run):
-            rounds = found.setdefault((one.plugin, one.name, one.kind, one.unit), {})
-            rounds.setdefault((run.session, run.round), []).append(one)
-    return tuple(map(_figure, found.values()))
+        for metric in metrics(run):
+            rounds = groups.setdefault((metric.plugin, metric.name, metric.kind, metric.unit), {})
+            rounds.setdefault((run.session, run.round), []).append(metric)
+    return tuple(map(_figure, groups.values()))
 
 
 def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:
-    """Return one metric, reduced over ranks and then over runs."""
-    metrics = [one for run in rounds.values() for one in run]
+    """Return one metric, given by session and round for each rank, reduced over ranks and runs."""
+    metrics = [metric for run in rounds.values() for metric in run]
     first = metrics[0]
     known = {key: [m.value for m in run if m.value is not None] for key, run in rounds.items()}
     by_round = {key: _over_ranks(values, first.better) for key, values in known.items() if values}
@@ -146,13 +145,12 @@ def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:
         unit=first.unit,
         better=first.better,
         value=median(by_round.values()) if by_round else None,
-        reason=next((one.reason for one in metrics if one.reason), ""),
+        reason=next((metric.reason for metric in metrics if metric.reason), ""),
         by_round=by_round,
     )
 
 
 def _over_ranks(values: Sequence[float], better: str) -> float:
-    """Return the worst rank's value; the mean if no direction is better."""
     if better == "neither":
         return fmean(values)
     return max(values) if better == "lower" else min(values)

@@ -33,7 +33,7 @@ class LossStatistics(Frozen):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunThroughput:
-    """Figures of one run, global (summed over ranks) unless the name says otherwise."""
+    """Speed, losses and tokens of one run, summed over its ranks unless the name says otherwise."""
 
     tokens_per_second: float
     """Real tokens of all ranks per wall-clock second of the window."""
@@ -109,7 +109,7 @@ def run_throughput(result: Result) -> RunThroughput | None:
     real = sum(sample.real_tokens for window in counted for sample in window.samples)
     if len({len(window.samples) for window in windows}) != 1 or seconds <= 0 or real <= 0:
         return None
-    steps = zip(*([one.seconds for one in window.samples] for window in windows), strict=True)
+    steps = zip(*([sample.seconds for sample in window.samples] for window in windows), strict=True)
     by_rank = [{sample.step: sample for sample in window.all_steps} for window in counted]
     losses = _summed(by_rank, attrgetter("loss"))
     return RunThroughput(
@@ -147,7 +147,7 @@ def _summed(
     by_rank: Sequence[Mapping[int, Sample]], read: Callable[[Sample], T | None]
 ) -> tuple[T | None, ...]:
     """Return sums over ranks of what `read` returns, by step from 0; None if a rank lacks it."""
-    last: int = max(max(one) for one in by_rank)
+    last: int = max(max(samples) for samples in by_rank)
     if len(by_rank) == 1 and [*by_rank[0]] == [*range(last + 1)]:
         return tuple(map(read, by_rank[0].values()))
     sums: list[T | None] = []

@@ -93,8 +93,8 @@ def _is_multiple(sample: Sample, load: Workload) -> bool:
     counted = ((sample.sequences, load.observed_samples),
                (sample.processed_pairs, load.observed_pairs))  # fmt: skip
     return not rest and all(
-        found is None or observed is None or found == batches * observed
-        for found, observed in counted
+        actual is None or observed is None or actual == batches * observed
+        for actual, observed in counted
     )
 
 
@@ -113,7 +113,6 @@ def mfu_6n(result: Result, peak_flops_per_second: float | None) -> float | None:
 
 
 def _mean_length(samples: list[Sample]) -> float:
-    """Return the mean attention length over the window: pairs / tokens if pairs were counted."""
     pairs = [sample.real_pairs for sample in samples if sample.real_pairs is not None]
     if len(pairs) == len(samples):
         return sum(pairs) / sum(sample.real_tokens for sample in samples)
@@ -125,7 +124,8 @@ def _work(
     flops: Callable[[Workload, float], ByConvention | None],
     padding: bool,
 ) -> ByConvention | None:
-    """Return the FLOPs of all ranks' tokens, with or without padding; None if unknown."""
+    """Return the FLOPs of all ranks' tokens, with or without padding; None if unknown.
+    `flops` returns the FLOPs of one token in a sequence of a length."""
     total = ByConvention(causal=0, non_causal=0)
     for sample, workload in steps:
         tokens, pairs = sample.real_tokens, sample.real_pairs
@@ -161,7 +161,7 @@ def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window)
 
 
 def devices_used(run: Result | None) -> int | None:
-    """Return the number of distinct devices; each rank on a CPU counts as one."""
+    """Return the number of distinct devices, on a CPU of ranks; None if a rank's is unknown."""
     if run is None:
         return None
     used: set[tuple[str | int, ...]] = set()

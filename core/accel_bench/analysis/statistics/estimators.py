@@ -78,7 +78,7 @@ def positive_interval(values: Sequence[float]) -> Interval | None:
 
 
 def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """Return exp of the mean of logarithms with its two-sided t interval, if any."""
+    """Return exp of the mean of logarithms with its two-sided t interval; None without values."""
     if not logarithms:
         return None
     half = t_bound(logarithms, (1 + confidence) / 2) if len(logarithms) > 1 else None
@@ -86,7 +86,7 @@ def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def exp_interval(mean: float, half: float | None, confidence: float = CONFIDENCE) -> Interval:
-    """Return exp(mean) with the interval from exp(mean - half) to exp(mean + half)."""
+    """Return exp(mean), with ends exp(mean - half) and exp(mean + half) unless `half` is None."""
     low, high = (None, None) if half is None else (_exp(mean - half), _exp(mean + half))
     return Interval(median=math.exp(mean), low=low, high=high, confidence=confidence)
 
@@ -167,12 +167,12 @@ def t_quantile(degrees: float, probability: float) -> float:
         normal = NormalDist().inv_cdf(probability) / factor
         return math.sqrt(degrees * math.expm1(normal**2 / degrees))
     # The normal quantile lies below, and the tail is convex: Newton's steps never go too far.
-    found = NormalDist().inv_cdf(probability)
+    estimate = NormalDist().inv_cdf(probability)
     step = math.inf
-    while step > 1e-15 * found:
-        step = (t_tail(degrees, found) - (1 - probability)) / _t_density(degrees, found)
-        found += step
-    return found
+    while step > 1e-15 * estimate:
+        step = (t_tail(degrees, estimate) - (1 - probability)) / _t_density(degrees, estimate)
+        estimate += step
+    return estimate
 
 
 def t_tail(degrees: float, statistic: float) -> float:
@@ -206,7 +206,6 @@ def _wallace(degrees: float) -> tuple[float, float]:
 
 
 def _t_density(degrees: float, statistic: float) -> float:
-    """Return the density of Student's t distribution."""
     half = (degrees + 1) / 2
     scale = math.exp(math.lgamma(half) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
     return scale * math.exp(-half * math.log1p(statistic**2 / degrees))
@@ -218,13 +217,13 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     Source: DLMF 8.17.22.
     """
     above = 1.0
-    found = below = 1 / (1 - (a + b) * x / (a + 1))
+    fraction = below = 1 / (1 - (a + b) * x / (a + 1))
     for m in range(1, MOST_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
             above, below = 1 + term / above, 1 / (1 + term * below)
-            found *= above * below
+            fraction *= above * below
         if abs(above * below - 1) < 1e-15:
             break
-    return found
+    return fraction

@@ -56,8 +56,8 @@ class Judgement(NamedTuple):
 def judge_comparison(found: Comparison, floor: float) -> Judgement:
     """Return the outcome of a comparison at its look; `inconclusive` without a verdict.
 
-    A regression needs a verdict `worse` and an estimated slow-down above the floor. To pass, the
-    upper bound of the slow-down must be below the floor.
+    A regression needs a verdict `worse` and an estimated slow-down above the `floor` (0.01 is 1 %).
+    To pass, the upper bound of the slow-down must be below the floor.
     """
     ratio = found.ratio
     if found.rounds < MINIMUM_ROUNDS or found.verdict == "not tested" or not (ratio and ratio.low):
@@ -68,7 +68,6 @@ def judge_comparison(found: Comparison, floor: float) -> Judgement:
     spread, share = error * math.sqrt(found.rounds), tail / fraction_of_look(found.looks)
 
     def bound(rounds: int, look: int, error_rate: float) -> float:
-        """Return the distance of a one-sided t bound from the mean."""
         sure = t_quantile(rounds - 1, 1 - error_rate * fraction_of_look(look))
         return sure * spread / math.sqrt(rounds)
 

@@ -188,7 +188,7 @@ def compare_stacks(
 def compare_logs(
     logs: Mapping[str, Sequence[float]], looks: Mapping[str, int], policy: Policy = PAIRED
 ) -> dict[str, Comparison]:
-    """Return the comparison of each stack by its paired log-ratios, positive for a lower cost."""
+    """Return each stack's comparison, by its log-ratios (positive for a lower cost) and `looks`."""
     if policy.kind == "estimate":
         return {
             name: Comparison(rounds=len(own), looks=looks[name], ratio=log_interval(own))
@@ -267,15 +267,15 @@ def _judge(logs: Sequence[float], chance: float | None, sharing: int, rule: _Rul
     stacks share, finds a difference."""
     error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(rule.look, 1)) / sharing
     ratio = log_interval(logs, 1 - error)
-    found = Comparison(rounds=len(logs), looks=rule.look, ratio=ratio)
+    result = Comparison(rounds=len(logs), looks=rule.look, ratio=ratio)
     if chance is None:
         few = f"{len(logs)} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
         reason = f"{few}; {MINIMUM_ROUNDS - len(logs)} missing"
-        return found.model_copy(update={"verdict_reason": reason, "rounds_needed": MINIMUM_ROUNDS})
+        return result.model_copy(update={"verdict_reason": reason, "rounds_needed": MINIMUM_ROUNDS})
     verdict, visible = _verdict(logs, chance, rule), t_bound(logs, rule.probability)
     open_ = verdict == "inconclusive"
     needed = _rounds_needed(logs, rule._replace(look=rule.look + 1)) if open_ else None
-    return found.model_copy(
+    return result.model_copy(
         update={
             "verdict": verdict,
             "minimum_detectable_effect": max(math.expm1(visible), rule.policy.floor),
@@ -285,7 +285,7 @@ def _judge(logs: Sequence[float], chance: float | None, sharing: int, rule: _Rul
 
 
 def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Direction:
-    """Return the verdict: surely better or worse, surely the same, or inconclusive."""
+    """Return the verdict by the adjusted p-value `chance`; `inconclusive` if nothing is sure."""
     mean = fmean(logs)
     if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.policy.floor):
         return "better" if mean > 0 else "worse"

@@ -51,7 +51,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
     settings = dict(dotted(experiment.scenario.model_dump(mode="json", exclude=set(LEFT_OUT))))
     if origin and origin.origin == "imported":
         stated = tuple(f"{key}." for key in origin.stated)
-        settings = {key: one for key, one in settings.items() if f"{key}.".startswith(stated)}
+        settings = {key: value for key, value in settings.items() if f"{key}.".startswith(stated)}
     else:
         settings["compute_dtype"] = experiment.scenario.compute_dtype
         settings["world_size"] = experiment.scenario.world_size
@@ -71,10 +71,10 @@ def keys_of(row: ExperimentRuns) -> Keys:
 
 
 def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
-    """Return the keys with several values, in order: FIRST_KEYS, swept keys, then settings."""
+    """Return the keys whose values in `keys` differ: FIRST_KEYS, `swept` keys, then settings."""
     seen: dict[str, set[str]] = {}
-    for key in sorted({name for one in keys for name in one}):
-        seen[key] = {canonical_json(one.get(key)) for one in keys}
+    for key in sorted({name for values in keys for name in values}):
+        seen[key] = {canonical_json(values.get(key)) for values in keys}
     several = [key for key, values in seen.items() if len(values) > 1]
     return sorted(several, key=lambda key: _turn(key, swept))
 
@@ -82,7 +82,7 @@ def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
 def telling_apart(
     keys: Sequence[Keys], chosen: Sequence[str], swept: Sequence[str] = ()
 ) -> list[str]:
-    """Return further keys such that the values of all keys differ between any two experiments.
+    """Return keys that, added to `chosen`, distinguish any two of the experiments in `keys`.
 
     Only necessary keys are added, in the order of `differing`.
     """
@@ -104,14 +104,14 @@ def tell_apart(rows: Sequence[ExperimentRuns]) -> list[ExperimentRuns]:
     groups: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault((row.planned.experiment.scenario.name, row.name), []).append(number)
-    found = list(rows)
-    for same in (one for one in groups.values() if len(one) > 1):
+    result = list(rows)
+    for same in (numbers for numbers in groups.values() if len(numbers) > 1):
         keys = [keys_of(rows[number]) for number in same]
-        causes = [{key: one[key] for key in one.keys() - COMPUTED} for one in keys]
+        causes = [{key: values[key] for key in values.keys() - COMPUTED} for values in keys]
         names = telling_apart(causes, ())
-        for number, one in zip(same, keys, strict=True):
-            found[number] = replace(rows[number], apart={name: one.get(name) for name in names})
-    return found
+        for number, values in zip(same, keys, strict=True):
+            result[number] = replace(rows[number], apart={name: values.get(name) for name in names})
+    return result
 
 
 def changes_task(key: str) -> bool:
@@ -129,13 +129,13 @@ def place(value: JsonValue) -> tuple[int, float, str]:
 
 
 def _split(groups: Iterable[Sequence[Keys]], names: Sequence[str]) -> list[list[Keys]]:
-    """Return groups of experiments split by the values of some keys."""
-    found: dict[tuple[int, str], list[Keys]] = {}
+    """Return the groups of experiments, each split by the values of the keys `names`."""
+    parts: dict[tuple[int, str], list[Keys]] = {}
     for number, group in enumerate(groups):
-        for one in group:
-            values = canonical_json([one.get(name) for name in names])
-            found.setdefault((number, values), []).append(one)
-    return list(found.values())
+        for keys in group:
+            values = canonical_json([keys.get(name) for name in names])
+            parts.setdefault((number, values), []).append(keys)
+    return list(parts.values())
 
 
 def _turn(key: str, swept: Sequence[str]) -> tuple[int, int, str]:
@@ -161,14 +161,14 @@ def _device(row: ExperimentRuns) -> str | None:
 
 def _environment(row: ExperimentRuns) -> JsonValue:
     """Return the environment of an experiment's identity, with plugin versions by name."""
-    found = row.planned.experiment.identity.get("environment")
-    if not isinstance(found, dict):
-        return found
-    listed, prints = found.get("plugins"), found.get("fingerprints")
-    plugins = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    environment = row.planned.experiment.identity.get("environment")
+    if not isinstance(environment, dict):
+        return environment
+    listed, prints = environment.get("plugins"), environment.get("fingerprints")
+    plugins = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
     prints = prints if isinstance(prints, dict) else {}
     return {
-        **found,
-        "plugins": {str(one.get("name")): one.get("version") for one in plugins},
-        "fingerprints": {name: canonical_json(one) for name, one in prints.items()},
+        **environment,
+        "plugins": {str(p.get("name")): p.get("version") for p in plugins},
+        "fingerprints": {name: canonical_json(value) for name, value in prints.items()},
     }

@@ -48,7 +48,8 @@ def provenance_of(result: Result) -> str:
 
 
 def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (dotted key, left value, right value) of each difference; None for a missing key."""
+    """Return (dotted key, left value, right value) of each difference; None for a missing key.
+    `path` is the dotted key of the two values themselves."""
     if canonical_json(left) == canonical_json(right):
         return []
     if isinstance(left, dict) and isinstance(right, dict):
@@ -87,14 +88,14 @@ def flat_figures(result: Result) -> Cells:
 
 
 def flat_speed(speed: RunThroughput | None) -> Cells:
-    """Return speed and losses of a window, over all devices; empty without one.
+    """Return speed and losses of a window, over all devices; empty if `speed` is None.
 
     Statistics of the losses are None if one is unknown.
     """
     if speed is None:
         return {}
     losses = [loss for loss in speed.losses if loss is not None]
-    found = speed.loss_statistics
+    stats = speed.loss_statistics
     return {
         "tokens_per_second": speed.tokens_per_second,
         "tokens_per_second_per_device": speed.tokens_per_second_per_device,
@@ -109,8 +110,8 @@ def flat_speed(speed: RunThroughput | None) -> Cells:
         "window_seconds": speed.seconds,
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
-        **{f"{name}_loss": getattr(found, name, None) for name in ("mean", "minimum", "maximum")},
-        "loss_standard_deviation": found and found.standard_deviation,
+        **{f"{name}_loss": getattr(stats, name, None) for name in ("mean", "minimum", "maximum")},
+        "loss_standard_deviation": stats and stats.standard_deviation,
     }
 
 
@@ -125,16 +126,16 @@ def flat_metrics(result: Result) -> Cells:
 def metrics_by_name(result: Result) -> dict[str, Metric]:
     """Return the metrics of a run by the names of `flat_metrics`, with unit and direction."""
     measured = [(metric.rank or 0, metric) for metric in result.metrics]
-    measured += [(rank.rank, one) for rank in reversed(result.ranks) for one in rank.metrics]
+    measured += [(rank.rank, metric) for rank in reversed(result.ranks) for metric in rank.metrics]
     measured += [(0, metric) for metric in learning_metrics(result)]
     plugins: dict[str, set[str]] = {}
     for rank, metric in measured:
         plugins.setdefault(_metric_name(metric, rank), set()).add(metric.plugin)
-    found = {}
+    by_name = {}
     for rank, metric in measured:
         name = _metric_name(metric, rank)
-        found[f"{metric.plugin}_{name}" if len(plugins[name]) > 1 else name] = metric
-    return found
+        by_name[f"{metric.plugin}_{name}" if len(plugins[name]) > 1 else name] = metric
+    return by_name
 
 
 def _metric_name(metric: Metric, rank: int) -> str:

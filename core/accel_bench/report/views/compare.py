@@ -54,7 +54,7 @@ DIFFERENT = ("different", WITHIN)
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
     """Return a report with a section for each comparison: headline, both sides, differences."""
     return Report(
-        sections=[*_points(comparisons), *(_section(one) for one in comparisons)],
+        sections=[*_points(comparisons), *(_section(comparison) for comparison in comparisons)],
         document=one_or_list(comparisons),
         flat=Table(FLAT, comparisons),
     )
@@ -64,14 +64,17 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
     """Yield a section with one table over all sweep points, if there are several."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
-        counts = [side.counts for one in comparisons for side in (one.a, one.b)]
+        counts = [side.counts for row in comparisons for side in (row.a, row.b)]
         columns = in_units(POINTS, counts)
-        if all(one.paired for one in comparisons):
+        if all(row.paired for row in comparisons):
             units = {ESTIMATED: JUDGED}
-            columns = [replace(one, unit=units.get(one.unit, one.unit)) for one in columns]
+            columns = [
+                replace(column, unit=units.get(column.unit, column.unit)) for column in columns
+            ]
         first = comparisons[0]
         columns = [
-            replace(one, title=first.words.times) if one.key == "ratio" else one for one in columns
+            replace(column, title=first.words.times) if column.key == "ratio" else column
+            for column in columns
         ]
         title = f"{names} at {len(comparisons)} sweep points{first.quantity.by}"
         yield Section(title=title, tables=[Table(columns, comparisons)])
@@ -139,7 +142,7 @@ def _section(one: ExperimentComparison) -> Section:
 
 
 def _facts(one: ExperimentComparison) -> Sequence[Column]:
-    """Return the columns of the table of facts; fewer if calls of an operation are counted."""
+    """Return the rows of the table of both sides; fewer if calls of an operation are counted."""
     if (one.a.counts, one.b.counts) != (CALLS, CALLS):
         return FACTS
     return [
@@ -178,7 +181,7 @@ def setting_text(value: Any) -> str:
 
 def differences_table(headers: Sequence[str], differences: Sequence[Difference]) -> Table:
     """Return a table of differences between two sides, with the value of each."""
-    rows = [(one.key, setting_text(one.a), setting_text(one.b)) for one in differences]
+    rows = [(diff.key, setting_text(diff.a), setting_text(diff.b)) for diff in differences]
     return listed(headers, rows)
 
 
@@ -190,7 +193,7 @@ ESTIMATED = "[95 % interval]"
 """Unit of ratios of unpaired runs, which get no verdict."""
 
 POINTS = (
-    Column("point", lambda one: point_name(one.a), kind="name"),
+    Column("point", lambda row: point_name(row.a), kind="name"),
     Column("A", partial(_speed_of, "a"), unit="tokens/s", kind="number"),
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
     number_column("ratio", "times as fast", ESTIMATED, ratio_interval),
@@ -219,7 +222,7 @@ FACTS = (
 FLAT = (
     *columns_of(ExperimentComparison),
     *(Column(f"{side}_metrics", reader(f"{side}.metric_values")) for side in "ab"),
-    Column("declared", lambda one: _flat_differences(one.declared)),
-    Column("differing", lambda one: _flat_differences(one.differing)),
+    Column("declared", lambda row: _flat_differences(row.declared)),
+    Column("differing", lambda row: _flat_differences(row.differing)),
 )
 """Columns of the CSV."""

@@ -83,7 +83,7 @@ def stacks_report(
 
     The added columns form a table of their own, unless the page is `wide`.
     """
-    rows = [Line(summary=one, row=row) for one in summaries for row in one.experiments]
+    rows = [Line(summary=summary, row=row) for summary in summaries for row in summary.experiments]
     columns = (*FLAT, *_section_columns(summaries), *FLAT_AT_THE_END)
     return Report(
         sections=[_section(summary, verbose, wide) for summary in summaries],
@@ -117,8 +117,8 @@ def extra_tables(summary: Summary) -> list[Table]:
     Sections that show metrics themselves stand before the table of the other metrics.
     """
     shown = {name: frozenset(_constants(name, "SHOWN_METRICS")) for name in summary.sections}
-    first = [one for name in shown if shown[name] for one in _section_tables(summary, name)]
-    later = [one for name in shown if not shown[name] for one in _section_tables(summary, name)]
+    first = [table for name in shown if shown[name] for table in _section_tables(summary, name)]
+    later = [table for name in shown if not shown[name] for table in _section_tables(summary, name)]
     return [*first, *_metric_tables(summary, frozenset().union(*shown.values())), *later]
 
 
@@ -149,15 +149,15 @@ def _section_values(
 ) -> Sequence[SectionValueT] | None:
     """Return the values of a section's function named `what`; None for a section without it.
 
-    Raises PluginError that names the section.
+    Raises PluginError that names the section, also for values of another type than `kind`.
     """
     entry = find_entry(GROUP, KIND, name)
     if not hasattr(entry.load(), what):
         return None
-    found = call_section(entry, what, summary, summary.sections[name], *row)
+    values = call_section(entry, what, summary, summary.sections[name], *row)
     # A text is a sequence of texts, and no list of them.
-    if isinstance(found, list | tuple) and all(isinstance(one, kind) for one in found):
-        return found
+    if isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values):
+        return values
     raise entry.broken(f"its function {what!r} returned no {what}")
 
 
@@ -176,11 +176,11 @@ def _constants(name: str, what: str) -> Sequence[Any]:
     """
     entry = find_entry(GROUP, KIND, name)
     try:
-        found: Sequence[Any] = tuple(getattr(entry.load(), what, ()))
+        items: Sequence[Any] = tuple(getattr(entry.load(), what, ()))
     except PluginError:  # A notice names it already.
         return ()
-    columns = [one for one in found if isinstance(one, Column)]
-    return [replace(one, cell=partial(_cell, entry, one.cell)) for one in columns] or found
+    columns = [item for item in items if isinstance(item, Column)]
+    return [replace(column, cell=partial(_cell, entry, column.cell)) for column in columns] or items
 
 
 def _cell(entry: DoorEntry, cell: Callable[[Any], Any], row: Any) -> Any:
@@ -194,10 +194,12 @@ def stack_columns(summary: Summary) -> list[Column]:
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return a page's notes (even notes in the headline, but not `doubts`), then the details."""
+    """Return a page's notes, the headline's included and `doubts` left out, then the details."""
     shared = _reasons_of_all(summary)
     rows = [
-        row.model_copy(update={"reasons": tuple(one for one in row.reasons if one not in shared)})
+        row.model_copy(
+            update={"reasons": tuple(text for text in row.reasons if text not in shared)}
+        )
         for row in summary.experiments
     ]
     others = summary.model_copy(update={"experiments": tuple(rows), "noise": ()})
@@ -212,7 +214,7 @@ def doubts(summary: Summary) -> list[str]:
 
 def _reasons_of_all(summary: Summary) -> list[str]:
     measured = [row.reasons for row in summary.experiments if row.status.completed]
-    return [one for one in (measured or [()])[0] if all(one in own for own in measured)]
+    return [reason for reason in (measured or [()])[0] if all(reason in own for own in measured)]
 
 
 def _notes(summary: Summary, headline: str) -> list[str]:
@@ -278,14 +280,16 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return the column of the compared quantity; empty for a default one or without values."""
+    """Return a column of the compared quantity, or none if it is a default or has no values."""
     known = (row.quantity for row in summary.experiments if row.quantity.value)
-    found = {one.name: one for one in known}
+    by_name = {quantity.name: quantity for quantity in known}
     return [
         number_column("quantity.value", name, unit, partial(with_spread, form=form))
-        for name, one in found.items()
-        if not one.usual
-        for unit, form in [("per device", size) if one.unit == BYTES else (one.unit, figure_text)]
+        for name, quantity in by_name.items()
+        if not quantity.usual
+        for unit, form in [
+            ("per device", size) if quantity.unit == BYTES else (quantity.unit, figure_text)
+        ]
     ]
 
 
@@ -295,24 +299,24 @@ def generates(summary: Summary) -> bool:
 
 
 def speed_unit(summary: Summary) -> str:
-    """Return the unit of the speeds of a scenario."""
+    """Return the unit of a scenario's speeds, such as `tokens/s`, `images/s` or `new tokens/s`."""
     if generates(summary):
         return NEW_TOKENS
     return rate_unit(row.counts for row in summary.experiments)
 
 
 def _metric_tables(summary: Summary, shown: Collection[str]) -> list[Table]:
-    """Return the table of the scenario's metrics that are not in `shown`; empty without any."""
-    metrics = (one for row in summary.experiments for one in row.metrics)
-    names = labels(one for one in metrics if one.name not in shown)
+    """Return the table of the scenario's metrics without `shown`; an empty list if none is left."""
+    metrics = (metric for row in summary.experiments for metric in row.metrics)
+    names = labels(metric for metric in metrics if metric.name not in shown)
     rows = []
     for key, name in names.items():
-        found = [(row, one) for row in summary.experiments for one in row.metrics if one.key == key]
-        bases = {canonical_json(r.sweep): one for r, one in found if r.stack == summary.baseline}
-        for row, one in found:
+        pairs = [(row, m) for row in summary.experiments for m in row.metrics if m.key == key]
+        bases = {canonical_json(r.sweep): m for r, m in pairs if r.stack == summary.baseline}
+        for row, metric in pairs:
             # The baseline's own metric has nothing to be compared with.
             base = bases.get(canonical_json(row.sweep)) if row.stack != summary.baseline else None
-            rows.append(Line(name=name, stack=label(row), metric=one, base=base))
+            rows.append(Line(name=name, stack=label(row), metric=metric, base=base))
     notes = [(row.stack, f"{row.name}: {row.metric.reason}") for row in rows if row.metric.reason]
     return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
 
@@ -335,7 +339,7 @@ def _step(step: Any) -> str:
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    """Return the verdict on the speed, or the status of a run without one."""
+    """Return a row's verdict on the speed, `baseline` or failed status; None without a verdict."""
     if not row.status.completed:
         return row.status.value
     if row.stack == baseline:
@@ -414,7 +418,7 @@ def _phases(row: ExperimentSummary) -> str:
         return ""
     whole, to_window = row.phases.step_seconds, row.phases.to_window
     seconds = row.phases.model_dump(include={"data", "forward", "backward", "optimizer"})
-    parts = shares({name: one for name, one in seconds.items() if one is not None}, whole)
+    parts = shares({name: value for name, value in seconds.items() if value is not None}, whole)
     flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
     of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
     return f"a step is {parts}{of_which}"

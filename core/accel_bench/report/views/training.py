@@ -17,13 +17,13 @@ def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) 
     """
 
     def cell(row: Any) -> tuple[str, ...] | None:
-        found = compared(row)
-        if found is None:
+        comparison = compared(row)
+        if comparison is None:
             return None
         word, apart, allowed = (
-            getattr(found, f"{what}_{name}") for name in ("word", "difference", "tolerance")
+            getattr(comparison, f"{what}_{name}") for name in ("word", "difference", "tolerance")
         )
-        estimated = what == "update" and not found.update_exact
+        estimated = what == "update" and not comparison.update_exact
         return verdict_parts(word, apart, allowed, estimated)
 
     return Column(what, cell, form=tuple, kind="word")
@@ -42,7 +42,7 @@ def verdict_parts(
     exact = word == "bitwise equal" or difference == tolerance == 0
     if exact or difference is None or tolerance is None:
         return words
-    apart, allowed = (_short(100 * one) for one in (difference, tolerance))
+    apart, allowed = (_short(100 * share) for share in (difference, tolerance))
     about = "~" if estimated and difference else ""
     return (*words, f"{about}{apart} %,", f"limit {allowed} %")
 
@@ -65,7 +65,6 @@ def update_cost_text(row: ExperimentSummary) -> str:
 
 
 def _short(number: float) -> str:
-    """Return a number in few characters: `0`, `<0.01`, `0.052`, `150`."""
     if 0 < number < 0.01:
         return "<0.01"
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

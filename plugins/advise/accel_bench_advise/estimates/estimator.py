@@ -46,7 +46,7 @@ NO_STEP = (
 
 
 class DeviceEstimate(NamedTuple):
-    """The estimate of a scenario's baseline on a device."""
+    """The estimate of a scenario's baseline on a device, with its estimator."""
 
     estimate: Estimate
     estimator: Estimator
@@ -80,7 +80,10 @@ class Estimator:
         return target_of(self.machine, self.chosen)
 
     def plan(self, changed: Mapping[str, Any] = {}) -> Plan:
-        """Return the plan of the scenario on a machine with the device, with `changed` settings."""
+        """Return the plan of the scenario on a machine with the device.
+
+        `changed` are settings by dotted key that override the scenario's.
+        """
         request = replace(
             self.request,
             overrides=(*self.request.overrides, *changed.items()),
@@ -101,10 +104,10 @@ class Estimator:
         If the baseline does not fit, the estimate is of the nearest change that fits. Raises
         AccelBenchError for a scenario that cannot be planned for the device.
         """
-        found, changed = self.estimate(_baseline(self.plan())), {}
-        if found.nearest and (changed := found.nearest.settings):
-            found = self.estimate(_baseline(self.plan(changed)))
-        return DeviceEstimate(found, self, changed)
+        estimate, changed = self.estimate(_baseline(self.plan())), {}
+        if estimate.nearest and (changed := estimate.nearest.settings):
+            estimate = self.estimate(_baseline(self.plan(changed)))
+        return DeviceEstimate(estimate, self, changed)
 
     def estimate(self, planned: Planned) -> Estimate:
         """Return the estimate of an experiment, with a `problem` if it cannot be simulated."""
@@ -163,9 +166,9 @@ class Estimator:
         return {**figures, "answer": answer_of(what, target.name, memory, nearest)}
 
     def _replan(self, planned: Planned, changed: dict[str, Any]) -> Planned:
-        """Return the same stack and sweep point, planned with `changed` settings.
+        """Return the experiment of the same stack and sweep point, planned with changed settings.
 
-        Raises AccelBenchError if the plan does not contain it.
+        `changed` are the settings by dotted key. Raises AccelBenchError if the new plan lacks it.
         """
         experiment = planned.experiment
         kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
@@ -189,12 +192,15 @@ class Estimator:
 
 
 def _baseline(plan: Plan) -> Planned:
-    own = [one for one in plan.planned if one.experiment.stack.name == plan.baseline]
+    own = [planned for planned in plan.planned if planned.experiment.stack.name == plan.baseline]
     return (own or plan.planned)[0]
 
 
 def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
-    """Yield the limitations of the simulation of this experiment, one sentence each."""
+    """Yield the limitations of the simulation of this experiment, one sentence each.
+
+    `published` is the longest sequence in tokens that the model was made for; None if unknown.
+    """
     scenario = planned.experiment.scenario
     if compiler := planned.active.answers("compile_model"):
         yield f"estimated as if not compiled: {compiler.name} changes memory and speed"
@@ -216,7 +222,7 @@ def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
 
 
 def named_batch(name: str, planned: Planned) -> str:
-    """Return a stack's name with its estimated micro-batch size."""
+    """Return text such as `lora with 8 x 1,024 tokens`: a stack's name with its micro-batch."""
     scenario = planned.experiment.scenario
     samples, length = scenario.train.micro_batch_size, scenario.data.sequence_length
     if scenario.counts != TOKENS:
@@ -225,17 +231,20 @@ def named_batch(name: str, planned: Planned) -> str:
 
 
 def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
-    """Return a sentence on whether `what`, a stack with its batch, fits the device."""
+    """Return a sentence that says if an experiment fits a device, with the nearest change if not.
+
+    `what` names the stack with its batch, and `device` the device.
+    """
     needed = memory.needed_bytes.text(size)
     if memory.fit is None or memory.device_bytes is None:
         return f"{what} needs {needed}; the device's memory is not known"
     verb = FITS[memory.fit].replace("may fit", "may just fit")
-    answer = f"{what} {verb} on {device}: it needs {needed} of {size(memory.device_bytes)}."
+    sentence = f"{what} {verb} on {device}: it needs {needed} of {size(memory.device_bytes)}."
     if memory.fit != "does not hold":
-        return answer
+        return sentence
     if nearest is None:
-        return f"{answer} Nothing near it fits either: choose a smaller model.id."
+        return f"{sentence} Nothing near it fits either: choose a smaller model.id."
     if not nearest.settings:
-        return f"{answer} The smallest device of the table that holds it is {nearest.gpu}."
-    found = nearest.needed_bytes.text(size)
-    return f"{answer} The nearest that does: {settings(nearest.settings)} ({found})."
+        return f"{sentence} The smallest device of the table that holds it is {nearest.gpu}."
+    amount = nearest.needed_bytes.text(size)
+    return f"{sentence} The nearest that does: {settings(nearest.settings)} ({amount})."

@@ -36,11 +36,11 @@ def sample_lengths(rank: Rank) -> list[int]:
 
     Raises ScenarioError if the data plugin does not know its sample lengths.
     """
-    found = rank.ask("sample_lengths")
-    if found is None:
+    lengths = rank.ask("sample_lengths")
+    if lengths is None:
         use = rank.run.scenario.data.use
         raise ScenarioError(f"{use!r} does not say how long its samples are; give a number")
-    return [int(length) for length in found]
+    return [int(length) for length in lengths]
 
 
 def read_lengths(path: Path) -> list[int]:
@@ -51,26 +51,27 @@ def read_lengths(path: Path) -> list[int]:
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, "; take a sample of the lengths")
     try:
         if text.lstrip().startswith("["):
-            found = LENGTHS.validate_json(text, strict=True)
+            lengths = LENGTHS.validate_json(text, strict=True)
         else:
-            found = LENGTHS.validate_python([one for one in re.split(r"[\s,;]+", text) if one])
+            lengths = LENGTHS.validate_python([word for word in re.split(r"[\s,;]+", text) if word])
     except ValidationError as error:
         problem = error.errors()[0]
         if problem["loc"]:
             what = f"{path}: {problem['input']!r} is no length of a sample in tokens"
             raise ScenarioError(f"{what}; write one a line, or a JSON list") from None
         raise ScenarioError(f"{path} is no JSON list of lengths: {problem['msg']}") from None
-    if not found:
+    if not lengths:
         raise ScenarioError(f"{path} holds no lengths; write one number of tokens a line")
-    return found
+    return lengths
 
 
 def lengths_instead_of(
     path: Path, draft: Draft, overrides: Sequence[tuple[str, Any]]
 ) -> LengthSummary:
-    """Return a summary of the sample lengths in a file, which chooses the sequence length.
+    """Return a summary of the sample lengths in a file, with the sequence length chosen by them.
 
-    Raises ScenarioError if the scenario's sweep or an override sets the sequence length too.
+    Raises ScenarioError if the scenario's sweep or `overrides`, pairs of a dotted key and a value,
+    set the sequence length too.
     """
     for where, keys in (
         ("the scenario's sweep", draft.data.get("sweep") or {}),

@@ -62,10 +62,11 @@ REPLICATES = "DistributedDataParallel"
 def memory_need(
     experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> MemoryNeed | None:
-    """Return a lower bound of the bytes of weights, gradients and optimizer state.
+    """Return a lower bound of the bytes of weights, gradients and optimizer state on one device.
 
-    An adapter's trained parameters are not counted. If a parallel strategy may shard the model,
-    each rank is assumed to hold only its shard. None if bytes or parameters are not known.
+    `active` are the experiment's plugins. An adapter's trained parameters are not counted. If a
+    parallel strategy may shard the model, each rank is assumed to hold only its shard. None if the
+    number of parameters is unknown, or if the model plugin does not give their bytes.
     """
     scenario = experiment.scenario
     parts = _bytes_per_parameter(active.answers("load_model"), experiment)
@@ -90,7 +91,11 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
 
 
 def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
-    """Return a function that gives the fewest copies of a model part in one device's memory."""
+    """Return a function that gives the fewest copies of a model part in one device's memory.
+
+    The function takes the part's name, such as `weights`; it gives less than 1 for a part that
+    devices divide. `parallel` is the plugin that parallelizes the model, if any.
+    """
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
     known = None
     if parallel is not None:
@@ -136,7 +141,10 @@ def parameters_of(model: ModelUse) -> int | None:
 
 
 def _parameters(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | None:
-    """Return the number of matrix elements of a configuration with overrides; None if unknown."""
+    """Return the number of matrix elements of a model configuration with overrides.
+
+    None if a size is missing, or if layers differ or share weights.
+    """
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
     sizes = {name: _size(config, overrides, keys) for name, keys in ALIASES.items()}
@@ -166,7 +174,7 @@ def _is_gated(config: Mapping[str, Any]) -> bool:
 
 
 def _size(config: Mapping[str, Any], overrides: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    """Return the first positive integer under any of some keys, overrides first; 0 without any."""
+    """Return the first positive integer under one of `keys`, overrides first; 0 if none is set."""
     for source in (overrides, config):
         for key in keys:
             value = source.get(key)

@@ -71,12 +71,16 @@ class MemoryEstimator(NamedTuple):
     def footprint(self, planned: Planned, **other: int) -> Footprint:
         """Return the memory and work of one optimizer step of an experiment.
 
-        `other` replaces sizes of its batch shape. Raises AccelBenchError if it cannot be simulated.
+        `other` replaces sizes of its batch shape by name, such as `micro_batch_size`. Raises
+        AccelBenchError if it cannot be simulated.
         """
         return self.simulator.footprint(planned.experiment, self.target.kind, **other)
 
     def memory(self, planned: Planned, **other: int) -> MemoryEstimate:
-        """Return the memory estimate of one device; all ranks on a CPU share one memory."""
+        """Return the memory estimate of one device; all ranks on a CPU share one memory.
+
+        `other` replaces sizes of the batch shape, as for `footprint`.
+        """
         scenario, target = planned.experiment.scenario, self.target
         footprint = self.footprint(planned, **other)
         copies = device_copies(scenario, planned.active.answers("parallelize_model"))
@@ -84,11 +88,17 @@ class MemoryEstimator(NamedTuple):
         return memory_estimate(footprint, copies, target.kind, target.memory_bytes, ranks)
 
     def need(self, planned: Planned, **other: int) -> float:
-        """Return the upper estimate of the bytes that a step needs."""
+        """Return the upper estimate of the bytes of one device that a step needs.
+
+        `other` replaces sizes of the batch shape, as for `footprint`.
+        """
         return self.memory(planned, **other).needed_bytes.high
 
     def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
-        """Return the largest micro-batch that fits by the upper estimate, at unchanged length."""
+        """Return the largest micro-batch up to `limit` that fits by the upper estimate.
+
+        The sequence length is unchanged.
+        """
         return self._largest(planned, "micro_batch_size", 1, limit)
 
     def longest(self, planned: Planned) -> Limit | None:
@@ -102,9 +112,9 @@ class MemoryEstimator(NamedTuple):
             return None
         learned = self.simulator.model(planned.experiment).longest_learned
         limit = learned or LONGEST_LENGTH
-        found = self._largest(planned, "sequence_length", min(LENGTH_STEP, limit), limit)
-        at_end = learned is not None and found.bounded_by == "search"
-        return found.model_copy(update={"bounded_by": "model"}) if at_end else found
+        longest = self._largest(planned, "sequence_length", min(LENGTH_STEP, limit), limit)
+        at_end = learned is not None and longest.bounded_by == "search"
+        return longest.model_copy(update={"bounded_by": "model"}) if at_end else longest
 
     def _largest(self, planned: Planned, key: str, step: int, limit: int) -> Limit:
         return largest_that_fits(
@@ -125,27 +135,30 @@ class NearestSearch(NamedTuple):
     """Function that plans an experiment with other settings; raises AccelBenchError."""
 
     def nearest(self, planned: Planned) -> Alternative | None:
-        """Return the first change in order of preference with which an experiment fits; else None.
+        """Return the first change in order of preference with which an experiment fits.
 
         If weights and optimizer state alone exceed the device, neither checkpointing nor a smaller
-        batch is simulated.
+        batch is simulated. None if nothing fits.
         """
         too_large: list[tuple[Any, ...]] = []
         for changed in _changes_of(planned.experiment.scenario):
             lasting = tuple(changed.get(key) for key in CHANGE_WHAT_LASTS)
             if lasting in too_large:
                 continue
-            if changed and (found := self._trial(planned, changed)):
-                return found
+            if changed and (alternative := self._trial(planned, changed)):
+                return alternative
             memory = self._memory(planned, changed)
             if memory and _lasting_bytes(memory) > (memory.device_bytes or math.inf):
                 too_large.append(lasting)
-            elif found := self._smaller(planned, changed):
-                return found
+            elif alternative := self._smaller(planned, changed):
+                return alternative
         return self._larger_device(planned)
 
     def _memory(self, planned: Planned, changed: dict[str, Any]) -> MemoryEstimate | None:
-        """Return the memory of a changed experiment; None if it cannot be planned or simulated."""
+        """Return the memory of an experiment with the settings `changed` by dotted key.
+
+        None if it cannot be planned or simulated.
+        """
         with suppress(AccelBenchError):
             other = self.replan(planned, changed) if changed else planned
             if not other.skipped:
@@ -161,7 +174,10 @@ class NearestSearch(NamedTuple):
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
 
     def _smaller(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
-        """Return the largest micro-batch that fits, at unchanged samples per step; else None."""
+        """Return `changed` with the largest smaller micro-batch that fits; None if none fits.
+
+        The samples per step are unchanged.
+        """
         train = planned.experiment.scenario.train
         samples = train.micro_batch_size * train.gradient_accumulation
         smaller = [
@@ -173,11 +189,16 @@ class NearestSearch(NamedTuple):
             for size in range(1, train.micro_batch_size)
             if samples % size == 0
         ]
-        fitting = bisect_left(smaller, True, key=lambda one: self._trial(planned, one) is None)
+        fitting = bisect_left(
+            smaller, True, key=lambda change: self._trial(planned, change) is None
+        )
         return self._trial(planned, smaller[fitting - 1]) if fitting else None
 
     def _larger_device(self, planned: Planned) -> Alternative | None:
-        """Return the smallest device of the table that fits the experiment; None on a CPU."""
+        """Return the smallest device of the table that fits the experiment.
+
+        None if no device fits it, or if the estimate is for a CPU.
+        """
         need = self.estimator.memory(planned).needed_bytes
         larger = [
             (row.memory_bytes, name)
@@ -198,7 +219,8 @@ def memory_estimate(
 ) -> MemoryEstimate:
     """Return the memory estimate of a device shared by its ranks.
 
-    `copies(part)` is the number of replicas of a part of the model on one device.
+    `copies(part)` is the number of replicas of a part of the model on one device. `device` is the
+    device type, `cpu` or `cuda`, and `device_bytes` its memory; None if unknown.
     """
     parts: dict[Part, float] = {
         part: size * (copies(part.removeprefix("quantized ")) if part in MODEL_PARTS else ranks)
@@ -220,7 +242,7 @@ def memory_estimate(
 def largest_that_fits(
     need: Callable[[int], float], capacity: float, first: int, step: int = 1, limit: int = 2**20
 ) -> Limit:
-    """Return the largest multiple of `step` whose need is within the capacity.
+    """Return the largest multiple of `step` up to `limit` whose need is within the capacity.
 
     `need` must grow at least linearly, as memory does with batch and length: the line through two
     fitting values bounds the search. `first` is the value to start from.
@@ -246,9 +268,10 @@ def largest_that_fits(
 
 
 def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: int) -> int | None:
-    """Return the value at which the line through two fitting values reaches the capacity.
+    """Return the multiple of `step` at which a line through two fitting values meets the capacity.
 
-    None without two values, or if their needs are equal.
+    `fits` are the largest fitting values, and `known` the needs by value. None without two fitting
+    values, or if their needs are equal.
     """
     lower, upper = (fits * 2)[:2]
     rise = known[upper] - known[lower]
@@ -259,7 +282,10 @@ def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: in
 
 
 def _changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """Yield settings to try, the smallest change of the training first; each extends the former."""
+    """Yield changed settings to try, by dotted key, the smallest change of the training first.
+
+    The first has no change, and each extends the former.
+    """
     changed: dict[str, Any] = {}
     yield changed
     if not scenario.train.gradient_checkpointing:
@@ -279,7 +305,10 @@ def _lasting_bytes(memory: MemoryEstimate) -> float:
 
 
 def _with_few_micro_batches(planned: Planned) -> Planned:
-    """Return an experiment of equal memory with fewer micro-batches, which simulates faster."""
+    """Return an experiment of equal memory with at most two micro-batches per step.
+
+    It simulates faster.
+    """
     scenario = planned.experiment.scenario
     train = scenario.train
     if train.gradient_accumulation <= SIMULATED_ACCUMULATION:

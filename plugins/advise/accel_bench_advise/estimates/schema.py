@@ -130,7 +130,10 @@ class Bounds(Frozen):
         return Bounds(low=numerator / self.high, high=numerator / self.low)
 
     def within(self, limit: float | None) -> Finding | None:
-        """Return the verdict on staying within a limit, such as a device's bytes; else None."""
+        """Return the verdict on staying within a limit, such as a device's bytes.
+
+        It is `inconclusive` if only the lower end does. None if there is no limit.
+        """
         if limit is None:
             return None
         if self.high <= limit:
@@ -138,7 +141,10 @@ class Bounds(Frozen):
         return "inconclusive" if self.low <= limit else "does not hold"
 
     def text(self, form: Callable[[float], str]) -> str:
-        """Return the span as text, such as `1.2 to 3.4`, or one value if both ends are equal."""
+        """Return text such as `1.2 to 3.4`, or one value if both ends are equal.
+
+        `form` turns a value into text.
+        """
         low, high = form(self.low), form(self.high)
         return low if low == high else f"{low} to {high}"
 

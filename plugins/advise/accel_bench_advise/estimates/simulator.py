@@ -42,7 +42,10 @@ class Simulator:
         self._models: dict[str, Simulation] = {}
 
     def model(self, experiment: Experiment) -> Simulation:
-        """Return the cached simulation of an experiment, with its model's parameter counts."""
+        """Return the simulation of an experiment, with its model's parameter counts.
+
+        Its `footprint` must have been requested before.
+        """
         return self._models[_key(experiment)]
 
     def footprint(
@@ -50,12 +53,13 @@ class Simulator:
     ) -> Footprint:
         """Return the memory and work of one optimizer step of an experiment.
 
-        `other` replaces sizes of its batch shape. Raises AccelBenchError if it cannot be simulated.
+        `other` replaces sizes of its batch shape by name, such as `micro_batch_size`. Raises
+        AccelBenchError if it cannot be simulated.
         """
         shape = BatchShape.of(experiment.scenario).model_copy(update=other)
         key = _key(experiment), device, shape
         if key not in self._known:
-            answer = self._ask(
+            simulation = self._ask(
                 SimulationRequest(
                     experiment=experiment,
                     shape=shape,
@@ -63,10 +67,10 @@ class Simulator:
                     trust_remote_code=self._trust_remote_code,
                 )
             )
-            if answer.footprint is None:
-                raise AccelBenchError(f"the step cannot be simulated: {answer.problem}")
-            self._models[key[0]] = answer
-            self._known[key] = answer.footprint
+            if simulation.footprint is None:
+                raise AccelBenchError(f"the step cannot be simulated: {simulation.problem}")
+            self._models[key[0]] = simulation
+            self._known[key] = simulation.footprint
         return self._known[key]
 
     def close(self) -> None:
@@ -92,16 +96,16 @@ class Simulator:
         try:
             process.stdin.write(request.model_dump_json() + "\n")
             process.stdin.flush()
-            if not (answer := process.stdout.readline()):
+            if not (line := process.stdout.readline()):
                 raise BrokenPipeError("no answer")
-            return Simulation.model_validate_json(answer)
+            return Simulation.model_validate_json(line)
         except (OSError, ValueError) as error:
             self._end()
             if time.monotonic() - started >= self._timeout_seconds:
                 limit = duration(self._timeout_seconds)
                 raise AccelBenchError(f"the simulation was ended after {limit}") from error
             if isinstance(error, ValidationError):
-                shown = answer.strip()[:80]
+                shown = line.strip()[:80]
                 raise AccelBenchError(f"the simulation has answered {shown!r}") from error
             raise AccelBenchError(f"the simulation has ended: {self._last_line()}") from error
         finally:

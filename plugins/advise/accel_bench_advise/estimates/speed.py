@@ -75,13 +75,13 @@ class SpeedEstimator(NamedTuple):
             if self._compares(result, experiment.scenario):
                 alike.setdefault(result.experiment.id, result)
         uses = experiment.stack.uses
-        same = [one for one in alike.values() if one.experiment.stack.uses == uses]
-        found = 0
+        same = [result for result in alike.values() if result.experiment.stack.uses == uses]
+        yielded = 0
         for result in (same or list(alike.values()))[:MOST_SIMULATED]:
             with suppress(AccelBenchError):
                 yield self._calibration(result)
-                found += 1
-            if found == MOST_CALIBRATIONS:
+                yielded += 1
+            if yielded == MOST_CALIBRATIONS:
                 return
 
     def _calibration(self, result: Result) -> Calibration:
@@ -103,12 +103,15 @@ class SpeedEstimator(NamedTuple):
         return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
     def _compares(self, result: Result, scenario: Scenario) -> bool:
-        """Return whether a valid stored run used the target's device, with equal task and dtype."""
+        """Return whether a stored run is valid, and was of the target's device and of equal work.
+
+        The work is equal if it has the task and the dtype of `scenario`.
+        """
         other = result.experiment.scenario
         device = result.ranks[0].device if result.ranks else None
         if device is None or device.type != self.target.kind or other.world_size > 1:
             return False
-        alike = [(one.task.use, one.compute_dtype) for one in (scenario, other)]
+        alike = [(side.task.use, side.compute_dtype) for side in (scenario, other)]
         if result.imported or alike[0] != alike[1] or with_audit(result).status is not Status.OK:
             return False
         if device.type == "cpu":
@@ -118,20 +121,26 @@ class SpeedEstimator(NamedTuple):
 
 
 def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) -> float | None:
-    """Return the seconds of an optimizer step at an efficiency; None without a dtype's peak."""
+    """Return the seconds of an optimizer step at the efficiency `reached`.
+
+    None if the peak of a dtype that it uses is unknown.
+    """
     seconds = 0.0
-    for one in footprint.operations:
-        peak = peaks.flops(one.dtype) if one.flops else 1.0
+    for operations in footprint.operations:
+        peak = peaks.flops(operations.dtype) if operations.flops else 1.0
         if peak is None:
             return None
-        computing = one.flops / (peak * reached.flops)
-        moving = one.moved_bytes / (peaks.bytes_per_second * reached.bandwidth)
-        seconds += one.count * max(computing, moving, reached.operation_seconds)
+        computing = operations.flops / (peak * reached.flops)
+        moving = operations.moved_bytes / (peaks.bytes_per_second * reached.bandwidth)
+        seconds += operations.count * max(computing, moving, reached.operation_seconds)
     return seconds
 
 
 def roofline(footprint: Footprint, peaks: DevicePeaks) -> Bounds | None:
-    """Return the seconds of a step at the best and the worst efficiency; None if unknown."""
+    """Return the seconds of a step at the best and the worst efficiency.
+
+    None if the peak of a dtype that it uses is unknown.
+    """
     worst, best = (step_seconds(footprint, peaks, reached) for reached in peaks.span)
     return Bounds(low=best, high=worst) if best is not None and worst is not None else None
 
@@ -142,26 +151,26 @@ def speed_estimate(
     source: str,
     calibrations: Sequence[Calibration] = (),
 ) -> SpeedEstimate:
-    """Return the speed of steps of `tokens` tokens; `source` names the source of the peaks.
+    """Return the speed of steps of `tokens` tokens that take `seconds` by the roofline.
 
-    Calibrations replace the efficiency of the roofline.
+    `source` names the source of the peaks. Calibrations replace the efficiency of the roofline.
     """
     basis = f"roofline from {source}"
     if calibrations:
-        slowdowns = [one.slowdown for one in calibrations]
+        slowdowns = [calibration.slowdown for calibration in calibrations]
         low, high = min(slowdowns), max(slowdowns)
         seconds = Bounds(
             low=seconds.low * low * (1 - CALIBRATION_MARGIN),
             high=seconds.low * high * (1 + CALIBRATION_MARGIN),
         )
         many = count(len(calibrations), "stored experiment")
-        names = ", ".join(one.name for one in calibrations)
+        names = ", ".join(calibration.name for calibration in calibrations)
         basis = f"roofline, calibrated by {many} on this device: {names}"
     return SpeedEstimate(
         tokens_per_second=seconds.inverted(tokens),
         step_seconds=seconds,
         basis=basis,
-        calibrated_by=tuple(one.experiment_id for one in calibrations),
+        calibrated_by=tuple(calibration.experiment_id for calibration in calibrations),
     )
 
 
@@ -171,11 +180,16 @@ def _processed(footprint: Footprint, scenario: Scenario) -> int:
 
 
 def recent_results(store: Store | None) -> list[Result]:
-    """Return the results of the newest sessions; empty without a store."""
+    """Return the measured results of the newest three sessions.
+
+    The list is empty without a store, or if the store cannot be read.
+    """
     if store is None:
         return []
     with suppress(StoreError):
-        sessions = [one for one in store.sessions() if not one.imported][-RECENT_SESSIONS:]
-        found = (result for one in sessions for result in store.results(session=one.id))
-        return [result for result in found if result.provenance.origin == "measured"]
+        sessions = [session for session in store.sessions() if not session.imported][
+            -RECENT_SESSIONS:
+        ]
+        results = (result for session in sessions for result in store.results(session=session.id))
+        return [result for result in results if result.provenance.origin == "measured"]
     return []

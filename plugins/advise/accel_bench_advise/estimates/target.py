@@ -64,7 +64,10 @@ class DevicePeaks(NamedTuple):
 
 
 def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
-    """Return the peaks of a GPU in the table of devices."""
+    """Return the peaks of a GPU in the table of devices.
+
+    `matmul_precision` is the scenario's `train.matmul_precision`.
+    """
     return DevicePeaks(
         lambda dtype: hardware.peak(dtype, matmul_precision),
         hardware.memory_bandwidth_bytes_per_second,
@@ -141,14 +144,15 @@ def estimate_cost(
     prices: Sequence[PriceEntry],
     for_tokens: float | None,
 ) -> CostEstimate | None:
-    """Return the cost on the cheapest machines; None if a price or the speed is unknown.
+    """Return the cost of training on the cheapest machines.
 
-    `for_tokens` includes padding, as the speed does.
+    `for_tokens` is the number of tokens to train on, padding included; None if unknown. The result
+    is None if no price of the device is known, or if `speed` is None.
     """
-    found = hourly_cost(scenario, hardware, prices)
-    if speed is None or found is None:
+    cheapest = hourly_cost(scenario, hardware, prices)
+    if speed is None or cheapest is None:
         return None
-    usd_per_hour, price = found
+    usd_per_hour, price = cheapest
     a_million = speed.tokens_per_second.inverted(usd_per_hour * 1e6 / 3600)
     return CostEstimate(
         usd_per_hour=usd_per_hour,
@@ -163,9 +167,10 @@ def hourly_cost(
 ) -> tuple[float, str] | None:
     """Return the dollars per hour of the cheapest machines, and the source of the price.
 
-    The source reads like `2 x aws p4d.24xlarge, on demand, 2026-11-01`. None without a price.
+    The source reads like `2 x aws p4d.24xlarge, on demand, 2026-11-01`. None if `prices` have no
+    price of the device, or if `hardware` is None.
     """
-    found, today = [], date.today()
+    costs, today = [], date.today()
     for price, _ in prices:
         if hardware and is_price_of(price, hardware):
             nodes = scenario.resources.nodes
@@ -173,8 +178,8 @@ def hourly_cost(
             old = f", {count(price.age_days(today), 'day')} old" if price.is_stale(today) else ""
             many = f"{machines} x " if machines > 1 else ""
             whose = f"{many}{price.provider} {price.instance}, on demand, {price.date}{old}"
-            found.append((machines * price.usd_per_hour, whose))
-    return min(found, default=None)
+            costs.append((machines * price.usd_per_hour, whose))
+    return min(costs, default=None)
 
 
 def is_price_of(price: Price, hardware: NamedHardware) -> bool:

@@ -45,7 +45,7 @@ METHOD = (
 
 
 def estimate_report(document: EstimateDocument) -> Report:
-    """Return tables of memory by use and of speed and cost, the conclusions, and the caveats."""
+    """Return the report of `estimate`: tables of memory, speed and cost, conclusions and notes."""
     rows = document.estimates
     known = [row for row in rows if not row.problem]
     tables = [Table(_memory_columns(known), known, title="memory of one device at its peak")]

@@ -36,7 +36,10 @@ FIT_FIRST = (
 
 
 def advice(ranked: Ranked, lengths: LengthSummary | None) -> Iterator[str]:
-    """Yield advice, a sentence each: memory first, then the loss, then idle devices."""
+    """Yield sentences of advice: on memory first, then the loss, idle devices and sample lengths.
+
+    `lengths` summarizes the job's sample lengths; None leaves advice on them out.
+    """
     yield from _out_of_memory(ranked)
     best = ranked.best
     if best is None:
@@ -49,12 +52,16 @@ def advice(ranked: Ranked, lengths: LengthSummary | None) -> Iterator[str]:
 
 
 def _out_of_memory(ranked: Ranked) -> Iterator[str]:
-    failed = [one for one in ranked.refused if one.runs.ending.status is Status.OOM]
+    failed = [
+        candidate for candidate in ranked.refused if candidate.runs.ending.status is Status.OOM
+    ]
     if not failed:
         return
-    phases = {run.phase for one in failed for run in one.runs.counted.values() if run.phase}
+    phases = {
+        run.phase for candidate in failed for run in candidate.runs.counted.values() if run.phase
+    }
     where = f" ({join_names(sorted(phases))})" if phases else ""
-    names = join_names([one.name for one in failed])
+    names = join_names([candidate.name for candidate in failed])
     yield f"out of memory: {names}{where}"
     if ranked.best is None:
         yield FIT_FIRST
@@ -69,7 +76,7 @@ def _headroom(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[str]
             f"memory: {memory_words(memory)} are used; a longer sample, an evaluation or "
             "a checkpoint may not fit beside it"
         )
-    batches = [one.experiment.scenario.train.micro_batch_size for one in candidates]
+    batches = [candidate.experiment.scenario.train.micro_batch_size for candidate in candidates]
     own = best.experiment.scenario.train
     room = best.device.kind != HOST and memory.headroom > MUCH_HEADROOM
     if room and own.micro_batch_size == max(batches) and own.gradient_accumulation > 1:

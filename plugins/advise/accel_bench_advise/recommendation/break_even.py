@@ -53,7 +53,8 @@ def break_even(
     """Return the break-even of a stack against another, and whether a job reaches it.
 
     `names` are the names of both stacks. `extra` are additional seconds before the first step, and
-    `saved` seconds saved per step, both paired by round.
+    `saved` seconds saved per step, both paired by round. `job_steps` is the number of steps of the
+    job; None if unknown.
     """
     paid, gained, never = fmean(extra), fmean(saved), mean_ends(saved)[1] <= 0
     low, high = fieller_ends(extra, saved)
@@ -78,7 +79,10 @@ def break_even(
 
 
 def _sentence(name: str, found: BreakEven, never: bool) -> str:
-    """Return a sentence: `compiled pays after 203 steps [190, 218] ...: leave it off`."""
+    """Return a sentence: `compiled pays after 203 steps [190, 218] ...: leave it off`.
+
+    `name` is the stack of the break-even `found`. `never` is true if its steps surely save nothing.
+    """
     if found.steps is None and never:
         return f"{name} never pays against {found.against}: it takes longer to start and each step"
     if found.steps is None:

@@ -65,7 +65,10 @@ MEMORY_KINDS: dict[MemoryKind, str] = {
 
 
 def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
-    """Return the figures, verdicts and evidence of a candidate for the document."""
+    """Return a candidate's measured values, verdicts and evidence as a row of the document.
+
+    `tokens` is the size of the job in real tokens; None leaves the hours out.
+    """
     row, starts = candidate.row, sorted(candidate.start_seconds.values())
     usable, generates = candidate.runs.usable, candidate.experiment.scenario.generates
     return CandidateRow(
@@ -90,10 +93,13 @@ def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
 
 
 def others_of(ranked: Ranked, tokens: float | None) -> tuple[OtherCandidate, ...]:
-    """Return all candidates but the best, with the reasons against them, the runner-up first."""
-    rest = [one for one in ranked.candidates if one is not ranked.best]
-    rest.sort(key=lambda one: one is not ranked.runner_up)
-    return tuple(_other(one, ranked, tokens) for one in rest)
+    """Return all candidates but the best, with the reasons against them, the runner-up first.
+
+    `tokens` is the size of the job in real tokens; None if unknown.
+    """
+    rest = [candidate for candidate in ranked.candidates if candidate is not ranked.best]
+    rest.sort(key=lambda candidate: candidate is not ranked.runner_up)
+    return tuple(_other(candidate, ranked, tokens) for candidate in rest)
 
 
 def memory_of(candidate: Candidate) -> MemoryUse | None:
@@ -102,8 +108,8 @@ def memory_of(candidate: Candidate) -> MemoryUse | None:
     if candidate.device.kind == HOST:
         kinds = ("rss",)
     figures = [(getattr(candidate.row.memory, kind, None), kind) for kind in kinds]
-    peaks = [(one.run_bytes or one.bytes, kind) for one, kind in figures if one]
-    peak, kind = next((one for one in peaks if one[0]), (None, None))
+    peaks = [(figure.run_bytes or figure.bytes, kind) for figure, kind in figures if figure]
+    peak, kind = next((pair for pair in peaks if pair[0]), (None, None))
     run = next(iter(candidate.runs.counted.values()), None)
     if peak is None or kind is None or run is None:
         return None
@@ -117,16 +123,19 @@ def memory_of(candidate: Candidate) -> MemoryUse | None:
 
 
 def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
-    """Return the main settings of the scenario that the recommendation leaves unchanged."""
+    """Return the scenario's main settings that stack and sweep leave unchanged, by dotted key."""
     scenario = candidate.experiment.scenario.model_dump(mode="json")
     changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
     keys = KEPT_SERVING if candidate.experiment.scenario.generates else KEPT
-    found = {key: look_up(scenario, key)[1] for key in keys}
-    return {key: value for key, value in found.items() if key not in changed and value is not None}
+    values = {key: look_up(scenario, key)[1] for key in keys}
+    return {key: value for key, value in values.items() if key not in changed and value is not None}
 
 
 def answer_of(ranked: Ranked, tokens: float | None) -> str:
-    """Return the recommendation from measured runs, in a sentence or two."""
+    """Return sentences that recommend the best candidate by its measured runs.
+
+    `tokens` is the size of the job in real tokens; None leaves the job's time out.
+    """
     best = ranked.best
     assert best is not None
     parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
@@ -219,7 +228,10 @@ def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> OtherCandida
 def _behind(
     one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
 ) -> tuple[CandidateOutcome, str]:
-    """Return a short outcome and the reason why an eligible candidate is not the best."""
+    """Return a short outcome and the reason why the eligible candidate `one` is not the best.
+
+    `ratio` is its speed relative to the best for the job of `tokens` tokens.
+    """
     by_step = as_fast(one, best, None)
     if tokens and by_step and by_step.low is not None and by_step.low > 1:
         why = "its steps are faster; its start costs more than they save in this job"
@@ -248,7 +260,10 @@ def _evidence(candidate: Candidate) -> Evidence:
 
 
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:
-    """Return the bytes of memory of one device, on a CPU of the host; None if unknown."""
+    """Return the bytes of memory of one device that a run used, or of the host on a CPU.
+
+    None if they are unknown.
+    """
     machine = run.machine
     if candidate.device.kind == HOST:
         return machine.memory_bytes if machine else None

@@ -95,13 +95,15 @@ class Candidate:
     @property
     def start_seconds(self) -> dict[RoundKey, float]:
         """Seconds before the first usual step, by run."""
-        found = {key: start_of(run) for key, run in self.runs.completed.items()}
-        return {key: seconds for key, seconds in found.items() if seconds is not None}
+        starts = {key: start_of(run) for key, run in self.runs.completed.items()}
+        return {key: seconds for key, seconds in starts.items() if seconds is not None}
 
     @property
     def tokens_per_step(self) -> float:
-        """Real tokens per step, of all devices."""
-        counts = [one.real_tokens / len(one.step_seconds) for one in self.runs.speeds.values()]
+        """Median real tokens per step of all devices together."""
+        counts = [
+            speed.real_tokens / len(speed.step_seconds) for speed in self.runs.speeds.values()
+        ]
         return median(counts)
 
     def trained_apart(self, why: str) -> Candidate:
@@ -120,26 +122,26 @@ class Candidate:
             return each
         starts = self.start_seconds
         usual = median(starts.values()) if starts else 0.0
-        return {key: starts.get(key, usual) + tokens * one for key, one in each.items()}
+        return {key: starts.get(key, usual) + tokens * seconds for key, seconds in each.items()}
 
 
 def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) -> list[Candidate]:
     """Return a candidate for each stack and sweep point, compared with the baseline of its point.
 
-    `baselines` are names by session. Sessions with the same baseline experiment on one kind of
-    device are compared together.
+    `baselines` are the names of the baselines by session id. Sessions with the same baseline
+    experiment on one kind of device are compared together.
     """
     measured = [compared_by(result, None) for result in results if not result.imported]
-    found = [
+    candidates = [
         candidate
         for (device, *_), block in _blocks(measured, baselines).items()
         for candidate in _candidates(device, block, baselines)
     ]
     named = []
-    for device in dict.fromkeys(one.device for one in found):
-        own = [one for one in found if one.device == device]
-        runs = tell_apart([one.runs for one in own])
-        named += [replace(one, runs=told) for one, told in zip(own, runs, strict=True)]
+    for device in dict.fromkeys(candidate.device for candidate in candidates):
+        own = [candidate for candidate in candidates if candidate.device == device]
+        runs = tell_apart([candidate.runs for candidate in own])
+        named += [replace(candidate, runs=told) for candidate, told in zip(own, runs, strict=True)]
     return named
 
 
@@ -157,17 +159,17 @@ def start_of(run: Result) -> float | None:
 
     Each warm-up step counts as one usual step, and the rest of its time as start-up.
     """
-    found = []
+    starts = []
     for rank in run.ranks:
-        reached = {one.name: one.seconds for one in reversed(rank.stages)}
+        reached = {stage.name: stage.seconds for stage in reversed(rank.stages)}
         if "warm-up" not in reached or rank.window is None:
             return None
         usual = median(sample.seconds for sample in rank.window.samples)
         start = reached["warm-up"] - usual * len(rank.window.warmup)
         if reached.get("evaluate", math.inf) < reached["warm-up"]:
             start -= reached["evaluate"] - reached["build_engine"]
-        found.append(max(0.0, start))
-    return max(found, default=None)
+        starts.append(max(0.0, start))
+    return max(starts, default=None)
 
 
 def _blocks(
@@ -176,19 +178,24 @@ def _blocks(
     """Return results grouped by device, scenario, sweep point and baseline."""
     places = [
         # A gate's looks are sessions of one command.
-        (device, one.experiment.scenario.name, one.experiment.point, one.session.partition(".")[0])
-        for one, device in zip(results, devices_of(results), strict=True)
+        (
+            device,
+            result.experiment.scenario.name,
+            result.experiment.point,
+            result.session.partition(".")[0],
+        )
+        for result, device in zip(results, devices_of(results), strict=True)
     ]
     bases = {
-        place: one.experiment.id
-        for place, one in zip(places, results, strict=True)
-        if one.experiment.stack.name == baselines.get(one.session)
+        place: result.experiment.id
+        for place, result in zip(places, results, strict=True)
+        if result.experiment.stack.name == baselines.get(result.session)
     }
     blocks: dict[tuple[DeviceKind, str, str, str], list[Result]] = {}
-    for place, one in zip(places, results, strict=True):
+    for place, result in zip(places, results, strict=True):
         device, scenario, point, command = place
         key = (device, scenario, point, bases.get(place, command))
-        blocks.setdefault(key, []).append(one)
+        blocks.setdefault(key, []).append(result)
     return blocks
 
 
@@ -198,9 +205,9 @@ def _candidates(
     names = [baselines.get(result.session) for result in block]
     baseline = next(filter(None, reversed(names)), "")
     every = collect_experiments(block)
-    planned = [one.planned for one in every]
+    planned = [runs.planned for runs in every]
     summary = summarize(block[0].experiment.scenario.name, baseline, planned, block, rounds=0)
-    base = next((one for one in every if one.planned.experiment.stack.name == baseline), None)
+    base = next((runs for runs in every if runs.planned.experiment.stack.name == baseline), None)
     too_large = base is not None and base.ending.status is Status.OOM
     training = training_of((base or every[0]).planned.experiment)
     for runs, row in zip(every, summary.experiments, strict=True):
@@ -233,7 +240,10 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
-    """Return the candidate, with an obstacle if it is saturated or a metric exceeds its limit."""
+    """Return the candidate, with an obstacle if it is saturated or a metric exceeds its limit.
+
+    `at_most` maps names of metrics to their largest values.
+    """
     if candidate.obstacle and not candidate.lone:
         return candidate
     runs = candidate.runs

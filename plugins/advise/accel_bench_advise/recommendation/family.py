@@ -74,8 +74,9 @@ def recommend_family(
 ) -> FamilyRecommendation:
     """Return recommendations for the models of a family that have stored runs.
 
-    `request.model` is the family; the request is repeated for each of its models. `known` are
-    models with stored runs. Raises AccelBenchError for an invalid request.
+    `request.model` is the family; the request is repeated for each of its models and `modes`.
+    `known` are models with stored runs, and `stored_runs` reads the runs that a request selects.
+    Raises AccelBenchError for an invalid request.
     """
     check_request(request)
     family = request.model
@@ -103,14 +104,19 @@ def recommend_family(
 
 
 def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[FamilyRow]:
-    """Yield a row for each device, the fastest first, devices without a recommendation last."""
+    """Yield a row for each device's ranking, the fastest device first.
+
+    Devices without a recommendation come last.
+    """
 
     def seconds(ranked: Ranked) -> float:
         return job_time(ranked.best, request.tokens).median if ranked.best else float("inf")
 
     for place, ranked in enumerate(sorted(ranks, key=seconds)):
         best, other = ranked.best, ranked.runner_up
-        refused = grouped_by_reason([(one.name, one.obstacle) for one in ranked.refused])
+        refused = grouped_by_reason(
+            [(candidate.name, candidate.obstacle) for candidate in ranked.refused]
+        )
         yield FamilyRow(
             model=request.model,
             mode=request.mode,
@@ -127,7 +133,10 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
 def _answer(
     family: str, gpu: str | None, rows: Sequence[FamilyRow], models: tuple[int, int]
 ) -> str:
-    """Return a sentence with the number of stored models and the first recommendations."""
+    """Return a sentence with the number of stored models and the first recommendations.
+
+    `models` holds the number of models with stored runs, and the number of all models.
+    """
     stored, every = models
     where = f" on {gpu}" if gpu else ""
     recommended = [row for row in rows if row.recommended and row.fastest]

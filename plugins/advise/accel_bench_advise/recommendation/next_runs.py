@@ -51,7 +51,9 @@ def more_rounds(
 ) -> NextRun | None:
     """Return a command for more rounds of the best stack and the runner-up.
 
-    None if the difference between them is already certain.
+    None if there is no runner-up, or if the difference between them is already certain. `tokens` is
+    the size of the job, and `earlier` the stored runs whose command is repeated. `usd_per_hour`
+    gives the dollars of the new runs.
     """
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
@@ -80,7 +82,10 @@ def more_rounds(
 
 
 def _plan_of_run(words: Sequence[str]) -> Plan:
-    """Return the plan for arguments of `accel-bench run`. Raises AccelBenchError."""
+    """Return the plan for the arguments `words` of `accel-bench run`.
+
+    Raises AccelBenchError if they cannot be planned on this machine.
+    """
     app = typer.Typer()
     app.command()(run)
     command = typer.main.get_command(app)
@@ -91,23 +96,29 @@ def _plan_of_run(words: Sequence[str]) -> Plan:
 
 
 def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
-    """Return a sentence on the missing runs of a plan, and their fraction of all its runs."""
+    """Return a sentence part on the missing runs of a plan, and their fraction of all its runs.
+
+    `any_stored` is true if rounds of earlier sessions are stored, which may not count.
+    """
     points: dict[str, list[Experiment]] = {}
-    for one in plan.runnable:
-        points.setdefault(one.experiment.point, []).append(one.experiment)
+    for planned in plan.runnable:
+        points.setdefault(planned.experiment.point, []).append(planned.experiment)
     rounds = plan.rounds
-    ids = [one.experiment.id for one in plan.runnable]
+    ids = [planned.experiment.id for planned in plan.runnable]
     stored = store.results(experiment_ids=ids) if store else []
     missing = [len(missing_rounds(stored, needed, rounds)) for needed in points.values()]
     runs = sum(map(mul, missing, map(len, points.values())))
     what = f"the command runs {count(max(missing, default=0), 'round')}, {count(runs, 'run')}"
-    if any_stored and not any(one < rounds for one in missing):
+    if any_stored and not any(number < rounds for number in missing):
         what += ": no stored round counts, since the code or a setting has changed"
     return what, runs / (rounds * len(ids)) if ids else 0.0
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
-    """Return the rounds needed to separate two candidates (0 if too many), and the reason."""
+    """Return the rounds needed to separate two candidates, and a sentence with the reason.
+
+    The number is 0 if no reasonable number of rounds would do.
+    """
     names, done = join_names([best.name, other.name]), len(best.runs.speeds)
     between = verdict_between(best, other, tokens)
     if between is None:
@@ -124,7 +135,7 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
 
 
 def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
-    """Return the command that measures an estimated experiment."""
+    """Return the command that measures an estimated experiment of a scenario file or name."""
     estimator = found.estimator
     changed = {**dict(estimator.request.overrides), **found.settings}
     device = estimator.chosen.name if estimator.chosen else "this machine"
@@ -137,16 +148,21 @@ def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
 def _resumed(
     best: Candidate, other: Candidate, sessions: Mapping[str, SessionRecord], rounds: int
 ) -> list[str]:
-    """Return the best run's own command, for both stacks and more rounds; empty if unknown."""
+    """Return the words of the best run's own command, for both stacks and more rounds.
+
+    The list is empty if that command is unknown or neither `run` nor `scaling`.
+    """
     last = list(best.runs.counted.values())[-1]
     session = sessions.get(last.session)
     words = list(session.command) if session else []
     if len(words) < 2 or words[1] not in ("run", "scaling"):
         return []
     kept = without_options(words[2:], REPLACED)
-    stacks = dict.fromkeys(one.row.stack for one in (best, other) if not one.is_baseline)
+    stacks = dict.fromkeys(
+        candidate.row.stack for candidate in (best, other) if not candidate.is_baseline
+    )
     only = [word for name in stacks for word in ("--only", name)]
-    tags = dict.fromkeys(one.experiment.tag for one in (best, other))
+    tags = dict.fromkeys(candidate.experiment.tag for candidate in (best, other))
     tagged = [] if "" in tags else [word for tag in tags for word in ("--tag", tag)]
     resumed = ["--resume", "--rounds", str(rounds)]
     if words[1] == "run" and best.experiment.point != other.experiment.point:

@@ -30,7 +30,10 @@ def measured_offer(
     tokens: float | None,
     prices: Sequence[PriceEntry],
 ) -> Offer:
-    """Return the offer of a device with the hours and dollars of its best stack."""
+    """Return the offer of a device with the hours and dollars of its best stack.
+
+    `tokens` is the size of the job; None leaves hours and dollars out.
+    """
     row = list_hardware().get(best.device.name)
     hardware = NamedHardware(best.device.name, row) if row else None
     hourly, price = hourly_cost(best.experiment.scenario, hardware, prices) or (None, "")
@@ -56,23 +59,23 @@ def measured_offer(
 
 def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
     """Return the offer of a device with the hours and dollars of an estimate."""
-    one = found.estimate
-    lacks = one.memory is not None and one.memory.fit == "does not hold"
-    problem = one.problem or (one.answer if lacks else "")
-    if not problem and one.speed is None:
+    estimate = found.estimate
+    lacks = estimate.memory is not None and estimate.memory.fit == "does not hold"
+    problem = estimate.problem or (estimate.answer if lacks else "")
+    if not problem and estimate.speed is None:
         problem = "its speed cannot be estimated: no peak of the model's dtype is known"
     offer = Offer(
         kind="estimated",
-        device=one.gpu,
-        devices=one.devices,
-        stack=one.stack,
+        device=estimate.gpu,
+        devices=estimate.devices,
+        stack=estimate.stack,
         settings=found.settings,
-        tokens_per_second=one.speed.tokens_per_second if one.speed else None,
-        hours=one.hours,
-        usd=one.cost.usd if one.cost else None,
-        usd_per_hour=one.cost.usd_per_hour if one.cost else None,
-        price=one.cost.price if one.cost else "",
-        fit=one.answer,
+        tokens_per_second=estimate.speed.tokens_per_second if estimate.speed else None,
+        hours=estimate.hours,
+        usd=estimate.cost.usd if estimate.cost else None,
+        usd_per_hour=estimate.cost.usd_per_hour if estimate.cost else None,
+        price=estimate.cost.price if estimate.cost else "",
+        fit=estimate.answer,
         problem=problem,
     )
     return _with_limits(offer, request)
@@ -84,15 +87,15 @@ def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
     Spans count by their worse end. Without limits, measured offers are preferred. An offer that
     may keep the limits is returned if none surely keeps them. None if no offer remains.
     """
-    possible = [one for one in offers if not one.problem]
+    possible = [offer for offer in offers if not offer.problem]
     if request.budget_usd is None and request.deadline_hours is None:
-        measured = [one for one in possible if one.kind == "measured"]
+        measured = [offer for offer in possible if offer.kind == "measured"]
         return min(measured or possible, key=_duration, default=None)
     # An answer to a limit is None without the limit, and where the offer cannot be held to it.
     limits = {"within_budget": request.budget_usd, "within_deadline": request.deadline_hours}
     given = [key for key, limit in limits.items() if limit is not None]
     for allowed in ({"holds"}, {"holds", "inconclusive"}):
-        kept = [one for one in possible if {getattr(one, key) for key in given} <= allowed]
+        kept = [offer for offer in possible if {getattr(offer, key) for key in given} <= allowed]
         if kept:
             return min(kept, key=price_key)
     return None
@@ -111,7 +114,8 @@ def _with_limits(
 ) -> Offer:
     """Return the offer with verdicts on the limits of budget and deadline.
 
-    `sure` is false for the time of a single run, which has no interval.
+    `sure` is false for the time of a single run, which has no interval. `no_price` is the problem's
+    text if a budget is given and no price is known.
     """
     changes: dict[str, object] = {
         "within_budget": _within(offer.usd, request.budget_usd, sure),
@@ -123,8 +127,8 @@ def _with_limits(
 
 
 def _within(span: Bounds | None, limit: float | None, sure: bool) -> Finding | None:
-    found = span.within(limit) if span else None
-    return "inconclusive" if found == "holds" and not sure else found
+    verdict = span.within(limit) if span else None
+    return "inconclusive" if verdict == "holds" and not sure else verdict
 
 
 def _duration(offer: Offer) -> float:
@@ -154,11 +158,11 @@ def estimated_answer(offer: Offer) -> str:
 
 
 def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
-    """Return a sentence on why no offer keeps the limits: each exceeds one, or has no price."""
+    """Return a sentence that says why no offer keeps the limits: too slow or dear, or no price."""
     unpriced = [
-        one.problem
-        for one in offers
-        if lacks_price(one, request) and one.within_deadline != "does not hold"
+        offer.problem
+        for offer in offers
+        if lacks_price(offer, request) and offer.within_deadline != "does not hold"
     ]
     if unpriced:
         return f"It is open whether the budget is kept: {'; '.join(unpriced)}."
@@ -174,7 +178,10 @@ def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
 
 
 def limits_words(offer: Offer, hours: bool = True) -> str:
-    """Return sentences on the offer's hours, dollars and kept limits; empty without any."""
+    """Return sentences on the offer's hours, dollars and kept limits, each after a space.
+
+    Without `hours` the hours are left out. The text is empty if nothing is known.
+    """
     takes = []
     if offer.hours and hours:
         takes.append(f"{offer.hours.text('{:.3g}'.format)} hours")
@@ -183,5 +190,5 @@ def limits_words(offer: Offer, hours: bool = True) -> str:
     words = f" The job takes {' and '.join(takes)}." if takes else ""
     limits = {"budget": offer.within_budget, "deadline": offer.within_deadline}
     said = {"holds": "is kept", "inconclusive": "may be kept", "does not hold": "is not kept"}
-    kept = [f"{what} {said[answer]}" for what, answer in limits.items() if answer]
+    kept = [f"{what} {said[verdict]}" for what, verdict in limits.items() if verdict]
     return f"{words} The {' and the '.join(kept)}." if kept else words

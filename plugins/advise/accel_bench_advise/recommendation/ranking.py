@@ -64,36 +64,43 @@ def rank(
 
     The best is the candidate with the fewest changes within 2 % of the fastest. Candidates are
     refused if they are saturated, exceed `at_most` in a metric, or train differently from the
-    newest baseline.
+    newest baseline. `tokens` is the size of the job; None ranks by seconds per token.
     """
     compared = with_reference(candidates)
-    settled = _with_lone([within_limits(one, at_most or {}) for one in compared])
+    settled = _with_lone([within_limits(candidate, at_most or {}) for candidate in compared])
     eligible = sorted(
-        (one for one in settled if not one.obstacle),
-        key=lambda one: job_time(one, tokens).median,
+        (candidate for candidate in settled if not candidate.obstacle),
+        key=lambda candidate: job_time(candidate, tokens).median,
     )
-    refused = tuple(one for one in settled if one.obstacle)
+    refused = tuple(candidate for candidate in settled if candidate.obstacle)
     if not eligible:
         return Ranked(None, None, (), refused)
     soonest = _soonest(eligible, tokens)
-    eligible.sort(key=lambda one: one is not soonest)
+    eligible.sort(key=lambda candidate: candidate is not soonest)
     best = min(
-        (one for one in eligible if one is soonest or is_as_fast(one, soonest, tokens)),
-        key=lambda one: one.size,
+        (
+            candidate
+            for candidate in eligible
+            if candidate is soonest or is_as_fast(candidate, soonest, tokens)
+        ),
+        key=lambda candidate: candidate.size,
     )
-    others = [one for one in eligible if one is not best]
+    others = [candidate for candidate in eligible if candidate is not best]
     sure = len(best.runs.speeds) >= MINIMUM_ROUNDS and not best.lone
-    sure = sure and all(_not_faster(one, best, tokens) for one in others)
+    sure = sure and all(_not_faster(candidate, best, tokens) for candidate in others)
     return Ranked(best, others[0] if others else None, tuple(eligible), refused, sure)
 
 
 def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
-    """Return the candidate that does the job fastest, compared by paired rounds if possible."""
+    """Return the candidate that does the job of `tokens` tokens fastest.
+
+    Candidates are compared by paired rounds if possible.
+    """
     soonest = eligible[0]
-    for one in eligible[1:]:
-        ratio = as_fast(one, soonest, tokens)
+    for candidate in eligible[1:]:
+        ratio = as_fast(candidate, soonest, tokens)
         if ratio is not None and ratio.median > 1:
-            soonest = one
+            soonest = candidate
     return soonest
 
 
@@ -102,14 +109,16 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     The reference is the newest usable baseline.
     """
-    bases = [one for one in candidates if one.is_baseline and not one.obstacle]
+    bases = [
+        candidate for candidate in candidates if candidate.is_baseline and not candidate.obstacle
+    ]
     if not bases:
         return list(candidates)
     reference = max(bases, key=last_start)
     obstacles = {
-        point_of(one): same_training(reference, one)
-        for one in bases
-        if point_of(one) != point_of(reference)
+        point_of(base): same_training(reference, base)
+        for base in bases
+        if point_of(base) != point_of(reference)
     }
 
     def judged(one: Candidate) -> Candidate:
@@ -123,9 +132,11 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _with_lone(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates; if none is eligible, allow stacks whose baseline ran out of memory."""
-    if any(not one.obstacle for one in candidates):
+    if any(not candidate.obstacle for candidate in candidates):
         return list(candidates)
-    return [one.trained_apart("") if one.lone else one for one in candidates]
+    return [
+        candidate.trained_apart("") if candidate.lone else candidate for candidate in candidates
+    ]
 
 
 def point_of(candidate: Candidate) -> tuple[str, str, str]:
@@ -140,20 +151,29 @@ def last_start(candidate: Candidate) -> str:
 
 
 def job_time(candidate: Candidate, tokens: float | None) -> Interval:
-    """Return the candidate's seconds for the job with an interval; without `tokens`, per token."""
-    found = geometric_interval(list(candidate.job_seconds(tokens).values()))
-    assert found is not None
-    return found
+    """Return the candidate's seconds for a job of `tokens` tokens, with an interval.
+
+    Without `tokens` the seconds are per token.
+    """
+    interval = geometric_interval(list(candidate.job_seconds(tokens).values()))
+    assert interval is not None
+    return interval
 
 
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
-    """Return the speed of `one` relative to `other` for the job, by paired rounds if possible."""
+    """Return the speed of `one` relative to `other` for a job, by paired rounds if possible.
+
+    `tokens` is the size of the job; None compares seconds per token.
+    """
     seconds, others, paired = _seconds_of(one, other, tokens)
     return compare(others, seconds, ESTIMATE if paired else UNPAIRED).ratio
 
 
 def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
-    """Return the comparison of two candidates that ran in the same rounds, else None."""
+    """Return the comparison of two candidates by their time for a job of `tokens` tokens.
+
+    None if they did not run in the same rounds.
+    """
     seconds, others, paired = _seconds_of(best, other, tokens)
     return compare(others, seconds) if paired else None
 
@@ -179,9 +199,9 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
     Paired rounds are preferred if there are enough, since drift between sessions would count as a
     difference.
     """
-    found = paired_rounds(one.runs, other.runs)
-    few = len(found) < MINIMUM_ROUNDS and not shares_rounds(one.runs, other.runs)
-    return [] if few else sorted(found)
+    rounds = paired_rounds(one.runs, other.runs)
+    few = len(rounds) < MINIMUM_ROUNDS and not shares_rounds(one.runs, other.runs)
+    return [] if few else sorted(rounds)
 
 
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
@@ -192,17 +212,17 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     best = ranked.best
     if best is None or best.runs.rate is not None:
         return []
-    bases = [one for one in ranked.eligible if one.is_baseline]
-    pairs = [(best, one) for one in bases if point_of(one) == point_of(best)]
-    pairs += [(one, best) for one in ranked.eligible]
-    found = []
-    for one, rival in pairs:
-        extra, saved = _extra_and_saved(one, rival)
+    bases = [candidate for candidate in ranked.eligible if candidate.is_baseline]
+    pairs = [(best, base) for base in bases if point_of(base) == point_of(best)]
+    pairs += [(candidate, best) for candidate in ranked.eligible]
+    results = []
+    for candidate, rival in pairs:
+        extra, saved = _extra_and_saved(candidate, rival)
         starts_later = mean_ends(extra)[0] > 0
-        if starts_later and job_time(one, None).median < job_time(rival, None).median:
+        if starts_later and job_time(candidate, None).median < job_time(rival, None).median:
             steps = tokens / rival.tokens_per_step if tokens else None
-            found.append(break_even((one.name, rival.name), extra, saved, steps))
-    return found
+            results.append(break_even((candidate.name, rival.name), extra, saved, steps))
+    return results
 
 
 def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:

@@ -70,22 +70,27 @@ class Recommender:
     """Estimator for devices without stored runs; None to use stored runs alone."""
 
     def answer(self) -> Recommendation:
-        """Return the recommendation of a stack and a device. Raises AccelBenchError."""
+        """Return the recommendation of a stack and a device.
+
+        Raises AccelBenchError if the only device to be estimated cannot be planned for.
+        """
         ranks, left_out = self.ranked()
         measured = [
-            (one, measured_offer(one.best, self.request, self.tokens, self.prices))
-            for one in ranks
-            if one.best
+            (ranking, measured_offer(ranking.best, self.request, self.tokens, self.prices))
+            for ranking in ranks
+            if ranking.best
         ]
-        estimates = self._estimates({one.device.name for one, _ in measured}, left_out)
-        estimated = [(one, estimated_offer(one, self.request)) for one in estimates]
+        estimates = self._estimates({ranking.device.name for ranking, _ in measured}, left_out)
+        estimated = [(estimate, estimated_offer(estimate, self.request)) for estimate in estimates]
         offers = [own for _, own in measured] + [own for _, own in estimated]
         chosen = choose(offers, self.request)
-        ranked = next((one for one, own in measured if own is chosen), None)
-        found = next((one for one, own in estimated if own is chosen), None)
-        nearest = found or next((one for one, _ in estimated), None)
-        there = [one for one in ranks if chosen is None or one.device.name == chosen.device]
-        shown = ranked or min(there, key=lambda one: one.best is None, default=None)
+        ranked = next((ranking for ranking, own in measured if own is chosen), None)
+        estimate = next((estimate for estimate, own in estimated if own is chosen), None)
+        nearest = estimate or next((estimate for estimate, _ in estimated), None)
+        there = [
+            ranking for ranking in ranks if chosen is None or ranking.device.name == chosen.device
+        ]
+        shown = ranked or min(there, key=lambda ranking: ranking.best is None, default=None)
         next_runs = self._next_runs(chosen, ranked, nearest)
         return Recommendation(
             request=self.request,
@@ -101,13 +106,13 @@ class Recommender:
     def ranked(self) -> tuple[list[Ranked], list[LeftOut]]:
         """Return the ranking of stacks on each device, and the rows that are no evidence."""
         left_out = list(_imported(self.stored.results))
-        found = collect_candidates(self.stored.results, self.stored.baselines)
+        candidates = collect_candidates(self.stored.results, self.stored.baselines)
         for narrowed in (self._of_gpu, self._of_length, self._of_job, self._of_newest_training):
-            found, others = narrowed(found)
+            candidates, others = narrowed(candidates)
             left_out += others
         by_device: dict[DeviceKind, list[Candidate]] = {}
-        for one in found:
-            by_device.setdefault(one.device, []).append(one)
+        for candidate in candidates:
+            by_device.setdefault(candidate.device, []).append(candidate)
         limits = self.request.at_most
         return [rank(own, self.tokens, limits) for own in by_device.values()], left_out
 
@@ -130,46 +135,61 @@ class Recommender:
         if self.request.gpu is None:
             return found, []
         name = named_hardware(self.request.gpu).name
-        own = [one for one in found if one.device.name == name]
-        others = dict.fromkeys(one.device.label for one in found if one.device.name != name)
+        own = [candidate for candidate in found if candidate.device.name == name]
+        others = dict.fromkeys(
+            candidate.device.label for candidate in found if candidate.device.name != name
+        )
         reason = f"another device than {name}"
         return own, [LeftOut(rows=f"rows of {label}", reason=reason) for label in others]
 
     def _of_length(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates of the shortest stored length that holds 95 % of the samples."""
+        """Return the candidates of the shortest stored length that holds 95 % of the samples.
+
+        The excluded rows come second.
+        """
         if self.lengths is None:
             return found, []
         needed = self.lengths.percentile_95
-        every = {one.experiment.scenario.data.sequence_length for one in found}
+        every = {candidate.experiment.scenario.data.sequence_length for candidate in found}
         shortest = min((length for length in every if length >= needed), default=None)
-        return [one for one in found if one.experiment.scenario.data.sequence_length == shortest], [
+        return [
+            candidate
+            for candidate in found
+            if candidate.experiment.scenario.data.sequence_length == shortest
+        ], [
             LeftOut(rows=f"rows of {other:,} tokens", reason=f"the job needs {needed:,}")
             for other in sorted(every - {shortest})
         ]
 
     def _of_job(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates whose runs give the hours of a job of tokens."""
-        kept = [one for one in found if self.tokens is None or one.runs.rate is None]
+        """Return the candidates whose runs give the hours of a job, and the excluded rows."""
+        kept = [
+            candidate for candidate in found if self.tokens is None or candidate.runs.rate is None
+        ]
         return kept, [NO_JOB] if len(kept) < len(found) else []
 
     def _of_newest_training(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates of the newest training that has several candidates.
+        """Return the candidates of the newest training with several of them, and the excluded rows.
 
         A search for the largest batch, for one, leaves many trainings of one run each.
         """
-        bases = [one for one in found if one.is_baseline and one.runs.usable] or found
+        bases = [
+            candidate for candidate in found if candidate.is_baseline and candidate.runs.usable
+        ] or found
         if not bases:
             return [], []
-        usable = Counter(one.training for one in found if one.runs.usable)
-        newest = max(bases, key=lambda one: (usable[one.training] > 1, last_start(one)))
-        kept = [one for one in found if one.training == newest.training]
-        others = {one.training: one for one in found if one.training != newest.training}
+        usable = Counter(candidate.training for candidate in found if candidate.runs.usable)
+        newest = max(
+            bases, key=lambda candidate: (usable[candidate.training] > 1, last_start(candidate))
+        )
+        kept = [candidate for candidate in found if candidate.training == newest.training]
+        others = {other.training: other for other in found if other.training != newest.training}
         notes = [
             LeftOut(
-                rows=f"rows of {one.experiment.scenario.name} ({settings(kept_settings(one))})",
+                rows=f"rows of {other.experiment.scenario.name} ({settings(kept_settings(other))})",
                 reason="another training than the newest; --where chooses",
             )
-            for one in others.values()
+            for other in others.values()
         ]
         return kept, notes
 
@@ -207,13 +227,19 @@ class Recommender:
     def _answer_fields(
         self, chosen: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
     ) -> dict[str, Any]:
-        """Return fields of `Recommendation` for the chosen device or the best rejected one."""
+        """Return fields of `Recommendation` for the chosen device, or else the best rejected one.
+
+        Keys are names of fields. `ranked` is the ranking of stacks to show, if any, and `offers`
+        are the offers of all devices.
+        """
         best = ranked.best if ranked else None
         others = others_of(ranked, self.tokens) if ranked else ()
         fields: dict[str, Any] = {"certainty": "not tested", "others": others}
         if ranked:
             fields |= {
-                "runner_up": next((one for one in others if one.outcome == "runner-up"), None),
+                "runner_up": next(
+                    (other for other in others if other.outcome == "runner-up"), None
+                ),
                 "break_even": tuple(break_evens(ranked, self.tokens)),
                 "advice": tuple(advice(ranked, self.lengths)),
             }
@@ -235,7 +261,9 @@ class Recommender:
     def _rejected_best(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
         """Return the fastest stack, which exceeds the request's limits or has no price."""
         (own,) = [
-            one for one in offers if one.kind == "measured" and one.device == best.device.label
+            offer
+            for offer in offers
+            if offer.kind == "measured" and offer.device == best.device.label
         ]
         unpriced = lacks_price(own, self.request) and own.within_deadline != "does not hold"
         return OtherCandidate(
@@ -260,7 +288,11 @@ class Recommender:
     def _next_runs(
         self, chosen: Offer | None, ranked: Ranked | None, found: DeviceEstimate | None
     ) -> Iterator[NextRun]:
-        """Yield commands that would measure the missing evidence."""
+        """Yield commands that would measure the missing evidence.
+
+        They add rounds to the stacks of `ranked`, the chosen ranking, or else measure the estimated
+        experiment `found`.
+        """
         if ranked:
             hourly = chosen.usd_per_hour if chosen else None
             if more := more_rounds(ranked, self.tokens, self.stored, hourly):

@@ -232,7 +232,7 @@ class LeftOut(Frozen):
 
     @model_serializer
     def text(self) -> str:
-        """Return the rows and the reason as one text."""
+        """Return `rows: reason`, as it stands in JSON."""
         return f"{self.rows}: {self.reason}"
 
 

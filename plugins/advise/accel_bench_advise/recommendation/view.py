@@ -55,10 +55,12 @@ from accel_bench_advise.recommendation.schema import (
 
 
 def recommend_report(document: Recommendation) -> Report:
-    """Return the answer, the stacks with their evidence, the devices and the next commands."""
+    """Return the report of a recommendation: answer, stacks, devices and the next commands."""
     lines = list(document.others)
-    if one := document.recommended:
-        lines.insert(0, OtherCandidate(outcome="recommended", why="", of_the_best=AS_FAST, row=one))
+    if best := document.recommended:
+        lines.insert(
+            0, OtherCandidate(outcome="recommended", why="", of_the_best=AS_FAST, row=best)
+        )
     tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
@@ -74,8 +76,8 @@ def recommend_report(document: Recommendation) -> Report:
 
 
 def models_report(document: FittingModels) -> Report:
-    """Return the table of models that fit a device, with the changes that they need."""
-    fitting = sum(one.fit == "holds" for one in document.models)
+    """Return the report of models that fit a device, with the changes that they need."""
+    fitting = sum(model.fit == "holds" for model in document.models)
     section = Section(
         title="ESTIMATED",
         headline=(
@@ -83,13 +85,18 @@ def models_report(document: FittingModels) -> Report:
             f"{document.gpu} with the work of {document.scenario}, or with the changes beside them."
         ),
         tables=[Table(MODELS, document.models)],
-        notes=grouped_by_reason([(one.model, one.why) for one in document.models if one.why]),
+        notes=grouped_by_reason(
+            [(model.model, model.why) for model in document.models if model.why]
+        ),
     )
     return Report([section], document, Table(FLAT_MODELS, document.models))
 
 
 def family_report(document: FamilyRecommendation) -> Report:
-    """Return the answer, a row for each model, mode and device, and models without stored runs."""
+    """Return the report of a family: a row for each model, mode and device, and its answer.
+
+    Notes name the models without stored runs.
+    """
     rows = document.rows
     section = Section(
         headline=document.answer,
@@ -101,7 +108,7 @@ def family_report(document: FamilyRecommendation) -> Report:
 
 def _used(columns: Sequence[Column], rows: Sequence[Any], title: str = "") -> Table:
     """Return a table without columns that are empty in all rows."""
-    return Table([one for one in columns if any(map(one.cell, rows))], rows, title=title)
+    return Table([column for column in columns if any(map(column.cell, rows))], rows, title=title)
 
 
 def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
@@ -125,7 +132,7 @@ def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
 
 
 def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[str]:
-    yield from (f"break-even: {one.sentence}" for one in document.break_even)
+    yield from (f"break-even: {result.sentence}" for result in document.break_even)
     reasons = [(label(line.row), line.why) for line in lines if line.why]
     yield from (f"not {text}" for text in grouped_by_reason(reasons))
     if document.kept:
@@ -134,9 +141,9 @@ def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[st
     yield from _left_out(document.left_out)
     yield from grouped_by_reason(
         [
-            (one.device, f"{'estimated: ' * (one.kind == 'estimated')}{one.problem}")
-            for one in document.offers
-            if one.problem
+            (offer.device, f"{'estimated: ' * (offer.kind == 'estimated')}{offer.problem}")
+            for offer in document.offers
+            if offer.problem
         ]
     )
     if document.recommended:
@@ -146,17 +153,17 @@ def _notes(document: Recommendation, lines: list[OtherCandidate]) -> Iterator[st
 
 def _left_out(left_out: Iterable[LeftOut]) -> Iterator[str]:
     """Yield a line for each reason why stored rows are no evidence."""
-    reasons = [(one.rows, one.reason) for one in left_out]
+    reasons = [(row.rows, row.reason) for row in left_out]
     yield from (f"no evidence: {text}" for text in grouped_by_reason(reasons))
 
 
 def _commands(document: Recommendation) -> Iterator[Section]:
-    for one in document.next_runs:
-        text = f"{one.command or 'no command'}\n  {one.why}"
-        if one.minutes is not None:
-            text += f"; about {duration(one.minutes * 60)} (from earlier runs here)"
-        if one.usd is not None:
-            text += f", {one.usd:,.2f} USD"
+    for run in document.next_runs:
+        text = f"{run.command or 'no command'}\n  {run.why}"
+        if run.minutes is not None:
+            text += f"; about {duration(run.minutes * 60)} (from earlier runs here)"
+        if run.usd is not None:
+            text += f", {run.usd:,.2f} USD"
         yield Section(text=text)
 
 
@@ -174,7 +181,10 @@ def _in_your_script(document: Recommendation) -> Iterator[Section]:
 
 
 def _code(stack: str, scenario: str) -> list[str]:
-    """Return three lines of Python that apply a stack; empty if `accelerate` would not know it."""
+    """Return three lines of Python that apply a stack.
+
+    The list is empty if `accelerate` would not know the stack.
+    """
     named = find_presets("stacks").keys() | {plugin.use for plugin in installed()}
     given = json.dumps(stack)
     if _defines(scenario, stack):
@@ -196,7 +206,9 @@ def _defines(scenario: str, stack: str) -> bool:
         drafts = find_drafts([scenario])
     except ScenarioError:  # The file of stored runs is gone.
         return False
-    return any(stack in stacks for one in drafts if isinstance(stacks := one.get("stacks"), dict))
+    return any(
+        stack in stacks for draft in drafts if isinstance(stacks := draft.get("stacks"), dict)
+    )
 
 
 def _memory(value: Any) -> tuple[str, ...]:
@@ -277,7 +289,7 @@ OFFERS = (
     Column("kind", reader("kind"), kind="word"),
     Column(
         "stack",
-        lambda one: " with ".join(filter(None, (one.stack, settings(one.settings)))),
+        lambda offer: " with ".join(filter(None, (offer.stack, settings(offer.settings)))),
         kind="name",
     ),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
@@ -294,7 +306,7 @@ MODELS = (
     Column("model", reader("model"), kind="name"),
     number_column("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
     Column("fit", reader("fit"), form=FITS.__getitem__, kind="word"),
-    Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
+    Column("settings", lambda model: settings(model.settings) or None, "with", rank=1),
     number_column("needed_bytes", "needed", "", span_text(size)),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
     number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(usd)),

@@ -22,12 +22,12 @@ from accel_bench_advise.simulation.simulate import SimulatedRun
 def main() -> None:
     """Print a response to each request line of standard input; other output goes to stderr."""
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     settings.set_environment({})
     for line in sys.stdin:
-        print(answer(line).model_dump_json(), file=answers, flush=True)
+        print(answer(line).model_dump_json(), file=responses, flush=True)
 
 
 def answer(line: str) -> Simulation:
@@ -44,12 +44,12 @@ def answer(line: str) -> Simulation:
 
 @lru_cache(maxsize=1)
 def _run(request: str) -> SimulatedRun:
-    """Return the simulated run of a request, cached for further batch shapes."""
+    """Return the simulated run of a request as JSON, cached for further batch shapes."""
     return SimulatedRun(SimulationRequest.model_validate_json(request))
 
 
 def _problem_of(error: Exception) -> str:
-    """Return a sentence on the error because of which a step could not be simulated."""
+    """Return the reason why a step could not be simulated, from its error, as text."""
     cause = error.__cause__ if isinstance(error, HookError) else error
     if isinstance(cause, (DataDependentOutputException, DynamicOutputShapeException)):
         who = "the step"

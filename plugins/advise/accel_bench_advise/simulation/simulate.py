@@ -92,7 +92,7 @@ class SimulatedRun:
                 batch = active.require(
                     "simulate_batch",
                     "a Batch",
-                    lambda found: isinstance(found, Batch),
+                    lambda value: isinstance(value, Batch),
                     run=self.run,
                     micro_batch_size=sizes[0],
                     sequence_length=sizes[1],
@@ -134,7 +134,10 @@ def _run_of(request: SimulationRequest) -> Run:
 
 
 def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -> None:
-    """Call the hooks that build the model and the optimizer, in the order of a real run."""
+    """Call the hooks that build the model and the optimizer, in the order of a real run.
+
+    Results are set on `run`. `device` is the type, `cpu` or `cuda`, whose defaults apply.
+    """
     run.task = task_of(active)
     if active.answers("simulate_batch") is None:
         _check_task(run)
@@ -236,7 +239,7 @@ class _OneStep:
         """Do nothing: no time is measured."""
 
     def mark(self, phase: PhaseName) -> None:
-        """Report the phase that begins."""
+        """Set the tracker's phase to the one that follows `phase`, which has ended."""
         self.tracker.phase = FOLLOWING.get(phase, self.tracker.phase)
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:

@@ -65,7 +65,10 @@ class StepTracker(TorchDispatchMode):
         self._work.clear()
 
     def footprint(self, processed: int) -> Footprint:
-        """Return the peak of memory by use and the operations since the last restart."""
+        """Return the peak of memory by use and the operations since the last restart.
+
+        `processed` is the number of tokens, or other counted units, of the micro-batch.
+        """
         alive, peak, phase = set(self._base), set(self._base), self.phase
         total = most = sum(block.size for block in alive)
         for block, made, during in self._events:
@@ -136,7 +139,10 @@ class StepTracker(TorchDispatchMode):
         return "activations" if self.phase == "forward" else "temporaries"
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
-        """Count an operation by its FLOPs of matrix products and its bytes read and written."""
+        """Count an operation by its FLOPs of matrix products and its bytes read and written.
+
+        `made` are the tensors in its result `out`.
+        """
         used = [tensor for tensor in tree_iter((args, kwargs)) if isinstance(tensor, torch.Tensor)]
         if moves_nothing(func, used, made):
             return
@@ -147,7 +153,7 @@ class StepTracker(TorchDispatchMode):
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operation; CTC and expert products, which fake tensors lack, are emulated."""
+    """Return the result of an operation; CTC and expert products are emulated for fake tensors."""
     if func is aten._ctc_loss.Tensor and isinstance(args[0], FakeTensor):
         frames, utterances, _ = args[0].shape
         paths = 2 * args[1].shape[-1] + 1
@@ -164,8 +170,8 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
 def _copied_bytes(func: Any, args: Any, made: list[torch.Tensor]) -> int:
     """Return the most bytes that a convolution on a CPU takes beyond its results; else 0.
 
-    oneDNN copies activations and weights into layouts of its own, and its results back. An input of
-    few channels is not copied.
+    `made` are the result's tensors. oneDNN copies activations and weights into layouts of its own,
+    and its results back. An input of few channels is not copied.
     """
     if func is aten.convolution.default:
         source, weight, (result,) = args[0], args[1], made

@@ -24,7 +24,7 @@ SEED = 20_240_613
 def bootstrap_ends(
     clusters: Sequence[Sequence[float]], statistic: Callable[[Sequence[float]], float]
 ) -> tuple[float, float] | None:
-    """Return the ends of the 95 % bootstrap interval of a statistic; None for a single value.
+    """Return the ends of the 95 % bootstrap interval of a statistic; None for less than two values.
 
     Clusters are seeds, each with the values of its rounds: seeds are resampled with replacement,
     then values within each seed. A single cluster has only its values resampled. Infinite values
@@ -34,15 +34,18 @@ def bootstrap_ends(
     if units < 2:
         return None
     draw = Random(SEED).choices
-    found = sorted(
-        statistic([x for one in draw(clusters, k=len(clusters)) for x in draw(one, k=len(one))])
+    values = sorted(
+        statistic([x for seed in draw(clusters, k=len(clusters)) for x in draw(seed, k=len(seed))])
         for _ in range(RESAMPLES)
     )
     tail = expanded_tail(units)
-    last = len(found) - 1
-    return found[math.floor(tail * last)], found[math.ceil((1 - tail) * last)]
+    last = len(values) - 1
+    return values[math.floor(tail * last)], values[math.ceil((1 - tail) * last)]
 
 
 def expanded_tail(units: int) -> float:
-    """Return the probability of each tail outside a 95 % interval, corrected for few values."""
+    """Return the probability of each tail outside a 95 % interval, corrected for few values.
+
+    `units` is the number of values, at least 2.
+    """
     return NormalDist().cdf(-math.sqrt(units / (units - 1)) * t_quantile(units - 1, 0.975))

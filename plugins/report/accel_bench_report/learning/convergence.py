@@ -44,17 +44,19 @@ def converge(
 ) -> ConvergenceDocument:
     """Return the learning curves, comparisons and stability of experiments.
 
-    `loss` is the loss to reach, `baselines` the name of the baseline stack of each session.
+    `loss` is the loss to reach, and `baselines` maps session ids to names of baselines. `tariff` is
+    the price of a machine-hour, and `instances` the number of machines; None derives it from the
+    devices.
     """
     groups = learning_groups(experiments)
     usd = [_usd_per_hour(group, tariff, instances) for group in groups]
     reached: Sequence[ToLoss | None] = [None] * len(groups)
     if loss is not None:
-        found = [amounts_of(group, loss) for group in groups]
-        races = _races(groups, found, baselines)
+        amounts = [amounts_of(group, loss) for group in groups]
+        races = _races(groups, amounts, baselines)
         reached = [
             to_loss(own, loss, price, raced)
-            for own, price, raced in zip(found, usd, races, strict=True)
+            for own, price, raced in zip(amounts, usd, races, strict=True)
         ]
     rows = [_row(*each) for each in zip(groups, usd, reached, strict=True)]
     return ConvergenceDocument(
@@ -69,11 +71,12 @@ def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoi
     """Return the mean learning curve of a group's runs, up to the step at which the shortest ends.
 
     Its points are at the steps of the shortest run; the curves of other runs are interpolated.
+    Without `usd_per_hour` the points have no dollars.
     """
     curves = [curve for cluster in group.clusters for curve in cluster]
     first = max((curve[0].steps for curve in curves), default=0)
     shortest = min(curves, key=lambda curve: curve[-1].steps, default=[])
-    steps = [one.steps for one in shortest if one.steps >= first]
+    steps = [point.steps for point in shortest if point.steps >= first]
     if len(steps) > MOST_POINTS:
         last = len(steps) - 1
         steps = [steps[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
@@ -83,19 +86,19 @@ def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoi
 def _reached(group: LearningGroup, steps: int) -> list[list[Reached]]:
     """Return the points of all curves after `steps` steps, by seed."""
     clusters = [[reached_after(curve, steps) for curve in cluster] for cluster in group.clusters]
-    return [[one for one in cluster if one is not None] for cluster in clusters]
+    return [[point for point in cluster if point is not None] for cluster in clusters]
 
 
 def _point(clusters: Sequence[Sequence[Reached]], usd_per_hour: float | None) -> CurvePoint:
-    every = [one for cluster in clusters for one in cluster]
-    seconds = median(one.seconds for one in every)
-    known = [[one.loss for one in cluster if one.loss is not None] for cluster in clusters]
+    every = [point for cluster in clusters for point in cluster]
+    seconds = median(point.seconds for point in every)
+    known = [[point.loss for point in cluster if point.loss is not None] for cluster in clusters]
     whole = sum(map(len, known)) == len(every)
     ends = bootstrap_ends(known, fmean) if whole and len(known) > 1 else None
     low, high = ends or (None, None)
     return CurvePoint(
         steps=every[0].steps,
-        tokens=median(one.tokens for one in every),
+        tokens=median(point.tokens for point in every),
         seconds=seconds,
         usd=None if usd_per_hour is None else seconds * usd_per_hour / 3600,
         loss=fmean(loss for cluster in known for loss in cluster) if whole else None,
@@ -111,7 +114,7 @@ def _row(group: LearningGroup, usd: float | None, reached: ToLoss | None) -> Exp
         sweep=group.sweep,
         tag=group.tag,
         apart=group.apart,
-        experiments=tuple(one.row.planned.experiment.id for one in group.seeds),
+        experiments=tuple(seed.row.planned.experiment.id for seed in group.seeds),
         runs=len(group.runs),
         loss_kind=group.loss_kind,
         usd_per_hour=usd,
@@ -125,7 +128,7 @@ def _row(group: LearningGroup, usd: float | None, reached: ToLoss | None) -> Exp
 
 
 def _notes(group: LearningGroup) -> list[str]:
-    rows = (one.row for one in group.seeds)
+    rows = (seed.row for seed in group.seeds)
     return list(dict.fromkeys(f"{row.name} {row.how_it_ended}" for row in rows if not row.usable))
 
 
@@ -134,7 +137,8 @@ def _races(
 ) -> list[Comparison | None]:
     """Return the comparison of each group's time to the loss with its baseline's time.
 
-    The value is None for a baseline, and empty for a group without a baseline.
+    `found` are the amounts that the runs of each group used to reach it. The value is None for a
+    baseline, and an empty comparison for a group without a baseline.
     """
     bases = [_baseline_of(group, groups, baselines) for group in groups]
     races = [
@@ -156,8 +160,8 @@ def _baseline_of(
 ) -> LearningGroup | None:
     """Return the baseline's group at the same sweep point in a common session, if any."""
     names = {baselines.get(session) for session in group.sessions}
-    alike = (one for one in groups if one.point == group.point and one.stack in names)
-    return next((one for one in alike if group.sessions & one.sessions), None)
+    alike = (other for other in groups if other.point == group.point and other.stack in names)
+    return next((other for other in alike if group.sessions & other.sessions), None)
 
 
 def _usd_per_hour(
@@ -170,10 +174,10 @@ def _usd_per_hour(
 
 def evaluation_speed(runs: Sequence[Result]) -> EvaluationSpeed | None:
     """Return the speed of evaluation on held-out samples; None if no run evaluated."""
-    evaluated = [found for run in runs if (found := _evaluations(run))]
+    evaluated = [evaluations for run in runs if (evaluations := _evaluations(run))]
     if not evaluated:
         return None
-    first, last = ([one[place] for one in evaluated] for place in (0, -1))
+    first, last = ([own[place] for own in evaluated] for place in (0, -1))
     return EvaluationSpeed(
         samples=max(samples for samples, _, _ in last),
         samples_per_second=geometric_interval([samples / s for samples, _, s in last]),
@@ -183,17 +187,20 @@ def evaluation_speed(runs: Sequence[Result]) -> EvaluationSpeed | None:
 
 
 def _evaluations(run: Result) -> list[tuple[int, int, float]]:
-    """Return samples, real tokens and the slowest rank's seconds of each evaluation."""
+    """Return samples, real tokens and the slowest rank's seconds of each evaluation.
+
+    The list is empty if a rank recorded no learning.
+    """
     ranks = [rank.learning.evaluations for rank in run.ranks if rank.learning]
     data = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
     if len(ranks) < len(run.ranks):
         return []
 
     def summed(place: int) -> tuple[int, int, float]:
-        every: list[Evaluation] = [one[place] for one in data]
-        seconds = max(one[place].seconds for one in ranks)
-        samples = sum(one.sequences for one in every)
-        return samples, sum(one.real_tokens for one in every), max(seconds, 1e-9)
+        every: list[Evaluation] = [rank[place] for rank in data]
+        seconds = max(rank[place].seconds for rank in ranks)
+        samples = sum(evaluation.sequences for evaluation in every)
+        return samples, sum(evaluation.real_tokens for evaluation in every), max(seconds, 1e-9)
 
     return [summed(place) for place in range(min(map(len, ranks), default=0))]
 
@@ -203,7 +210,7 @@ def stability_of(group: LearningGroup) -> Stability:
     ends = [loss for _, loss in lasts(group)]
     return Stability(
         seeds=len(group.seeds),
-        diverged=sum(one.diverged for one in group.seeds),
+        diverged=sum(seed.diverged for seed in group.seeds),
         mean=fmean(ends) if ends else None,
         lowest=min(ends, default=None),
         highest=max(ends, default=None),
@@ -221,6 +228,6 @@ def _spread(ends: Sequence[float]) -> Interval | None:
 
     if len(ends) < MINIMUM_SEEDS:
         return None
-    found, freedom = stdev(ends), len(ends) - 1
-    low, high = (found * math.sqrt(freedom / chdtri(freedom, tail)) for tail in (0.025, 0.975))
-    return Interval(median=found, low=low, high=high)
+    spread, freedom = stdev(ends), len(ends) - 1
+    low, high = (spread * math.sqrt(freedom / chdtri(freedom, tail)) for tail in (0.025, 0.975))
+    return Interval(median=spread, low=low, high=high)

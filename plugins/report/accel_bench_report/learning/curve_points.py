@@ -22,13 +22,13 @@ class Amounts(NamedTuple):
 
 def learning_curve(run: Result) -> list[Reached]:
     """Return the validation curve of a run; without evaluations, its smoothed training loss."""
-    if found := validation_curve(run):
-        return found
+    if validation := validation_curve(run):
+        return validation
     curve = training_curve(run)
-    known = [one.loss for one in curve if one.loss is not None]
+    known = [point.loss for point in curve if point.loss is not None]
     if len(known) < len(curve):
         return curve
-    return [one._replace(loss=x) for one, x in zip(curve, smoothed(known), strict=True)]
+    return [point._replace(loss=x) for point, x in zip(curve, smoothed(known), strict=True)]
 
 
 def amounts_to(curve: Sequence[Reached], loss: float) -> Amounts | None:
@@ -75,6 +75,6 @@ def points_around(curve: Sequence[Reached], steps: int) -> tuple[Reached, Reache
 
     None for steps before its first point or after its last.
     """
-    before = next((one for one in reversed(curve) if one.steps <= steps), None)
-    after = next((one for one in curve if one.steps >= steps), None)
+    before = next((point for point in reversed(curve) if point.steps <= steps), None)
+    after = next((point for point in curve if point.steps >= steps), None)
     return None if before is None or after is None else (before, after)

@@ -62,27 +62,27 @@ class LearningGroup:
     @property
     def apart(self) -> dict[str, JsonValue]:
         """Settings that distinguish the group from others with equal names."""
-        every = [one.row.apart for one in self.seeds]
+        every = [seed.row.apart for seed in self.seeds]
         return {
             key: value
             for key, value in every[0].items()
-            if key not in SEED_KEYS and all(one.get(key) == value for one in every)
+            if key not in SEED_KEYS and all(apart.get(key) == value for apart in every)
         }
 
     @cached_property
     def runs(self) -> list[Result]:
         """Completed runs with a learning curve."""
-        return [one.row.completed[key] for one in self.seeds for key in one.curves]
+        return [seed.row.completed[key] for seed in self.seeds for key in seed.curves]
 
     @cached_property
     def sessions(self) -> set[str]:
         """Ids of the sessions of the group's runs."""
-        return {session for one in self.seeds for session, _ in one.row.counted}
+        return {session for seed in self.seeds for session, _ in seed.row.counted}
 
     @cached_property
     def clusters(self) -> list[list[list[Reached]]]:
         """Learning curves by seed, without seeds that have none."""
-        return [list(one.curves.values()) for one in self.seeds if one.curves]
+        return [list(seed.curves.values()) for seed in self.seeds if seed.curves]
 
     @cached_property
     def loss_kind(self) -> LossKind:
@@ -96,7 +96,10 @@ class LearningGroup:
 
 
 def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
-    """Return locally measured experiments grouped over seeds, in their given order."""
+    """Return locally measured experiments grouped over their seeds, in the given order.
+
+    Groups without a learning curve are left out, unless a seed diverged.
+    """
     groups: dict[str, list[ExperimentRuns]] = {}
     for row in tell_apart(rows):
         experiment = row.planned.experiment
@@ -104,20 +107,20 @@ def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
         groups.setdefault(canonical_json([*names, identity_without(row, SEED_KEYS)]), []).append(
             row
         )
-    found = [_group(rows) for rows in groups.values()]
-    return [one for one in found if one.runs or any(seed.diverged for seed in one.seeds)]
+    grouped = [_group(rows) for rows in groups.values()]
+    return [group for group in grouped if group.runs or any(seed.diverged for seed in group.seeds)]
 
 
 def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
     first = rows[0].planned.experiment
     seeds = [
-        {key: one for key, one in row.planned.experiment.sweep.items() if key in SEED_KEYS}
+        {key: value for key, value in row.planned.experiment.sweep.items() if key in SEED_KEYS}
         for row in rows
     ]
     return LearningGroup(
         scenario=first.scenario.name,
         stack=first.stack.name,
-        sweep={key: one for key, one in first.sweep.items() if key not in SEED_KEYS},
+        sweep={key: value for key, value in first.sweep.items() if key not in SEED_KEYS},
         seeds=[SeedRuns(canonical_json(seed), row) for seed, row in zip(seeds, rows, strict=True)],
     )
 
@@ -127,8 +130,8 @@ def identity_without(row: ExperimentRuns, keys: Iterable[str]) -> JsonValue:
     identity = json.loads(canonical_json(row.planned.experiment.identity))
     for section, _, key in (name.partition(".") for name in keys):
         identity.get("work", {}).get(section, {}).pop(key, None)
-    found: JsonValue = identity
-    return found
+    rest: JsonValue = identity
+    return rest
 
 
 def _is_not_finite(run: Result) -> bool:
@@ -136,17 +139,17 @@ def _is_not_finite(run: Result) -> bool:
 
 
 def lasts(group: LearningGroup) -> Iterator[tuple[SeedRuns, float]]:
-    """Yield the final loss of each seed that did not diverge.
+    """Yield each seed that did not diverge, with its final loss.
 
     The final step is the last step that is common to the first curve of each seed.
     """
     curves = [
-        (one, next(iter(one.curves.values())))
-        for one in group.seeds
-        if one.curves and not one.diverged
+        (seed, next(iter(seed.curves.values())))
+        for seed in group.seeds
+        if seed.curves and not seed.diverged
     ]
     steps = min((curve[-1].steps for _, curve in curves), default=0)
-    for one, curve in curves:
+    for seed, curve in curves:
         end = reached_after(curve, steps)
         if end is not None and end.loss is not None:
-            yield one, end.loss
+            yield seed, end.loss

@@ -41,7 +41,10 @@ class Slope(NamedTuple):
 
 
 def memory_growth(group: LearningGroup) -> MemoryGrowth:
-    """Return the steepest memory slope over ranks and runs, and the number of runs that grow."""
+    """Return the steepest slope of memory over a group's runs and ranks, with the verdict.
+
+    Memory grows if it grows in most runs. If no run has enough readings, it is `not tested`.
+    """
     by_run = [
         [slope for rank in run.ranks if (slope := slope_of(rank)) is not None] for run in group.runs
     ]
@@ -63,10 +66,12 @@ def memory_growth(group: LearningGroup) -> MemoryGrowth:
 
 
 def slope_of(rank: RankResult) -> Slope | None:
-    """Return the slope of a rank's memory; None with too few readings."""
+    """Return the slope of a rank's memory; None with fewer than 32 readings of memory."""
     readings = rank.learning.memory if rank.learning else ()
-    on_gpu = any(one.device_allocated_bytes for one in readings)
-    known = [(one.step, size) for one in readings if (size := _size(one, on_gpu)) is not None]
+    on_gpu = any(reading.device_allocated_bytes for reading in readings)
+    known = [
+        (reading.step, size) for reading in readings if (size := _size(reading, on_gpu)) is not None
+    ]
     if len(known) < MINIMUM_STEPS:
         return None
     later = known[round(LEFT_OUT * len(known)) :]
@@ -81,7 +86,10 @@ def slope_of(rank: RankResult) -> Slope | None:
 
 
 def floors_of(readings: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
-    """Return the middle step and the minimum bytes of each block of readings."""
+    """Return the middle step and the minimum bytes of each block of readings.
+
+    Readings are pairs of a step and its bytes, in order of steps.
+    """
     ends = [round(number * len(readings) / BLOCKS) for number in range(BLOCKS + 1)]
     blocks = [readings[first:last] for first, last in pairwise(ends)]
     return [

@@ -33,14 +33,17 @@ Losses = Mapping[str, float]
 
 
 def best_learning_rates(groups: Sequence[LearningGroup]) -> tuple[BestLearningRate, ...]:
-    """Return the best learning rate of each set of groups that differ in learning rate only."""
+    """Return the best learning rate of each set of groups that differ in learning rate only.
+
+    Sets with a single learning rate are left out.
+    """
     sets: dict[str, list[LearningGroup]] = {}
     for group in groups:
         others = {key: value for key, value in group.sweep.items() if key != RATE}
         rest = identity_without(group.seeds[0].row, (RATE, *SEED_KEYS))
         key = canonical_json([group.scenario, group.stack, others, rest])
         sets.setdefault(key, []).append(group)
-    return tuple(_best(found) for found in sets.values() if len({*map(rate_of, found)}) > 1)
+    return tuple(_best(own) for own in sets.values() if len({*map(rate_of, own)}) > 1)
 
 
 def rate_of(group: LearningGroup) -> float:
@@ -50,18 +53,18 @@ def rate_of(group: LearningGroup) -> float:
 
 def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
     ordered = sorted(groups, key=rate_of)
-    curves = [curve for one in ordered for cluster in one.clusters for curve in cluster]
+    curves = [curve for group in ordered for cluster in group.clusters for curve in cluster]
     # A curve that broke off, as of a rate that diverged, shortens no other.
     steps = min((curve[-1].steps for curve in curves), default=0)
     losses = [_losses(group, steps) for group in ordered]
     # A rate with which a seed diverged or failed is not judged by the others.
-    whole = [not any(seed.diverged for seed in one.seeds) and len(own) == len(one.seeds)
-             for one, own in zip(ordered, losses, strict=True)]  # fmt: skip
+    whole = [not any(seed.diverged for seed in group.seeds) and len(own) == len(group.seeds)
+             for group, own in zip(ordered, losses, strict=True)]  # fmt: skip
     rates = tuple(
-        _rate(group, found if fine else {})
-        for group, found, fine in zip(ordered, losses, whole, strict=True)
+        _rate(group, own if fine else {})
+        for group, own, fine in zip(ordered, losses, whole, strict=True)
     )
-    trained = [number for number, one in enumerate(rates) if one.loss is not None]
+    trained = [number for number, rate in enumerate(rates) if rate.loss is not None]
     best = min(trained, key=lambda number: rates[number].loss or 0.0, default=None)
     others = [_least_losses(ordered[number], steps) for number in trained if number != best]
     first = ordered[0]
@@ -80,7 +83,7 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
 
 
 def is_best(best: Losses, others: Sequence[Losses]) -> bool:
-    """Return whether losses are significantly lower than all others, paired by seed.
+    """Return whether the losses `best` are significantly lower than all `others`, paired by seed.
 
     False with fewer than three seeds. `others` is empty if all other rates diverged.
     """
@@ -94,30 +97,30 @@ def is_best(best: Losses, others: Sequence[Losses]) -> bool:
 
 
 def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
-    """Return the loss by seed after `steps` steps, from the first round of each seed."""
-    found = {}
+    """Return the loss after `steps` steps by seed, from the first round of each seed."""
+    losses = {}
     for seed, curve in _first_curves(group):
         reached = reached_after(curve, steps)
         if reached is not None and reached.loss is not None:
-            found[seed] = reached.loss
-    return found
+            losses[seed] = reached.loss
+    return losses
 
 
 def _least_losses(group: LearningGroup, steps: int) -> dict[str, float]:
-    """Return for each seed the lower loss of the two curve points around `steps`."""
-    found = {}
+    """Return the lower loss of the two curve points around `steps` by seed."""
+    least = {}
     for seed, curve in _first_curves(group):
         around = points_around(curve, steps) or ()
-        losses = [one.loss for one in around if one.loss is not None]
+        losses = [point.loss for point in around if point.loss is not None]
         if losses and len(losses) == len(around):
-            found[seed] = min(losses)
-    return found
+            least[seed] = min(losses)
+    return least
 
 
 def _first_curves(group: LearningGroup) -> Iterator[tuple[str, Sequence[Reached]]]:
-    for one in group.seeds:
-        if one.curves:
-            yield one.seed, next(iter(one.curves.values()))
+    for seed in group.seeds:
+        if seed.curves:
+            yield seed.seed, next(iter(seed.curves.values()))
 
 
 def _rate(group: LearningGroup, losses: Losses) -> RateLearning:
@@ -129,5 +132,5 @@ def _rate(group: LearningGroup, losses: Losses) -> RateLearning:
         low=low,
         high=high,
         seeds=len(group.seeds),
-        diverged=sum(one.diverged for one in group.seeds),
+        diverged=sum(seed.diverged for seed in group.seeds),
     )

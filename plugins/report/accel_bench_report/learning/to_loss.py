@@ -21,11 +21,14 @@ Found = Mapping[str, Mapping[RoundKey, Amounts]]
 
 
 def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Amounts]]:
-    """Return the amounts that each run of a group used to reach a loss."""
+    """Return the amounts that each run of a group used to reach a loss, by seed and round.
+
+    They are infinite (`NEVER`) if the run did not reach it. Seeds without a curve are left out.
+    """
     return {
-        one.seed: {key: amounts_to(curve, loss) or NEVER for key, curve in one.curves.items()}
-        for one in group.seeds
-        if one.curves
+        seed.seed: {key: amounts_to(curve, loss) or NEVER for key, curve in seed.curves.items()}
+        for seed in group.seeds
+        if seed.curves
     }
 
 
@@ -34,10 +37,11 @@ def to_loss(
 ) -> ToLoss:
     """Return the median amounts used to reach a loss, with intervals.
 
-    `raced` is the comparison with the baseline, and None for the baseline.
+    `found` are the amounts that each run used. `raced` is the comparison with the baseline, and
+    None for the baseline. Without `usd_per_hour` the dollars are None.
     """
-    every = [one for by_round in found.values() for one in by_round.values()]
-    reached = sum(one is not NEVER for one in every)
+    every = [amounts for by_round in found.values() for amounts in by_round.values()]
+    reached = sum(amounts is not NEVER for amounts in every)
     seconds = _interval(found, "seconds")
     return ToLoss(
         loss=loss,
@@ -54,13 +58,18 @@ def to_loss(
 
 def _interval(found: Found, name: str) -> Interval | None:
     clusters = [
-        [getattr(one, name) for one in by_round.values()] for by_round in found.values() if by_round
+        [getattr(amounts, name) for amounts in by_round.values()]
+        for by_round in found.values()
+        if by_round
     ]
     return finite_interval(clusters)
 
 
 def finite_interval(clusters: Sequence[Sequence[float]]) -> Interval | None:
-    """Return the median with its bootstrap interval; None if the median is not finite."""
+    """Return the median of values with its bootstrap interval; None if the median is not finite.
+
+    `clusters` are the values of each seed.
+    """
     values = [value for cluster in clusters for value in cluster]
     middle = median(values) if values else math.inf
     if not math.isfinite(middle):
@@ -80,15 +89,16 @@ def _scaled(seconds: Interval | None, usd_per_hour: float | None) -> Interval | 
 
 
 def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
-    """Return the comparisons of stacks with the baseline by time to a loss, by stack name.
+    """Return the comparison of each stack with the baseline by time to a loss, by stack name.
 
-    The verdicts follow the rule for speeds, over seeds, or over rounds of a single seed. There is
-    no verdict with fewer than five pairs, or if only one run of a pair reached the loss.
+    The arguments are the amounts that the runs used. Verdicts follow the rule for speeds, over
+    seeds, or over rounds of a single seed. There is no verdict with fewer than five pairs, or if
+    only one run of a pair reached the loss.
     """
-    pairs = {name: _ratios(found, baseline) for name, found in stacks.items()}
+    pairs = {name: _ratios(own, baseline) for name, own in stacks.items()}
     logs = {name: _logs(clusters) for name, clusters in pairs.items()}
-    looks = {name: _looks(baseline, found) for name, found in stacks.items()}
-    judged = compare_logs({name: one for name, one in logs.items() if one}, looks)
+    looks = {name: _looks(baseline, own) for name, own in stacks.items()}
+    judged = compare_logs({name: values for name, values in logs.items() if values}, looks)
     return {
         name: judged.get(name) or Comparison(ratio=finite_interval(pairs[name])) for name in stacks
     }
@@ -101,9 +111,9 @@ def _ratios(own: Found, baseline: Found) -> list[list[float]]:
     """
     clusters = [
         [
-            _ratio(base[key].seconds, one.seconds)
-            for key, one in by_round.items()
-            if key in base and not (base[key] is NEVER and one is NEVER)
+            _ratio(base[key].seconds, amounts.seconds)
+            for key, amounts in by_round.items()
+            if key in base and not (base[key] is NEVER and amounts is NEVER)
         ]
         for seed, by_round in own.items()
         for base in [baseline.get(seed, {})]
@@ -125,10 +135,14 @@ def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
     if not all(0 < ratio < math.inf for cluster in clusters for ratio in cluster):
         return []
     logs = [[math.log(ratio) for ratio in cluster] for cluster in clusters]
-    return [fmean(one) for one in logs] if len(logs) > 1 else [one for each in logs for one in each]
+    return (
+        [fmean(seed) for seed in logs] if len(logs) > 1 else [log for each in logs for log in each]
+    )
 
 
 def _looks(baseline: Found, own: Found) -> int:
     """Return the number of interim analyses (looks): the sessions that measured the pairs."""
-    keys = {key for seed, one in own.items() for key in set(one) & set(baseline.get(seed, {}))}
+    keys = {
+        key for seed, by_round in own.items() for key in set(by_round) & set(baseline.get(seed, {}))
+    }
     return max(1, len({session for session, _ in keys}))

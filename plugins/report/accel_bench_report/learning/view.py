@@ -38,12 +38,12 @@ EXCLUDED = "seconds are those of training steps, without start-up and evaluation
 
 
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
-    """Return the report of learning: sentences, a table for each kind of figure, and notes."""
+    """Return the report of learning: sentences, tables and notes; with `curves` also all curves."""
     tables = [*learning_tables(document)]
     if curves:
         tables += curve_tables(document)
     notes = [NO_CURVE] if not document.experiments else list(_notes(document))
-    points = [Line(row=row, point=one) for row in document.experiments for one in row.curve]
+    points = [Line(row=row, point=point) for row in document.experiments for point in row.curve]
     return Report(
         sections=[Section(headline=answer(document), tables=tables, notes=notes)],
         document=document,
@@ -88,15 +88,15 @@ def answer(document: ConvergenceDocument) -> str:
     parts += [f"memory of {label(row)} grows by {_slope(row)} bytes a step" for row in grows]
     diverged = [row for row in document.experiments if row.stability.diverged]
     parts += [
-        f"{label(row)} diverged with {one.diverged} of {count(one.seeds, 'seed')}"
+        f"{label(row)} diverged with {stability.diverged} of {count(stability.seeds, 'seed')}"
         for row in diverged
-        for one in [row.stability]
+        for stability in [row.stability]
     ]
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)
 
 
 def rate_title(best: BestLearningRate) -> str:
-    """Return a title with the settings within which learning rates are compared."""
+    """Return the title of a table of learning rates, with its stack, loss and steps."""
     after = count(best.steps, "step")
     return f"learning rates of {label(best)}: {best.loss_kind} loss after {after}"
 
@@ -106,12 +106,12 @@ def rate_sentence(best: BestLearningRate) -> str:
     name = label(best)
     if best.best is None:
         return f"no learning rate of {name} trained without diverging"
-    found = next(one for one in best.rates if one.learning_rate == best.best)
-    seeds = count(found.seeds, "seed")
+    lowest = next(tried for tried in best.rates if tried.learning_rate == best.best)
+    seeds = count(lowest.seeds, "seed")
     end = "; it is at the end of what was tried" if best.at_end else ""
     if best.verdict == "holds":
         return f"the best learning rate of {name} is {best.best:g} ({seeds}){end}"
-    more = "; it takes three seeds or more (--seeds 5)" if found.seeds < MINIMUM_SEEDS else ""
+    more = "; it takes three seeds or more (--seeds 5)" if lowest.seeds < MINIMUM_SEEDS else ""
     return (
         f"the best learning rate of {name} is inconclusive: {best.best:g} has the lowest loss "
         f"({seeds}){more}{end}"
@@ -120,17 +120,19 @@ def rate_sentence(best: BestLearningRate) -> str:
 
 def _reached(document: ConvergenceDocument) -> Iterator[str]:
     for row in document.experiments:
-        found = row.to_loss
-        if found is None or found.verdict_word == "baseline":
+        to_loss = row.to_loss
+        if to_loss is None or to_loss.verdict_word == "baseline":
             continue
-        if not found.reached:
-            yield f"{label(row)} did not reach a loss of {found.loss:g}"
-        elif found.verdict not in SOONER:
-            yield f"it is open whether {label(row)} reaches {found.loss:g} sooner"
+        if not to_loss.reached:
+            yield f"{label(row)} did not reach a loss of {to_loss.loss:g}"
+        elif to_loss.verdict not in SOONER:
+            yield f"it is open whether {label(row)} reaches {to_loss.loss:g} sooner"
         else:
-            times = f", {_interval(ratio_text)(found.ratio)} times as soon" if found.ratio else ""
-            word = found.verdict_word
-            yield f"{label(row)} reaches {found.loss:g} {word} than the baseline{times}"
+            times = (
+                f", {_interval(ratio_text)(to_loss.ratio)} times as soon" if to_loss.ratio else ""
+            )
+            word = to_loss.verdict_word
+            yield f"{label(row)} reaches {to_loss.loss:g} {word} than the baseline{times}"
 
 
 def _notes(document: ConvergenceDocument) -> Iterator[str]:
@@ -172,7 +174,7 @@ def loss_text(value: float) -> str:
 
 
 def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
-    """Return a function that reads the loss at a point of a row's curve: 0 first, -1 last."""
+    """Return a function that reads the loss at point `place` of a row's curve: 0 first, -1 last."""
 
     return lambda row: _loss_of(row.curve[place]) if row.curve else None
 
@@ -203,7 +205,7 @@ def _seconds(value: float) -> str:
 
 def _priced(document: ConvergenceDocument, columns: Sequence[Column]) -> list[Column]:
     """Return the columns, without the cost column if there is no price."""
-    return [one for one in columns if document.tariff is not None or one.header != "cost"]
+    return [column for column in columns if document.tariff is not None or column.header != "cost"]
 
 
 NAME = Column("stack", label, kind="name")

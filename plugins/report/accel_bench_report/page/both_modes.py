@@ -34,7 +34,7 @@ def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
     """Return a table for each model and device with both training and inference on the pages."""
     tables = []
     for title, rows in _rows(pages):
-        used = [one for one in COLUMNS if any(map(one.cell, rows))]
+        used = [column for column in COLUMNS if any(map(column.cell, rows))]
         tables.append(Table(used, rows, title))
     if tables:
         tables[-1] = replace(tables[-1], notes=[MEANING])
@@ -46,11 +46,13 @@ def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
 
     A row has the name `stack`, and the stack's summaries `training` and `inference`, or null.
     """
-    found: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
-    for one in pages:
-        for place, mode, stacks in _of_page(one):
-            found.setdefault(place, {}).setdefault(mode, []).append((one.summary.scenario, stacks))
-    for (model, device), modes in found.items():
+    by_place: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
+    for page in pages:
+        for place, mode, stacks in _of_page(page):
+            by_place.setdefault(place, {}).setdefault(mode, []).append(
+                (page.summary.scenario, stacks)
+            )
+    for (model, device), modes in by_place.items():
         for trained, training in modes.get("train", ()):
             for asked, inference in modes.get("inference", ()):
                 names = dict.fromkeys((*training, *inference))
@@ -63,7 +65,7 @@ def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
 
 def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, ExperimentSummary]]]:
     """Yield the ranked rows of a scenario by model, device and mode; the baseline comes first."""
-    found: dict[tuple[Place, str], dict[str, ExperimentSummary]] = {}
+    by_mode: dict[tuple[Place, str], dict[str, ExperimentSummary]] = {}
     rows = [row for row in page.rows if not row.why_not_ranked and row.last_run is not None]
     rows.sort(key=lambda row: row.summary.stack != page.summary.baseline)
     for row in rows:
@@ -71,14 +73,14 @@ def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, Experim
         (device, *_) = devices_of(list(row.runs.completed.values()))
         key = (scenario.model.id, device.label), scenario.mode
         name = label(row.summary)
-        found.setdefault(key, {})[name] = row.summary
-    for (place, mode), stacks in found.items():
+        by_mode.setdefault(key, {})[name] = row.summary
+    for (place, mode), stacks in by_mode.items():
         yield place, mode, stacks
 
 
 def _first_token(row: Line) -> str | None:
-    known = {one.name: one.value for one in row.inference.metrics} if row.inference else {}
-    values = [known.get(f"time_to_first_token_p{one}") for one in (50, 99)]
+    known = {metric.name: metric.value for metric in row.inference.metrics} if row.inference else {}
+    values = [known.get(f"time_to_first_token_p{percent}") for percent in (50, 99)]
     return None if None in values else "/".join(f"{value:.3g}" for value in values)
 
 

@@ -43,14 +43,14 @@ EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its 
 
 
 def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
-    """Return the plots of a scenario, without those that have no data."""
+    """Return the plots of rows of a scenario's page; plots without data are left out."""
     ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
     end += left_out(len(ranked))
-    found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
+    plots = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
     trained = [row for row in shown if row.row.summary.counts != CALLS]
     return [
-        *found,
+        *plots,
         *_loss(trained, end),
         *_efficiency(trained, end),
         *_steps(trained, end),
@@ -62,7 +62,10 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
 
 
 def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
-    """Return a plot of speed over time for each scenario with several commands, newest first."""
+    """Return a plot of speed over time for each scenario with several commands, newest first.
+
+    `numbers` maps stacks to their colour numbers on the page.
+    """
     plots = []
     several = [row for row in rows if len(row.speeds) > 1 and row.newest != EARLIEST]
     scenarios = dict.fromkeys(
@@ -89,7 +92,10 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
 
 
 def hardware_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> Iterator[Plot]:
-    """Yield a plot of step time for each scenario that ran on several kinds of hardware."""
+    """Yield a plot of step time for each scenario that ran on several kinds of hardware.
+
+    `numbers` maps stacks to their colour numbers on the page.
+    """
     timed = sorted((row for row in rows if row.device and row.step_seconds), key=lambda r: r.device)
     for scenario in list(dict.fromkeys(row.scenario for row in timed))[:MOST_HISTORIES]:
         own = [row for row in timed if row.scenario == scenario]
@@ -114,7 +120,7 @@ def hardware_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> Iter
 
 def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
     """Return the name of a row's series, with its device if devices differ."""
-    devices = {one.device for one in rows}
+    devices = {other.device for other in rows}
     return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
 
 
@@ -141,7 +147,10 @@ def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plo
 
 
 def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
-    """Yield the plot of ratios to the baseline, a dot for each round."""
+    """Yield the plot of ratios to the baseline, a dot for each round; no plot without ratios.
+
+    `end` is the end of its caption.
+    """
     bases = {
         row.row.runs.planned.experiment.point: row.row.runs for row in rows if row.stack == baseline
     }
@@ -179,12 +188,15 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
-    """Yield the plot of the MFU of each process, for stacks with known FLOPs and peak."""
+    """Yield the plot of the MFU of each process, for stacks with known FLOPs and peak.
+
+    `end` is the end of its caption.
+    """
     series = []
     for row in rows:
         runs = row.row.runs.completed.values()
         used = [utilization(run, peak_flops_of(run)) for run in runs]
-        values = [100 * one.mfu.causal for one in used if one and one.mfu]
+        values = [100 * usage.mfu.causal for usage in used if usage and usage.mfu]
         if values:
             dots = [(value, 0.0) for value in values]
             band = _band(positive_interval(values))
@@ -195,7 +207,10 @@ def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
-    """Yield the plot of milliseconds of each step, of the slowest rank."""
+    """Yield the plot of milliseconds of each step, of the slowest rank.
+
+    `end` is the end of its caption.
+    """
     series = []
     for row in rows:
         run = next(iter(row.row.runs.completed.values()), None)
@@ -252,20 +267,20 @@ def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 
 
 def memory_unit(kind: str | None) -> str:
-    """Return the unit of peak memory, with the kind of memory."""
+    """Return the unit of peak memory, such as `MiB of tensors`; `MiB` for an unknown kind."""
     return MEMORY_UNITS.get(kind or "", "MiB")
 
 
 def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
     """Yield plots of speed over devices, and of step time relative to the fewest devices."""
     caption = "Measured points alone; what is estimated for more devices stands in its table."
-    found = [*_over_devices(one, rows, lambda point: point.figure.tokens_per_second)]
-    if found:
-        yield curves("Scaling", caption, found, ("devices", "tokens/s"), dots=True)
-    if found := [*_over_devices(one, rows, lambda point: point.relative_step_seconds)]:
+    series = [*_over_devices(one, rows, lambda point: point.figure.tokens_per_second)]
+    if series:
+        yield curves("Scaling", caption, series, ("devices", "tokens/s"), dots=True)
+    if series := [*_over_devices(one, rows, lambda point: point.relative_step_seconds)]:
         caption = "Elapsed time of a step over that of the fewest devices: 1 is as long."
         names = ("devices", "relative elapsed time")
-        yield curves("Elapsed time", caption, found, names, dots=True)
+        yield curves("Elapsed time", caption, series, names, dots=True)
 
 
 def _over_devices(
@@ -283,7 +298,7 @@ def _over_devices(
 
 def _too_wide(intervals: Iterable[Interval | None]) -> str:
     """Return a caption's sentence about intervals too wide to draw; empty if there are none."""
-    left_out = any(one is not None and too_wide(one) for one in intervals)
+    left_out = any(interval is not None and too_wide(interval) for interval in intervals)
     return " Intervals that reach to twice the estimate are left out." if left_out else ""
 
 

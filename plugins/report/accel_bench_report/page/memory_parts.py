@@ -53,10 +53,11 @@ class MemoryAtPeak(NamedTuple):
 
 
 def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryAtPeak | None:
-    """Return the peak memory of a row by kind; `run` is one of its runs. None without a reading.
+    """Return the peak memory of a row by kind; None if it was not measured.
 
-    A GPU has tensors by the stage of the run that left them, then unused memory reserved by torch's
-    allocator, then other memory counted by the driver. A CPU has resident memory.
+    `run` is one of the row's runs. A GPU has tensors by the stage of the run that left them, then
+    unused memory reserved by torch's allocator, then other memory counted by the driver. A CPU has
+    resident memory.
     """
     if figures is None or run is None:
         return None
@@ -78,9 +79,12 @@ def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryA
 
 
 def _by_stage(figures: MemoryFigures, peak: int, kind: str) -> dict[str, int]:
-    """Return peak bytes by stage of the run, or undivided if the readings do not add up."""
-    stages = [one for one in figures.stages if one.name in STAGE_NAMES and one.kind == kind]
-    parts = {STAGE_NAMES[one.name]: one.delta_bytes for one in stages if one.delta_bytes}
+    """Return peak bytes by stage of the run, or undivided if the readings do not add up.
+
+    `kind` is `allocated` for tensors on a GPU, or `rss` for the host.
+    """
+    stages = [stage for stage in figures.stages if stage.name in STAGE_NAMES and stage.kind == kind]
+    parts = {STAGE_NAMES[stage.name]: stage.delta_bytes for stage in stages if stage.delta_bytes}
     rest = peak - sum(parts.values())
     if not stages or rest < 0 or min(parts.values(), default=0) < 0:
         return {"tensors" if kind == "allocated" else "process": peak}
@@ -96,12 +100,15 @@ def _host(run: Result) -> tuple[str, int | None]:
 
 
 def _device(run: Result, figure: MemoryFigure | None) -> tuple[str, int | None]:
-    """Return name and total memory of the GPU of the rank with the highest peak."""
+    """Return name and total bytes of the GPU of the rank with the highest peak.
+
+    `figure` is the memory measurement that names the rank. Unknown bytes are None.
+    """
     rank = figure.rank if figure else None
-    device = next((one.device for one in run.ranks if one.rank == rank), None)
+    device = next((result.device for result in run.ranks if result.rank == rank), None)
     gpus = run.machine.gpus if run.machine else ()
-    found = next((gpu for gpu in gpus if device and gpu.uuid == device.uuid), None)
-    return device.name if device else "GPU", found.memory_bytes if found else None
+    used = next((gpu for gpu in gpus if device and gpu.uuid == device.uuid), None)
+    return device.name if device else "GPU", used.memory_bytes if used else None
 
 
 class PartView(NamedTuple):
@@ -127,10 +134,14 @@ def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
 
     Bars leave out the memory of imports, which is equal for all stacks and may exceed a model's.
     """
-    found = [(row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked]
-    shown = [(row, memory) for row, memory in found[:MOST_ROWS] if memory]
+    measured = [
+        (row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked
+    ]
+    shown = [(row, memory) for row, memory in measured[:MOST_ROWS] if memory]
     most = max((_drawn(memory) for _, memory in shown), default=0)
-    note = f"The longest bar is {size(most)}." if any(one.capacity for _, one in shown) else ""
+    note = (
+        f"The longest bar is {size(most)}." if any(memory.capacity for _, memory in shown) else ""
+    )
     if any(memory.imports for _, memory in shown):
         note = f"A bar begins after the imports. {note}".rstrip()
     return [_memory_view(row, memory, most) for row, memory in shown], note

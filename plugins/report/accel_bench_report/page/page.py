@@ -74,15 +74,15 @@ def page(
 ) -> Page:
     """Return a page of scenarios in detail, and an overview of all runs if there are more.
 
-    `arguments` is the command line that writes the page. Without `plots` or matplotlib there
-    are no plots; without matplotlib a note says so.
+    `rows` are the rows of the overview, and `arguments` is the command line that writes the page.
+    Without `plots` or matplotlib there are no plots; without matplotlib a note says so.
     """
     numbers = _numbers(scenarios, rows)
     draw = plots and plots_available()
     used: set[str] = set()
-    views = [_scenario(one, numbers, used, draw) for one in scenarios]
+    views = [_scenario(scenario, numbers, used, draw) for scenario in scenarios]
     several = len(scenarios) > 1 or any(len(row.speeds) > 1 for row in rows) or not scenarios
-    names = list(dict.fromkeys(one.summary.scenario for one in scenarios))
+    names = list(dict.fromkeys(scenario.summary.scenario for scenario in scenarios))
     missing = [MISSING] if plots and not draw else []
     return Page(
         title=join_names(names) if names else "all runs",
@@ -100,9 +100,12 @@ def page(
 
 
 def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> dict[str, int]:
-    """Return the colour number of each stack in page order; baselines have 0, which is grey."""
-    baselines = dict.fromkeys(one.summary.baseline for one in scenarios)
-    names = [row.summary.stack for one in scenarios for row in one.rows]
+    """Return the colour number of each stack by name; baselines have 0, which is grey.
+
+    Numbers follow the order of the page.
+    """
+    baselines = dict.fromkeys(scenario.summary.baseline for scenario in scenarios)
+    names = [row.summary.stack for scenario in scenarios for row in scenario.rows]
     names += [row.stack for row in rows]
     others = [name for name in dict.fromkeys(names) if name not in baselines]
     numbers = dict.fromkeys(baselines or others[:1], 0)
@@ -116,7 +119,7 @@ def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> 
 def _scenario(
     one: ScenarioPage, numbers: Mapping[str, int], used: set[str], draw: bool
 ) -> ScenarioView:
-    answer, *more = _answers(one)
+    headline, *more = _answers(one)
     columns = [
         _with_kind(column, one)
         for column in stack_columns(one.summary)
@@ -130,7 +133,7 @@ def _scenario(
     return ScenarioView(
         id=key,
         name=one.summary.scenario,
-        answer=_sentence(answer),
+        answer=_sentence(headline),
         doubts=doubts(one.summary),
         more=list(map(_sentence, more)),
         counts=_counts(one),
@@ -215,13 +218,13 @@ def _groups(
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return the name, with a number if it is already used as an id on the page."""
-    number, found = 1, name
-    while found in used:
+    """Return the name, with a number if it is in `used`, the ids of the page, and add it there."""
+    number, unique = 1, name
+    while unique in used:
         number += 1
-        found = f"{name}-{number}"
-    used.add(found)
-    return found
+        unique = f"{name}-{number}"
+    used.add(unique)
+    return unique
 
 
 def _row(
@@ -269,5 +272,5 @@ def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
         if speed is None or row.why:
             continue
         low, high = ("" if end is None else end for end in (speed.low, speed.high))
-        taken = duration(TOKENS / speed.median)
-        yield Job(row, speed.median, low, high, rate_interval(speed), taken)
+        hours = duration(TOKENS / speed.median)
+        yield Job(row, speed.median, low, high, rate_interval(speed), hours)

@@ -88,7 +88,7 @@ def tick_text(value: float) -> str:
 
 
 def show_on_hover(artist: Any, text: str, points: Sequence[str] = ()) -> None:
-    """Give an artist a tooltip, and optionally each of its points a tooltip."""
+    """Give an artist the tooltip `text`, and each of its points one of the tooltips `points`."""
     artist.set_gid("\n".join(("hover", *map(plain, (text, *points)))))
 
 
@@ -119,8 +119,8 @@ def _for_page(svg: str, title: str) -> str:
     head, rest = svg.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', rest))
-    rest = re.sub(r' id="([^"]*)"', lambda one: one[0] if one[1] in used else "", rest)
-    rest = re.sub(r"#[bc]0000\d", lambda one: _COLOURS_OF_PAGE.get(one[0], one[0]), rest)
+    rest = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", rest)
+    rest = re.sub(r"#[bc]0000\d", lambda match: _COLOURS_OF_PAGE.get(match[0], match[0]), rest)
     return f'<svg role="img" aria-label="{_attribute(title)}" {box[0] if box else ""}>{rest}'
 
 

@@ -106,17 +106,17 @@ def strips(
 ) -> Plot:
     """Return a plot with a strip for each series: a dot per value, estimate and interval as a bar.
 
-    `line` is a reference value, drawn across all strips.
+    `axis` names the horizontal axis, and `line` is a reference value, drawn across all strips.
     """
     names = {
-        width: [_lines(one.name, letters) for one in reversed(series)]
+        width: [_lines(strip.name, letters) for strip in reversed(series)]
         for width, letters in LABEL_LETTERS.items()
     }
 
     def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
-        for place, one in enumerate(reversed(series)):
-            _strip(axes, place, one, axis)
+        for place, strip in enumerate(reversed(series)):
+            _strip(axes, place, strip, axis)
         if line is not None:
             axes.axvline(line, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
         axes.set_yticks(range(len(series)), ["\n".join(lines) for lines in names[width]])
@@ -155,23 +155,26 @@ def curves(
     axes_names: tuple[str, str],
     dots: bool = False,
 ) -> Plot:
-    """Return a plot with a line for each series, and with `dots` a dot for each point."""
+    """Return a plot with a line for each series, and with `dots` a dot for each point.
+
+    `axes_names` are the names of the horizontal and the vertical axis.
+    """
 
     def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
         # The first one, whose line is solid, comes first: dashes over it leave it visible.
-        for one in sorted(series, key=lambda one: one.number):
-            x, y = zip(*thinned(one.points), strict=True)
-            style = one.number + one.shape
+        for curve in sorted(series, key=lambda curve: curve.number):
+            x, y = zip(*thinned(curve.points), strict=True)
+            style = curve.number + curve.shape
             gaps = style % 3 + 1
             dashes = (0, (2 * gaps, gaps)) if style else "solid"
             (drawn,) = axes.plot(
-                x, y, one.marker if dots else "", color=one.colour, linewidth=1.7,
-                linestyle=dashes, markersize=5, markeredgewidth=0, label=_label(one),
+                x, y, curve.marker if dots else "", color=curve.colour, linewidth=1.7,
+                linestyle=dashes, markersize=5, markeredgewidth=0, label=_label(curve),
             )  # fmt: skip
-            show_on_hover(drawn, _shortened(one.name))
+            show_on_hover(drawn, _shortened(curve.name))
         _hovered(axes, series, axes_names)
-        whole = all(float(x).is_integer() for one in series for x, _ in one.points)
+        whole = all(float(x).is_integer() for curve in series for x, _ in curve.points)
         _name_axes(axes, axes_names, WIDTHS[width], whole)
         _legend(figure, series, width)
 
@@ -180,29 +183,31 @@ def curves(
 
 def _hovered(axes: Any, series: Sequence[Series], axes_names: tuple[str, str]) -> None:
     """Draw invisible marks with tooltips over the points of lines."""
-    for one in series:
-        points = thinned(one.points, MOST_HOVERED)
+    for curve in series:
+        points = thinned(curve.points, MOST_HOVERED)
         x, y = zip(*points, strict=True)
-        (marks,) = axes.plot(x, y, "o", color=one.colour, alpha=0, markersize=8, zorder=5)
-        texts = [_pair(one, point, axes_names) for point in points]
-        show_on_hover(marks, _shortened(one.name), texts)
+        (marks,) = axes.plot(x, y, "o", color=curve.colour, alpha=0, markersize=8, zorder=5)
+        texts = [_pair(curve, point, axes_names) for point in points]
+        show_on_hover(marks, _shortened(curve.name), texts)
 
 
 def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot:
-    """Return a plot of points over time, whose x are seconds since 1970."""
+    """Return a plot of points over time, whose x are seconds since 1970; `axis` names their y."""
 
     def draw(figure: Any, width: str) -> None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
         axes = figure.add_subplot()
-        for one in series:
-            points = thinned(one.points)
+        for curve in series:
+            points = thinned(curve.points)
             x, y = zip(*points, strict=True)
             (drawn,) = axes.plot(
-                [second / 86400 for second in x], y, one.marker, linestyle="-", linewidth=0.8,
-                color=one.colour, markersize=4, label=_label(one),
+                [second / 86400 for second in x], y, curve.marker, linestyle="-", linewidth=0.8,
+                color=curve.colour, markersize=4, label=_label(curve),
             )  # fmt: skip
-            show_on_hover(drawn, _shortened(one.name), [_on_a_day(one, *at, axis) for at in points])
+            show_on_hover(
+                drawn, _shortened(curve.name), [_on_a_day(curve, *at, axis) for at in points]
+            )
         _name_axes(axes, ("", axis), WIDTHS[width])
         locator = AutoDateLocator(maxticks=5)
         axes.xaxis.set_major_locator(locator)
@@ -219,17 +224,20 @@ def scatter(
     axes_names: tuple[str, str],
     frontier: Sequence[Point] = (),
 ) -> Plot:
-    """Return a plot of the first point of each series with its name, and the line `frontier`."""
+    """Return a plot of the first point of each series with its name, and the line `frontier`.
+
+    `axes_names` are the names of the horizontal and the vertical axis.
+    """
 
     def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
         if len(frontier) > 1:
             axes.step(*zip(*frontier, strict=True), where="post", color=QUIET, linewidth=1,
                       linestyle=(0, (4, 3)))  # fmt: skip
-        for one in series:
-            (mark,) = axes.plot(*one.points[0], one.marker, color=one.colour, markersize=9,
-                                markeredgewidth=0, label=_label(one))  # fmt: skip
-            show_on_hover(mark, _pair(one, one.points[0], axes_names))
+        for stack in series:
+            (mark,) = axes.plot(*stack.points[0], stack.marker, color=stack.colour, markersize=9,
+                                markeredgewidth=0, label=_label(stack))  # fmt: skip
+            show_on_hover(mark, _pair(stack, stack.points[0], axes_names))
         axes.margins(0.12)
         _name_axes(axes, axes_names, WIDTHS[width])
         _legend(figure, series, width)
@@ -248,7 +256,7 @@ def _plot(
 
 
 def _name_axes(axes: Any, names: tuple[str, str], inches: float, whole: bool = False) -> None:
-    """Label both axes, and set as many numbers on the horizontal axis as have room.
+    """Label both axes, and set as many numbers on the horizontal axis as fit in `inches`.
 
     `whole` allows whole numbers only, as for steps, devices and batch sizes.
     """
@@ -267,14 +275,14 @@ def _legend(figure: Any, series: Sequence[Series], width: str) -> None:
 
 
 def _legend_columns(series: Sequence[Series], width: str) -> int:
-    longest = max((len(line) for one in series for line in _label(one).split("\n")), default=0)
+    longest = max((len(line) for curve in series for line in _label(curve).split("\n")), default=0)
     return max(1, min(len(series), int(WIDTHS[width] / (HANDLE + LETTER * longest))))
 
 
 def _legend_height(series: Sequence[Series], width: str) -> float:
-    """Return the height in inches of the legend below a plot."""
+    """Return the height in inches of the legend below a plot; `width` is `wide` or `narrow`."""
     rows = math.ceil(len(series) / _legend_columns(series, width))
-    most = max((_label(one).count("\n") + 1 for one in series), default=1)
+    most = max((_label(curve).count("\n") + 1 for curve in series), default=1)
     return (TEXT_LINE * most + 0.04) * rows
 
 

@@ -28,10 +28,11 @@ def render_html(page: Page) -> str:
 
 
 def session_page(session: str, document: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return the HTML page of a session, dated by its newest run, so that it is reproducible.
+    """Return the HTML page of a session, dated by its newest run.
 
-    It has plots if matplotlib is installed.
+    `session` is its id, `document` its stored document, and `results` are its runs. Equal arguments
+    give equal pages. It has plots if matplotlib is installed.
     """
-    one = scenario_page(session, stored_plan(document, results), results)
+    scenario = scenario_page(session, stored_plan(document, results), results)
     newest = max(run.started_at for run in results)
-    return render_html(replace(page([one], ()), written=newest))
+    return render_html(replace(page([scenario], ()), written=newest))

@@ -105,17 +105,17 @@ def _changed(row: RowView) -> str:
 
 def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
     of = f" of {part.name}" if named else ""
-    for one in part.waterfalls:
-        rows = [(bar.name, bar.value) for bar in one.bars]
-        if one.fall.compile_seconds:
+    for waterfall in part.waterfalls:
+        rows = [(bar.name, bar.value) for bar in waterfall.bars]
+        if waterfall.fall.compile_seconds:
             spread = f"spread over {part.tokens} tokens"
-            rows.append((f"compiling, {one.fall.compile_text} {spread}", one.added))
-        title = f"Where the time goes: {one.row.name}, for {one.fall.unit}"
+            rows.append((f"compiling, {waterfall.fall.compile_text} {spread}", waterfall.added))
+        title = f"Where the time goes: {waterfall.row.name}, for {waterfall.fall.unit}"
         yield _folded(title, _table(listed(("part", "milliseconds"), rows)))
     if part.memories:
         sizes = [
-            (one.row.name, one.text, *(f"{item.name} {item.size}" for item in one.parts))
-            for one in part.memories
+            (memory.row.name, memory.text, *(f"{item.name} {item.size}" for item in memory.parts))
+            for memory in part.memories
         ]
         lines = [f"{name}: {text} ({'; '.join(parts)})" for name, text, *parts in sizes]
         yield _folded(f"Memory{of}", _list(lines))

@@ -105,7 +105,10 @@ def scenario_page(
     results: Sequence[Result],
     repetitions: Repetitions | None = None,
 ) -> ScenarioPage:
-    """Return the page data of one or more runs of a scenario, with badges of reproductions."""
+    """Return the page data of one or more runs of a scenario, with badges of reproductions.
+
+    `command` is the id of the first session, and `plan` the plan of the runs.
+    """
     if plan.race:
         runs, raced = collect_raced(plan.planned, results, plan.baseline, plan.rounds)
     else:
@@ -159,7 +162,10 @@ def _point(
     baseline: str,
     repeated: Badges,
 ) -> tuple[PageRow, ...]:
-    """Return the rows of one sweep point: ranked rows, the best first, then unranked rows."""
+    """Return the rows of one sweep point: ranked rows, the best first, then unranked rows.
+
+    `repeated` are the badges of reproductions.
+    """
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
     built = [_row(row, own, base, repeated) for row, own in rows]
     return tuple(sorted(built, key=_place))
@@ -196,7 +202,7 @@ def _row(
 
 
 def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
-    """Return the reason why a row is not ranked; empty if the row is ranked."""
+    """Return the reason why a row with the runs `own` is not ranked; empty if it is ranked."""
     other = f"it did not {'answer' if row.generated else 'train'} the same"
     reasons = {
         "imported: it was not measured here": own.imported,
@@ -211,10 +217,10 @@ def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
 
 
 def _machines(results: Sequence[Result]) -> tuple[Machine, ...]:
-    found: list[Machine] = []
+    machines: list[Machine] = []
     for result in results:
         # The load of that minute is no part of what the machine is.
         machine = result.machine and result.machine.model_copy(update={"load_average": None})
-        if machine and machine not in found:
-            found.append(machine)
-    return tuple(found)
+        if machine and machine not in machines:
+            machines.append(machine)
+    return tuple(machines)

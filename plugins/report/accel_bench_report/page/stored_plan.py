@@ -100,7 +100,7 @@ def _baseline(scenario: Mapping[str, Any], stacks: Sequence[str]) -> str:
 def _ordered(document: Mapping[str, Any]) -> Iterator[Place]:
     """Yield the experiments that were planned for each sweep point, in the order of the rounds."""
     for point, rounds in _mapping(document.get("order")).items():
-        names = (name for one in rounds if isinstance(one, list) for name in one)
+        names = (name for stacks in rounds if isinstance(stacks, list) for name in stacks)
         yield from (Place(point, name) for name in dict.fromkeys(map(str, names)))
 
 
@@ -117,7 +117,10 @@ def _skipped(document: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _stand_in(sibling: Experiment, place: Place, scenario: Mapping[str, Any]) -> Experiment:
-    """Return a placeholder experiment without runs, with its stack at its sweep point."""
+    """Return an experiment to stand for one without runs, with the stack and sweep point `place`.
+
+    `sibling`, an experiment of the same session, gives all other settings.
+    """
     entry = _mapping(_mapping(scenario.get("stacks")).get(place.stack))
     uses = {"uses": entry.get("use", []), "settings": entry.get("set", {})}
     try:

@@ -31,11 +31,11 @@ def named_for_plots(rows: Sequence[RowView]) -> tuple[list[RowView], str]:
     With several sweep points, a name is the stack's name with the swept values, without keys.
     """
     sweeps = [row.row.summary.sweep for row in rows]
-    keys = [key for key in dict.fromkeys(name for one in sweeps for name in one)
-            if len({canonical_json(one.get(key)) for one in sweeps}) > 1]  # fmt: skip
+    keys = [key for key in dict.fromkeys(name for sweep in sweeps for name in sweep)
+            if len({canonical_json(sweep.get(key)) for sweep in sweeps}) > 1]  # fmt: skip
     if not keys:
         return [*rows], ""
-    points = list(dict.fromkeys(canonical_json(dict(one)) for one in sweeps))
+    points = list(dict.fromkeys(canonical_json(dict(sweep)) for sweep in sweeps))
     named = [
         replace(row, name=_with_values(row.stack, sweep, keys),
                 shape=points.index(canonical_json(dict(sweep))))
@@ -53,13 +53,16 @@ def _legend(keys: Sequence[str]) -> str:
 
 
 def left_out(series: int) -> str:
-    """Return a caption's sentence with the number of omitted series; empty without any."""
+    """Return a caption's sentence with the number of series that a plot of `series` series omits.
+
+    It is empty if the plot omits none.
+    """
     more = series - MOST_SERIES
     return f" {more} more series are left out." if more > 0 else ""
 
 
 def sweep_plots(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
-    """Yield a plot for each swept key whose values are numbers."""
+    """Yield a plot of speed for each swept key whose values are numbers."""
     sweeps = [row.row.summary.sweep for row in rows]
     done: set[str] = {DEVICES}
     for key in _numeric_keys(sweeps):
@@ -70,7 +73,7 @@ def sweep_plots(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
         lines = list(_lines(rows, key, tied))
         if lines:
             more = left_out(len(lines))
-            if others := [name for one in sweeps for name in one if name not in tied]:
+            if others := [name for sweep in sweeps for name in sweep if name not in tied]:
                 more = f" {_legend(list(dict.fromkeys(others)))}{more}"
             caption = f"A dot is the estimate at a sweep point; lines only join them.{more}"
             axes = (key, speed_unit(one.summary))
@@ -85,29 +88,32 @@ def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
             values.setdefault(key, []).append(value)
     return [
         key
-        for key, found in values.items()
-        if len({*map(str, found)}) > 1
-        and all(isinstance(one, int | float) and not isinstance(one, bool) for one in found)
+        for key, known in values.items()
+        if len({*map(str, known)}) > 1
+        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
     ]
 
 
 def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
     """Return `key` and the swept keys zipped to it, which have one value for each of its values."""
     names = {name for sweep in sweeps for name in sweep}
-    values = {name: {canonical_json([one.get(key), one.get(name)]) for one in sweeps}
+    values = {name: {canonical_json([sweep.get(key), sweep.get(name)]) for sweep in sweeps}
               for name in names}  # fmt: skip
     return {name for name in names if len(values[name]) == len(values[key])}
 
 
 def _lines(rows: Sequence[RowView], key: str, tied: set[str]) -> Iterator[Series]:
-    """Yield a line for each stack and each combination of the other swept values."""
-    found: dict[tuple[str, str], list[RowView]] = {}
+    """Yield a line over `key` for each stack and each combination of the other swept values.
+
+    `tied` are `key` and the keys zipped to it.
+    """
+    grouped: dict[tuple[str, str], list[RowView]] = {}
     for row in rows:
         sweep = row.row.summary.sweep
         others = {name: value for name, value in sweep.items() if name not in tied}
-        found.setdefault((row.stack, canonical_json(others)), []).append(row)
-    choices = list(dict.fromkeys(choice for _, choice in found))
-    for (stack, choice), own in found.items():
+        grouped.setdefault((row.stack, canonical_json(others)), []).append(row)
+    choices = list(dict.fromkeys(choice for _, choice in grouped))
+    for (stack, choice), own in grouped.items():
         points = [
             (float(str(row.row.summary.sweep[key])), speed.median)
             for row in own

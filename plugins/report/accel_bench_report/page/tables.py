@@ -34,7 +34,7 @@ def row_origin(row: PageRow) -> tuple[str, str]:
     if run.imported:
         origin = run.provenance
         return "imported", f"from {origin.file} ({origin.format}): not measured here"
-    origins = {one.provenance.origin for one in row.runs.counted.values()}
+    origins = {result.provenance.origin for result in row.runs.counted.values()}
     word = "measured" if row.runs.completed else "run"
     where = f"{word} {'elsewhere' if 'exported' in origins else 'here'}"
     file = run.provenance.file
@@ -49,7 +49,7 @@ def row_origin(row: PageRow) -> tuple[str, str]:
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
-    """Yield a label and a text for each detail of a row."""
+    """Yield a label and a text for each detail of a row, such as its status."""
     summary = row.summary
     yield "experiment", summary.experiment_id or "never run"
     yield "status", f"{summary.status.value}, {count(summary.runs, 'completed run')}"
@@ -93,7 +93,10 @@ def _start(seconds: Mapping[str, float | None]) -> str:
 
 
 def configuration(row: PageRow, base: PageRow | None) -> list[tuple[str, bool]]:
-    """Return texts of effective settings, each with True if it differs from the baseline's."""
+    """Return texts of a row's effective settings, each with True if it differs from `base`.
+
+    `base` is the row of the baseline; None for no comparison.
+    """
     own = _in_effect(row)
     other = _in_effect(base) if base and base is not row and base.runs.last else own
     return [(text, other.get(key) != text) for key, text in own.items() if text]
@@ -155,13 +158,13 @@ def _compilation(effective: EffectiveConfiguration) -> str:
 
 
 def differences_table(row: PageRow) -> Table | None:
-    found = [(one, "declared") for one in row.declared]
-    found += [(one, "NOT DECLARED") for one in row.differing]
-    if not found:
+    pairs = [(entry, "declared") for entry in row.declared]
+    pairs += [(entry, "NOT DECLARED") for entry in row.differing]
+    if not pairs:
         return None
     rows = [
-        (one.key, clipped(setting_text(one.a), 160), clipped(setting_text(one.b), 160), how)
-        for one, how in found
+        (entry.key, clipped(setting_text(entry.a), 160), clipped(setting_text(entry.b), 160), how)
+        for entry, how in pairs
     ]
     return listed(("differs from the baseline", "baseline", "this stack", ""), rows)
 
@@ -171,8 +174,8 @@ def machine_table(machines: Sequence[Machine]) -> Table:
     if not machines:
         return listed(("fact", "value"), [("machine", "not recorded")])
     described = [_described(machine) for machine in machines]
-    keys = dict.fromkeys(key for one in described for key in one)
-    rows = [(key, *(one.get(key, EMPTY) for one in described)) for key in keys]
+    keys = dict.fromkeys(key for texts in described for key in texts)
+    rows = [(key, *(texts.get(key, EMPTY) for texts in described)) for key in keys]
     rows.sort(key=lambda row: len(set(row[1:])) == 1)  # what differs comes first
     titles = ["fact", *(clipped(machine.host, 60) for machine in machines)]
     notes = ["what differs between the environments stands first"] if len(machines) > 1 else []

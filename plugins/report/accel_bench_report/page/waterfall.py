@@ -53,7 +53,7 @@ class Waterfall(NamedTuple):
 
 
 def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
-    """Return the time difference of two stacks by phase; None without phases of both.
+    """Return the time difference of two stacks by phase; None if one lacks phases, tokens or speed.
 
     Times are of the measured window, divided in proportion to the phases of steps after it.
     The unit is a step if steps of both have equally many real tokens, else 1,000 tokens.
@@ -120,8 +120,8 @@ class WaterfallView(NamedTuple):
 
 def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[WaterfallView]:
     """Return a waterfall for each ranked row with phases; compilation is spread over `tokens`."""
-    found = [(row, fall) for row in rows if (fall := row.row.waterfall)]
-    return [_view(row, fall, baseline, tokens) for row, fall in found[:MOST_ROWS]]
+    pairs = [(row, fall) for row in rows if (fall := row.row.waterfall)]
+    return [_view(row, fall, baseline, tokens) for row, fall in pairs[:MOST_ROWS]]
 
 
 def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> WaterfallView:
@@ -155,5 +155,5 @@ def _ms(value: float) -> str:
 
 
 def share_of(value: float, most: float) -> str:
-    """Return the width of a bar as text, in percent of the longest bar."""
+    """Return the width of a bar of `value` as text, in percent of the longest bar, `most`."""
     return f"{max(0.0, 100 * value / most):.2f}" if most else "0"

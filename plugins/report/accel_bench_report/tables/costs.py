@@ -83,8 +83,9 @@ def cost_of_experiments(
     for_tokens: float | None = None,
     instances: int | None = None,
 ) -> CostDocument:
-    """Compute the cost of every experiment.
+    """Return the cost of every experiment at the price `tariff`.
 
+    `for_tokens` is the number of tokens to train on; None leaves the dollars of a job out.
     `instances` is the number of machines; None derives it from the devices.
     """
     rows = tuple(_row(row, tariff, for_tokens, instances) for row in tell_apart(experiments))
@@ -120,7 +121,7 @@ def _row(
 
 
 def cost_report(document: CostDocument) -> Report:
-    """Return the table of costs, then the price, the excluded expenses and the caveats."""
+    """Return the report of costs: a table, then the price, excluded expenses and caveats."""
     rows = document.experiments
     columns = [c for c in COLUMNS if document.for_tokens or c.key != "usd_for_tokens"]
     columns = in_units(columns, (row.counts for row in rows))

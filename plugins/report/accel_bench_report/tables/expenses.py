@@ -42,24 +42,28 @@ def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_secon
 
 
 def same_device(device_name: str, priced: str) -> bool | None:
-    """Return whether a device's name and a price's device mean one device; None if unknown.
+    """Return whether a device's full name and a price's device `priced` mean one device.
 
-    Prices name a device by the table's short name or, in other catalogs, by an ambiguous name.
+    None if unknown: prices name a device by the table's short name or, in other catalogs, by an
+    ambiguous name.
     """
     row = find_hardware(device_name)
-    known = {name: {name, *one.also_called} for name, one in list_hardware().items()}
+    known = {name: {name, *device.also_called} for name, device in list_hardware().items()}
     if row is None or not any(priced in names for names in known.values()):
         return None
     return priced in known[row.name]
 
 
 def hourly_usd(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> float:
-    """Return the dollars per hour of all machines of an experiment."""
+    """Return the dollars per hour of all machines of an experiment.
+
+    `instances` is their number; None derives it from the devices.
+    """
     return tariff.usd_per_hour * machines_paid(measured, tariff, instances)
 
 
 def machines_paid(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> int:
-    """Return the number of paid machines: `instances`, by default derived from the devices."""
+    """Return the number of paid machines: `instances`; if None, as many as the devices need."""
     nodes = measured.planned.experiment.scenario.resources.nodes
     return instances or instances_needed(_devices(measured), nodes, tariff.devices)
 
@@ -71,7 +75,10 @@ def _devices(measured: ExperimentRuns) -> int:
 def cost_notes(
     measured: ExperimentRuns, tariff: HourlyRate, instances: int | None
 ) -> Iterator[str]:
-    """Yield a sentence for each caveat of an experiment's cost."""
+    """Yield a sentence for each caveat of an experiment's cost.
+
+    `instances` is the number of machines; None derives it from the devices.
+    """
     last, devices = measured.last, _devices(measured)
     device = last.ranks[0].device if last and last.ranks else None
     if measured.imported:
@@ -99,7 +106,10 @@ def cost_notes(
 
 
 def _doubt(device: Device, priced: str) -> str:
-    """Return a clause on why a price may be for another device; empty if it is for this one."""
+    """Return a sentence part: why a price may be for another device; empty if it is for this one.
+
+    `priced` is the device that the price names.
+    """
     if device.type == "cpu":
         return "which it did not use"
     same = same_device(device.name, priced)

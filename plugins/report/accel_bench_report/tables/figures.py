@@ -53,12 +53,12 @@ class Figure:
 
 def find_figures(names: Iterable[str]) -> list[Figure]:
     """Return figures by name. Raises StoreError with the nearest name for an unknown name."""
-    found = []
+    figures = []
     for name in (SHORT_NAMES.get(name, name) for name in names):
         if name not in FIGURES:
             raise StoreError(f"there is no figure {name!r}{did_you_mean(name, FIGURES)}")
-        found.append(FIGURES[name])
-    return found
+        figures.append(FIGURES[name])
+    return figures
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Compute:
@@ -90,14 +90,18 @@ def _statistic(name: str) -> Compute:
 
 
 def _used(kind: str, unit: float = 1.0) -> Compute:
-    """Return a function that computes a FLOP figure with causal attention, divided by `unit`."""
+    """Return a function that computes a FLOP figure with causal attention, divided by `unit`.
+
+    `kind` names its field of the utilization, such as `mfu`.
+    """
     return _by_speed(lambda run: _utilization(run, kind), unit)
 
 
 def _by_speed(read: Callable[[Result], float | None], unit: float = 1.0) -> Compute:
     """Return a function that computes a figure proportional to speed, with an interval over runs.
 
-    The figure per token is read from the run of median speed, since only that run is kept whole.
+    `read` gives the figure of the run of median speed, since only that run is kept whole; it is
+    divided by `unit`.
     """
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
@@ -106,7 +110,7 @@ def _by_speed(read: Callable[[Result], float | None], unit: float = 1.0) -> Comp
         if not value or not speed:
             return None
         per_token = value / unit / speed.tokens_per_second
-        return positive_interval([per_token * one.tokens_per_second for one in row.speeds.values()])
+        return positive_interval([per_token * own.tokens_per_second for own in row.speeds.values()])
 
     return compute
 
@@ -130,13 +134,16 @@ def _mfu_forward_backward(row: ExperimentRuns) -> float | None:
 
 
 def _layers(row: ExperimentRuns) -> int | None:
-    """Return the number of attention layers that the model has."""
+    """Return the number of attention layers that the model has; None if unknown."""
     load = row.last.ranks[0].workload if row.last and row.last.ranks else None
-    return sum(one.count for one in load.attentions) or None if load else None
+    return sum(kind.count for kind in load.attentions) or None if load else None
 
 
 def _memory(name: str, peak: str = "bytes") -> Compute:
-    """Return a function that reads a field of the memory measurement `name`, such as its peak."""
+    """Return a function that reads the field `peak` of the memory measurement `name`.
+
+    `name` is a field of `MemoryFigures`, such as `allocated`.
+    """
 
     def read(row: ExperimentRuns) -> float | None:
         figure = getattr(memory_figures(list(row.completed.values())), name, None)
@@ -146,7 +153,10 @@ def _memory(name: str, peak: str = "bytes") -> Compute:
 
 
 def paid_speed(row: ExperimentRuns) -> Interval | None:
-    """Return the tokens per second; None for workloads that cannot be priced by token."""
+    """Return the tokens per second of an experiment; None if it cannot be priced by token.
+
+    Calls of an operation alone and requests that arrive at a rate cannot.
+    """
     unpriced = row.planned.experiment.scenario.calls_alone or row.rate is not None
     return None if unpriced else row.tokens_per_second
 
@@ -179,8 +189,8 @@ def _of_metric(name: str) -> Compute:
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         figures = named_metrics(list(row.completed.values()))
-        found = next((one for one in figures if one.name == name), None)
-        values = [] if found is None else list(found.by_round.values())
+        metric = next((figure for figure in figures if figure.name == name), None)
+        values = [] if metric is None else list(metric.by_round.values())
         return positive_interval(values) if values and min(values) > 0 else None
 
     return compute
@@ -259,7 +269,7 @@ STATED = frozenset(
 
 def stated_figure(row: ExperimentRuns, name: str) -> float | None:
     """Return a figure of an imported experiment as its file states it: the mean over its rows."""
-    metrics = (one for run in row.counted.values() for one in run.metrics)
-    values = [one.value for one in metrics if one.name == name and name in STATED]
+    metrics = (metric for run in row.counted.values() for metric in run.metrics)
+    values = [metric.value for metric in metrics if metric.name == name and name in STATED]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -108,24 +108,24 @@ def summarize_by(
     keys: Sequence[str] = (),
     baselines: Mapping[str, str] = NO_BASELINES,
 ) -> GroupedSummary:
-    """Summarize experiments by each of some keys. Raises StoreError for an unknown key.
+    """Return a summary of experiments by each of `keys`. Raises StoreError for an unknown key.
 
     By default the keys are those of MAIN_KEYS that have several values. `baselines` are names of
     baseline stacks by session.
     """
-    found = with_keys(experiments)
-    known = {name for one in found for name in one.keys}
+    keyed = with_keys(experiments)
+    known = {name for entry in keyed for name in entry.keys}
     chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
-    chosen = chosen or varying(found, MAIN_KEYS)
-    baseline = common_baseline(found, baselines)
+    chosen = chosen or varying(keyed, MAIN_KEYS)
+    baseline = common_baseline(keyed, baselines)
     return GroupedSummary(
-        experiments=len(found),
-        by=tuple(_by_key(found, key, baseline if key == STACK else None) for key in chosen),
+        experiments=len(keyed),
+        by=tuple(_by_key(keyed, key, baseline if key == STACK else None) for key in chosen),
     )
 
 
 def _by_key(experiments: Sequence[Keyed], key: str, reference: str | None) -> KeySummary:
-    """Summarize experiments by one key; the reference value is by default the first."""
+    """Return the summary by one key, in which `reference`, or else the first value, comes first."""
     groups = group_by(in_order(experiments, [key]), [key])
     names = list(groups)
     if reference is not None:
@@ -150,12 +150,15 @@ class _Alike(NamedTuple):
 
 
 def _alike(experiments: Sequence[Keyed], key: str, values: Sequence[str]) -> _Alike:
-    """Return sets of experiments that differ in `key` only, with equal plugin versions."""
+    """Return sets of experiments that differ in `key` only, with equal plugin versions.
+
+    `values` are the key's values as canonical JSON; the others are compared with the first.
+    """
     others = [name for name in rest_of(experiments, key) if not name.startswith(VERSIONS)]
-    found = _Alike(next(iter(values), ""), [], Counter())
-    for shared in group_by((one for one in experiments if one.row.usable), others).values():
-        _match(group_by(shared, [key]), key, values, found)
-    return found
+    alike = _Alike(next(iter(values), ""), [], Counter())
+    for shared in group_by((entry for entry in experiments if entry.row.usable), others).values():
+        _match(group_by(shared, [key]), key, values, alike)
+    return alike
 
 
 def _match(
@@ -169,34 +172,36 @@ def _match(
     bases = by_value.pop(first)
     sets: dict[int, ByValue] = {id(base.row): {first: [base.row]} for base in bases}
     for value, several in by_value.items():
-        for one in several:
-            fitting = _fitting(one, bases, key)
+        for entry in several:
+            fitting = _fitting(entry, bases, key)
             if len(fitting) == 1:
-                sets[id(fitting[0])].setdefault(value, []).append(one.row)
+                sets[id(fitting[0])].setdefault(value, []).append(entry.row)
             found.ambiguous[value] += len(fitting) > 1
     found.sets.extend(sets.values())
 
 
 def _fitting(one: Keyed, bases: Sequence[Keyed], key: str) -> list[ExperimentRuns]:
     """Return the experiments in `bases` comparable with `one`, preferably of a common session."""
-    found = [base for base in bases if same_versions(one.keys, base.keys, key)]
-    found = [base for base in found if same_versions(one.keys, base.keys, key, True)] or found
+    equal = [base for base in bases if same_versions(one.keys, base.keys, key)]
+    equal = [base for base in equal if same_versions(one.keys, base.keys, key, True)] or equal
     sessions = {session for session, _ in one.row.speeds}
-    together = [base.row for base in found if any(at in sessions for at, _ in base.row.speeds)]
-    return together or [base.row for base in found]
+    together = [base.row for base in equal if any(at in sessions for at, _ in base.row.speeds)]
+    return together or [base.row for base in equal]
 
 
 def _group(key: str, name: str, members: Sequence[Keyed], alike: _Alike) -> Group:
-    own = [one.row for one in members]
+    own = [entry.row for entry in members]
     usable = [row for row in own if row.usable]
     speeds = [speed.median for row in usable if (speed := row.tokens_per_second)]
     peaks = [peak for row in usable if (peak := peak_memory(list(row.completed.values()))[0])]
     others = alike.sets if name != alike.first else []
-    pairs = [against(row, base) for one in others for base in one.get(alike.first, ())
-             for row in one.get(name, ())]  # fmt: skip
+    pairs = [against(row, base) for by_value in others for base in by_value.get(alike.first, ())
+             for row in by_value.get(name, ())]  # fmt: skip
     ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
     of_one_task = not changes_task(key)
-    losses = [found for one in alike.sets if of_one_task and name in (found := _losses(one))]
+    losses = [
+        known for by_value in alike.sets if of_one_task and name in (known := _losses(by_value))
+    ]
     return Group(
         value=members[0].keys.get(key),
         experiments=len(own),
@@ -208,7 +213,7 @@ def _group(key: str, name: str, members: Sequence[Keyed], alike: _Alike) -> Grou
         times_as_fast=_mean(ratios),
         pairs=len(ratios),
         ambiguous=alike.ambiguous[name],
-        lowest_loss=sum(_is_lowest(name, found) for found in losses),
+        lowest_loss=sum(_is_lowest(name, known) for known in losses),
         of_losses=len(losses),
     )
 
@@ -228,12 +233,12 @@ def _mean(ratios: Sequence[Interval]) -> Interval | None:
 
 
 def _losses(several: ByValue) -> dict[str, float]:
-    """Return final losses by value at the last common step; empty for fewer than two.
+    """Return final losses by value at the last common step; empty if fewer than two are known.
 
     Values with several experiments in the set are left out.
     """
-    rows = {name: found[0] for name, found in several.items() if len(found) == 1}
+    rows = {name: own[0] for name, own in several.items() if len(own) == 1}
     steps = shared_steps(list(rows.values()))
-    found = {name: loss_at_end(row, steps) for name, row in rows.items()}
-    known = {name: loss for name, loss in found.items() if loss is not None}
+    losses = {name: loss_at_end(row, steps) for name, row in rows.items()}
+    known = {name: loss for name, loss in losses.items() if loss is not None}
     return known if len(known) > 1 else {}

@@ -51,17 +51,18 @@ ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
 
 
 def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key") -> str:
-    """Return the full key for a possibly short name, among known keys. Raises StoreError.
+    """Return the full key for a possibly short name, among the keys `known`.
 
     The last part of a key suffices if it is unique; keys with prefixes in ASIDE count only if no
-    other key matches. `optimizer` stands for `optimizer.use`. `of` begins the error's message.
+    other key matches. `optimizer` stands for `optimizer.use`. Raises StoreError if several keys
+    match, or none, with a message that begins with `of`.
     """
     names = set(known)
-    for one in (name, ALIASES.get(name, name), f"{name}.use"):
-        if one in names:
-            return one
-    ends = sorted(one for one in names if one.endswith(f".{name}"))
-    own = [one for one in ends if not one.startswith(ASIDE)] or ends
+    for full in (name, ALIASES.get(name, name), f"{name}.use"):
+        if full in names:
+            return full
+    ends = sorted(key for key in names if key.endswith(f".{name}"))
+    own = [key for key in ends if not key.startswith(ASIDE)] or ends
     if len(own) == 1:
         return own[0]
     if own:
@@ -83,34 +84,39 @@ class Keyed(NamedTuple):
 
 def with_keys(rows: Iterable[ExperimentRuns]) -> list[Keyed]:
     """Return experiments with their keys, in an order that does not depend on the given order."""
-    found = (Keyed(keys_of(row), row) for row in rows)
-    return sorted(found, key=lambda one: (str(one.keys["experiment"]), str(one.keys["stack"])))
+    keyed = (Keyed(keys_of(row), row) for row in rows)
+    return sorted(
+        keyed, key=lambda entry: (str(entry.keys["experiment"]), str(entry.keys["stack"]))
+    )
 
 
 def in_order(experiments: Iterable[Keyed], names: Sequence[str]) -> list[Keyed]:
-    """Return experiments sorted by their values of some keys."""
-    return sorted(experiments, key=lambda one: [place(value) for value in one.at(names)])
+    """Return experiments sorted by their values of the keys `names`."""
+    return sorted(experiments, key=lambda entry: [place(value) for value in entry.at(names)])
 
 
 def group_by(experiments: Iterable[Keyed], names: Sequence[str]) -> dict[str, list[Keyed]]:
-    """Return experiments by canonical JSON of their values of some keys, in order of appearance.
+    """Return experiments by canonical JSON of their values of the keys `names`.
 
-    Each experiment is in exactly one group; 1 and true are different values.
+    Groups are in order of appearance, and each experiment is in one of them; 1 and true are
+    different values.
     """
     groups: dict[str, list[Keyed]] = {}
-    for one in experiments:
-        groups.setdefault(canonical_json(one.at(names)), []).append(one)
+    for entry in experiments:
+        groups.setdefault(canonical_json(entry.at(names)), []).append(entry)
     return groups
 
 
 def values_of(experiments: Iterable[Keyed], names: Sequence[str]) -> tuple[Values, ...]:
-    """Return the distinct values of some keys among experiments, in order of appearance."""
+    """Return the distinct values of the keys `names` among experiments, in order of appearance."""
     return tuple(group[0].at(names) for group in group_by(experiments, names).values())
 
 
 def varying(experiments: Sequence[Keyed], names: Iterable[str]) -> list[str]:
-    """Return the keys with several known values among experiments."""
-    known = {name: {canonical_json(one.keys.get(name)) for one in experiments} for name in names}
+    """Return the keys in `names` that have several known values among experiments."""
+    known = {
+        name: {canonical_json(entry.keys.get(name)) for entry in experiments} for name in names
+    }
     return [name for name, values in known.items() if len(values - {canonical_json(None)}) > 1]
 
 
@@ -122,12 +128,12 @@ def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
     """
     follows = {*WITHOUT_EFFECT, key, key.removesuffix(".use"), *FOLLOWING.get(key, ())}
     if key == "stack":
-        stacks = [one.row.planned.experiment.stack for one in experiments]
+        stacks = [entry.row.planned.experiment.stack for entry in experiments]
         changed = {name for stack in stacks for name in stack.settings}
         follows |= changed | {use.use for stack in stacks for use in stack.uses}
-        follows |= {name for one in changed for name in FOLLOWING.get(one, ())}
+        follows |= {name for setting in changed for name in FOLLOWING.get(setting, ())}
     prefixes = tuple(f"{name}." for name in follows)
-    keys = [one.keys for one in experiments]
+    keys = [entry.keys for entry in experiments]
     return [name for name in differing(keys) if not f"{name}.".startswith(prefixes)]
 
 
@@ -151,21 +157,25 @@ def _public(name: str, value: JsonValue) -> JsonValue:
 
 
 def _coming_with(key: str, keys: Keys) -> set[str]:
-    """Return the prefixes of fingerprint keys of plugins that a key selects or configures."""
+    """Return prefixes of the fingerprint keys of plugins that `key` selects or configures.
+
+    `keys` are the settings of an experiment.
+    """
     section = key.partition(".")[0]
     names = {section, *(str(keys[name]) for name in (f"{section}.use", key) if name in keys)}
     return {f"environment.fingerprints.{name}." for name in names}
 
 
 def common_baseline(experiments: Sequence[Keyed], baselines: Mapping[str, str]) -> str | None:
-    """Return the baseline stack of most sessions of these experiments; None if unknown.
+    """Return the stack that is the baseline of most sessions of the experiments; None if unknown.
 
-    Only stacks among the experiments count; ties go to the newest session.
+    `baselines` maps session ids to names. Only stacks among the experiments count; ties go to the
+    newest session.
     """
-    stacks = {one.keys["stack"] for one in experiments}
-    runs = [run for one in experiments for run in one.row.counted.values()]
+    stacks = {entry.keys["stack"] for entry in experiments}
+    runs = [run for entry in experiments for run in entry.row.counted.values()]
     started = {run.session: run.started_at for run in runs}
     newest = sorted(started, key=lambda session: started[session], reverse=True)
     named = [baselines[session] for session in newest if baselines.get(session) in stacks]
-    found = Counter(named).most_common(1)
-    return found[0][0] if found else None
+    most = Counter(named).most_common(1)
+    return most[0][0] if most else None

@@ -55,7 +55,7 @@ def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
     for line in _last_attempts(lines):
         key = (line.scenario, line.sweep, line.stack, line.series, line.device, line.origin)
         groups.setdefault(key, []).append(line)
-    return [_row(found) for found in groups.values()]
+    return [_row(group) for group in groups.values()]
 
 
 def _last_attempts(lines: Sequence[RunLine]) -> list[RunLine]:

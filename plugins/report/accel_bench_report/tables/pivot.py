@@ -118,35 +118,41 @@ def pivot(
     values: Sequence[str] = (),
     terms: Terms = NO_MONEY,
 ) -> Pivot:
-    """Arrange the experiments among results in one table. Raises StoreError for unknown names."""
+    """Return the experiments of results, arranged in one table by the keys `rows` and `columns`.
+
+    `values` are the names of the figures in its cells. Raises StoreError for unknown names.
+    """
     return pivot_experiments(collect_experiments(results), Layout(rows, columns, values), terms)
 
 
 def pivot_experiments(
     experiments: Iterable[ExperimentRuns], layout: Layout, terms: Terms = NO_MONEY
 ) -> Pivot:
-    """Arrange experiments in one table, which does not depend on their order. Raises StoreError."""
-    found = with_keys(experiments)
-    row_keys, column_keys, added = _axes(found, layout)
+    """Return experiments arranged in one table, which does not depend on their order.
+
+    Raises StoreError if the layout names an unknown key, value or figure.
+    """
+    keyed = with_keys(experiments)
+    row_keys, column_keys, added = _axes(keyed, layout)
     axes = (*row_keys, *column_keys)
-    by_row, by_column = in_order(found, axes), in_order(found, column_keys)
+    by_row, by_column = in_order(keyed, axes), in_order(keyed, column_keys)
     known = {key: [value for (value,) in values_of(by_row, [key])] for key in row_keys}
     known |= {key: [value for (value,) in values_of(by_column, [key])] for key in column_keys}
-    baseline = common_baseline(found, layout.baselines)
-    reference = _reference(known, layout.reference, baseline) if found else {}
+    baseline = common_baseline(keyed, layout.baselines)
+    reference = _reference(known, layout.reference, baseline) if keyed else {}
     bases = _bases(by_row, axes, reference)
     figures = find_figures(layout.values or USUAL)
     cells = [
-        _cell(one.row, (one.at(row_keys), one.at(column_keys)), base, figures, terms)
-        for one, base in zip(by_row, bases, strict=True)
+        _cell(entry.row, (entry.at(row_keys), entry.at(column_keys)), base, figures, terms)
+        for entry, base in zip(by_row, bases, strict=True)
     ]
-    shown = [one for one in figures if layout.values or _is_known(one, cells)]
-    counted = {one.row.planned.experiment.scenario.counts for one in found}
+    shown = [figure for figure in figures if layout.values or _is_known(figure, cells)]
+    counted = {entry.row.planned.experiment.scenario.counts for entry in keyed}
     return Pivot(
         row_keys=row_keys,
         column_keys=column_keys,
         added_keys=added,
-        shared=_shared([one.keys for one in found], axes),
+        shared=_shared([entry.keys for entry in keyed], axes),
         rows=values_of(by_row, row_keys),
         columns=values_of(by_column, column_keys),
         values=tuple(
@@ -164,13 +170,13 @@ def _axes(
     experiments: Sequence[Keyed], layout: Layout
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return row keys, column keys, and the row keys that were added automatically."""
-    keys = [one.keys for one in experiments]
-    known = {name for one in keys for name in one}
+    keys = [entry.keys for entry in experiments]
+    known = {name for own in keys for name in own}
     rows = list(dict.fromkeys(find_key(name, known) for name in layout.rows))
     columns = list(dict.fromkeys(find_key(name, known) for name in layout.columns))
     if both := [key for key in rows if key in columns]:
         raise StoreError(f"{both[0]} cannot be a key of rows and of columns")
-    swept = sorted({key for one in experiments for key in one.row.planned.experiment.sweep})
+    swept = sorted({key for entry in experiments for key in entry.row.planned.experiment.sweep})
     if not rows:
         rows = [key for key in varying(experiments, (*FIRST_KEYS, *swept)) if key not in columns]
     added = telling_apart(keys, (*rows, *columns), swept)
@@ -182,9 +188,11 @@ def _reference(
     named: Mapping[str, JsonValue] | None,
     baseline: str | None,
 ) -> dict[str, JsonValue]:
-    """Return key values of the reference cells of comparisons. Raises StoreError.
+    """Return key values of the reference cells of comparisons, by key.
 
-    Without `named`: the baseline if stacks differ, else the first value of the last varying key.
+    `known` are the values of each key, and `named` the values that `--against` gives. Without
+    `named` it is the baseline if stacks differ, else the first value of the last varying key.
+    Raises StoreError for a key that is unknown or given twice, or an unknown value.
     """
     if not named:
         several = [key for key, values in known.items() if len(values) > 1]
@@ -207,9 +215,9 @@ def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue
 
     Raises StoreError for a value that the table lacks.
     """
-    for one in known:
-        if one == value and isinstance(one, bool) == isinstance(value, bool):
-            return one
+    for choice in known:
+        if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+            return choice
     shown = ", ".join(map(plain_value, known))
     raise StoreError(f"no experiment of the table has {key}={plain_value(value)}; known: {shown}")
 
@@ -218,9 +226,9 @@ def _bases(
     experiments: Sequence[Keyed], axes: Sequence[str], reference: Mapping[str, JsonValue]
 ) -> Iterator[ExperimentRuns | None]:
     """Yield for each experiment the experiment in its reference cell; None if there is none."""
-    places = {canonical_json(one.at(axes)): one.row for one in experiments}
-    for one in experiments:
-        at = Keyed({**one.keys, **reference}, one.row).at(axes)
+    places = {canonical_json(entry.at(axes)): entry.row for entry in experiments}
+    for entry in experiments:
+        at = Keyed({**entry.keys, **reference}, entry.row).at(axes)
         yield places.get(canonical_json(at))
 
 
@@ -232,7 +240,7 @@ def _cell(
     terms: Terms,
 ) -> PivotCell:
     word, compared, missing = cell_word(row), None, ""
-    if any(one.name == TIMES_AS_FAST for one in figures):
+    if any(figure.name == TIMES_AS_FAST for figure in figures):
         compared = against(row, base) if base is not None else None
         missing = "the reference was not measured"
     return PivotCell(
@@ -245,7 +253,9 @@ def _cell(
         origin=_origin(row),
         reasons=row.ending.reasons,
         runs=len(row.completed),
-        figures={} if word else {one.name: _figure(one, row, compared, terms) for one in figures},
+        figures={}
+        if word
+        else {figure.name: _figure(figure, row, compared, terms) for figure in figures},
         paired=bool(compared and compared.paired),
         why_not_compared=compared.verdict_reason if compared else missing,
     )
@@ -283,7 +293,10 @@ def _is_known(figure: Figure, cells: Sequence[PivotCell]) -> bool:
 
 
 def _shared(keys: Sequence[Keys], axes: Sequence[str]) -> dict[str, JsonValue]:
-    """Return the main settings that are equal in all experiments."""
+    """Return the main settings that are equal in all experiments and are no keys of the table.
+
+    `keys` are the settings of each experiment, and `axes` the keys of rows and columns.
+    """
     several = {*differing(keys), *axes}
     return {key: keys[0].get(key) for key in MAIN_KEYS if keys and key not in several}
 
@@ -291,8 +304,8 @@ def _shared(keys: Sequence[Keys], axes: Sequence[str]) -> dict[str, JsonValue]:
 def _notes(experiments: Sequence[Keyed], axes: Sequence[str], terms: Terms) -> Iterator[str]:
     """Yield reasons for cells without figures, and caveats of costs."""
     notes = []
-    for one in experiments:
-        name, row = settings(dict(zip(axes, one.at(axes), strict=True))), one.row
+    for entry in experiments:
+        name, row = settings(dict(zip(axes, entry.at(axes), strict=True))), entry.row
         if not row.usable:
             notes += [(name, reason) for reason in row.ending.reasons]
         elif terms.rate:

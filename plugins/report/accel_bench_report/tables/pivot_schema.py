@@ -111,7 +111,7 @@ class Pivot(Document):
 
     def cell(self, row: Values, column: Values = ()) -> PivotCell | None:
         """Return the cell at given row and column values; None if empty."""
-        return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
+        return next((cell for cell in self.cells if (cell.row, cell.column) == (row, column)), None)
 
     def by_row(self) -> Iterator[tuple[Values, dict[Values, PivotCell]]]:
         """Yield the row-key values of each row, with its cells by column values."""

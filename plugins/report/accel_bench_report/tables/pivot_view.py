@@ -37,7 +37,10 @@ MIB = ("bytes per device", "bytes per process")
 
 
 def pivot_report(made: Pivot) -> Report:
-    """Return a table with a column for each figure; with column keys, a table for each figure."""
+    """Return the report of a pivot: one table with a column for each figure.
+
+    With column keys, it has a table for each figure.
+    """
     section = Section(headline=_answer(made), tables=pivot_tables(made), notes=list(_notes(made)))
     return Report([section], made, _flat(made))
 
@@ -50,15 +53,15 @@ def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
         return []
     if not made.column_keys:
         figures = [
-            _column(one, _title(one), _unit(one), (), LESS.get(one.name, number))
-            for number, one in enumerate(made.values)
+            _column(value, _title(value), _unit(value), (), LESS.get(value.name, number))
+            for number, value in enumerate(made.values)
         ]
         return [Table([*keys, *figures], rows, title)]
     tables = []
-    for one in made.values:
+    for value in made.values:
         columns = enumerate(made.columns)
-        cells = [_column(one, _headed(made, at), "", at, number) for number, at in columns]
-        heading = f"{_title(one)} [{_unit(one)}]".removesuffix(" []")
+        cells = [_column(value, _headed(made, at), "", at, number) for number, at in columns]
+        heading = f"{_title(value)} [{_unit(value)}]".removesuffix(" []")
         tables.append(Table([*keys, *cells], rows, heading))
     return tables
 
@@ -76,7 +79,7 @@ def _answer(made: Pivot) -> str:
 def _notes(made: Pivot) -> Iterator[str]:
     if made.added_keys:
         yield f"rows differ in {', '.join(made.added_keys)} too: no cell mixes experiments"
-    if any(one.name == "times_as_fast" for one in made.values):
+    if any(value.name == "times_as_fast" for value in made.values):
         yield (
             f"times as fast: against {settings(made.reference)}, all else in the table being "
             "equal; speed alone, as estimates with 95 % intervals and no verdicts"
@@ -86,7 +89,7 @@ def _notes(made: Pivot) -> Iterator[str]:
         if paired < len(ratios):
             ratio = count(len(ratios), "ratio")
             yield f"{paired} of {ratio} of pairs within rounds, the others unpaired"
-    if any(one.name.startswith("mfu_6n") for one in made.values):
+    if any(value.name.startswith("mfu_6n") for value in made.values):
         yield "6N: 6 FLOPs for each weight that a token meets, trained or not, without attention"
     if made.terms.rate:
         yield made.terms.rate.note
@@ -100,7 +103,7 @@ def _notes(made: Pivot) -> Iterator[str]:
 
 def _missing_terms(made: Pivot) -> Iterator[str]:
     """Yield notes on figures that need a missing option."""
-    names = [one.name for one in made.values]
+    names = [value.name for value in made.values]
     for option, given, figures in (
         ("--tokens", made.terms.tokens, ("hours", "dollars")),
         ("--price or --instance", made.terms.rate, ("dollars_per_million_tokens", "dollars")),
@@ -110,7 +113,7 @@ def _missing_terms(made: Pivot) -> Iterator[str]:
 
 
 def _key_column(made: Pivot, number: int) -> Column:
-    """Return the column of a row key, titled by the key's last part if that is unique."""
+    """Return the column of row key `number`, titled by the key's last part if that is unique."""
     last = [key.rpartition(".")[2] for key in made.row_keys]
     key = made.row_keys[number]
     title = last[number] if last.count(last[number]) == 1 else key
@@ -125,7 +128,10 @@ def _key_column(made: Pivot, number: int) -> Column:
 
 
 def _column(value: PivotValue, title: str, unit: str, column: Values, rank: int) -> Column:
-    """Return the column of a figure at one value of the column keys."""
+    """Return the column of a figure at the values `column` of the column keys.
+
+    Columns of higher `rank` are left out first where there is no room.
+    """
     return Column(
         f"{value.name} {title}",
         lambda row: row[1].get(column),
@@ -141,11 +147,11 @@ def cell_text(value: PivotValue, cell: PivotCell) -> str:
     """Return a cell's figure with its interval, or the word in its place."""
     if cell.word:
         return cell.word
-    found = cell.figures.get(value.name)
-    if found is None:
+    interval = cell.figures.get(value.name)
+    if interval is None:
         return EMPTY
     mark = "" if cell.origin == "measured" else f" ({cell.origin})"
-    return f"{_form(value)(found)}{mark}"
+    return f"{_form(value)(interval)}{mark}"
 
 
 def _form(value: PivotValue) -> Callable[[Interval], str]:
@@ -201,7 +207,7 @@ def _headed(made: Pivot, values: Values) -> str:
         key = made.column_keys[0].rpartition(".")[2].replace("_", " ")
         return plain_value(values[0]) if key in ("id", "use") else f"{key} {plain_value(values[0])}"
     last = (key.rpartition(".")[2] for key in made.column_keys)
-    return ", ".join(f"{key} {plain_value(one)}" for key, one in zip(last, values, strict=True))
+    return ", ".join(f"{key} {plain_value(value)}" for key, value in zip(last, values, strict=True))
 
 
 def _flat(made: Pivot) -> Table:
@@ -214,8 +220,8 @@ def _line(axes: Sequence[str], cell: PivotCell, values: Sequence[PivotValue]) ->
     at = dict(zip(axes, (*cell.row, *cell.column), strict=True))
     ended = {name: getattr(cell, name) for name in OF_CELL if name not in at}
     figures = {
-        f"{one.name}{suffix}": getattr(cell.figures.get(one.name), end, None)
-        for one in values
+        f"{value.name}{suffix}": getattr(cell.figures.get(value.name), end, None)
+        for value in values
         for end, suffix in (("median", ""), ("low", "_low"), ("high", "_high"))
     }
     return {**at, **ended, **figures}

@@ -59,8 +59,8 @@ class PointFigure(Comparison):
 def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
     """Return the ratio of each stack at each sweep point to the same stack at the reference point.
 
-    `reference` is the tag of that point, by default the first. Empty without a sweep, or if only
-    seeds are swept.
+    `reference` is the tag of that point, by default the first. The tuple is empty if nothing is
+    swept, or seeds alone.
     """
     points = by_point(rows)
     if len(points) < 2 or set(SEED_KEYS).issuperset(rows[0].planned.experiment.sweep):
@@ -68,12 +68,15 @@ def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple
     named = (own for own in points if own[0].planned.experiment.tag == reference)
     base = next(named, points[0]) if reference else points[0]
     bases = {row.planned.experiment.stack.name: row for row in base}
-    found = ((row, bases.get(row.planned.experiment.stack.name)) for row in rows)
-    return tuple(against(row, base) for row, base in found if base is not None)
+    pairs = ((row, bases.get(row.planned.experiment.stack.name)) for row in rows)
+    return tuple(against(row, base) for row, base in pairs if base is not None)
 
 
 def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
-    """Return the ratio of an experiment's speed to the speed of `base`."""
+    """Return the ratio of an experiment's speed to the speed of `base`, without a verdict.
+
+    It has a reason in place of the ratio if the two cannot be compared.
+    """
     here, there = row.planned.experiment, base.planned.experiment
     size = here.scenario.world_size
     speed = row.tokens_per_second

@@ -146,9 +146,9 @@ class Scaling(Frozen):
 
 
 def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
-    """Return the scaling of each stack; empty if neither devices nor nodes are swept.
+    """Return the scaling of each stack; an empty tuple if neither devices nor nodes are swept.
 
-    It is empty if requests arrive at a rate, too, since more devices then find no more work.
+    It is empty too if requests arrive at a rate, since more devices then find no more work.
     """
     swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
     if not swept or any(row.rate is not None for row in rows):
@@ -158,7 +158,7 @@ def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
 
 
 def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
-    """Return the scaling with estimates for `sizes` numbers of devices, if a law was fitted."""
+    """Return the scaling with estimates for the numbers of devices `sizes`, if a law was fitted."""
     share = scaling.serial_share
     base = scaling.points[0].figure
     if share is None or base.tokens_per_second is None or not sizes:
@@ -199,7 +199,7 @@ def _grouped(
     swept = {key for row in rows for key in row.planned.experiment.sweep}
     keyed = [Keyed(keys_of(row), row) for row in sorted(rows, key=_size)]
     groups = group_by(keyed, ["stack", *sorted(swept - left_out)]).values()
-    alike = [[one.row for one in group] for group in groups]
+    alike = [[entry.row for entry in group] for group in groups]
     return [group for group in alike if len(set(map(_size, group))) > 1]
 
 
@@ -235,10 +235,10 @@ def _kind(rows: Sequence[ExperimentRuns]) -> ScalingKind:
 def _point(row: ExperimentRuns, base: ExperimentRuns) -> ScalingPoint:
     scenario, figure = row.planned.experiment.scenario, against(row, base)
     here, there = _step_seconds(row), _step_seconds(base)
-    one = Interval(median=1.0, low=None, high=None) if row is base and row.usable else None
+    unit = Interval(median=1.0, low=None, high=None) if row is base and row.usable else None
     policy = ESTIMATE if figure.paired else UNPAIRED
-    relative = compare(here, there, policy).ratio if figure.ratio else one
-    speedup = figure.ratio or one
+    relative = compare(here, there, policy).ratio if figure.ratio else unit
+    speedup = figure.ratio or unit
     linear = _size(row) / _size(base)
     return ScalingPoint(
         figure=figure,
@@ -305,7 +305,10 @@ def _speedups_by_round(rows: Sequence[ExperimentRuns]) -> list[list[float]]:
 
 
 def _fit(law: Law, times: Sequence[float], speedups: Sequence[float]) -> float:
-    """Return the least-squares serial share; both laws are linear in it: y = s (1 - 1 / n)."""
+    """Return the least-squares serial share; both laws are linear in it: y = s (1 - 1 / n).
+
+    `times` are the numbers of devices n, divided by the fewest.
+    """
     x = [1 - 1 / n for n in times]
     both = zip(times, speedups, strict=True)
     if law == "Amdahl":
@@ -323,7 +326,7 @@ def _law(law: Law, share: float, times: float) -> float:
 
 
 def _step_seconds(row: ExperimentRuns) -> Mapping[RoundKey, float]:
-    """Return the mean seconds of a step of the window, by run."""
+    """Return the mean seconds of a step of the window, by session and round."""
     return {
         key: speed.seconds_per_token * speed.real_tokens / len(speed.step_seconds)
         for key, speed in row.speeds.items()

@@ -46,13 +46,16 @@ STAYS = {
 
 
 def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report:
-    """Return a section for each scenario; JSON and CSV hold the summaries of `run` too."""
+    """Return the report of `scaling`: a section for each scenario in `found`.
+
+    JSON has the summaries of `run`, and CSV a line for each measurement and each estimate.
+    """
     rows = []
     for summary, scalings in found:
         for scaling in scalings:
             line = partial(Line, summary=summary, scaling=scaling)
-            rows += [line(point=one, projection=None) for one in scaling.points]
-            rows += [line(point=None, projection=one) for one in scaling.projections]
+            rows += [line(point=point, projection=None) for point in scaling.points]
+            rows += [line(point=None, projection=projection) for projection in scaling.projections]
     return Report(
         sections=[_section(summary, scalings) for summary, scalings in found],
         document=one_or_list([summary for summary, _ in found]),
