@@ -45,7 +45,7 @@ from accel_bench_ci.series import (
     histories,
     history_run,
 )
-from accel_bench_ci.step_confirmation import Confirmation, confirm_step, other_series
+from accel_bench_ci.step_confirmation import Confirmation, confirm_step, other_series_notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
     own = (planned.experiment for planned in plan.planned)
     points = {experiment.point for experiment in own if experiment.series in concerned}
     if not points:
-        raise ScenarioError("; ".join(other_series(history) for history in worse))
+        raise ScenarioError("; ".join(other_series_notice(history) for history in worse))
     return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
 
 
@@ -162,7 +162,7 @@ def _judged(
     own = _runs_of(one, fresh)
     planned = {p.experiment.series: p.experiment for p in plan.planned}
     if one.series not in planned:
-        return confirm_step(one, []).model_copy(update={"conclusion": other_series(one)})
+        return confirm_step(one, []).model_copy(update={"conclusion": other_series_notice(one)})
     point, rate = planned[one.series].point, offered_rate(planned[one.series].scenario)
     side = (plan.baseline, point, rate)
     beside = {

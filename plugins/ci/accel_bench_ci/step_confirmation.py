@@ -122,7 +122,7 @@ def confirm_step(
     )
 
 
-def other_series(history: History) -> str:
+def other_series_notice(history: History) -> str:
     """Return a sentence saying that new runs on this machine do not continue a history's series."""
     where = join_names(history.devices) or "no device"
     return (

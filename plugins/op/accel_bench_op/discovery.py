@@ -108,7 +108,7 @@ def _discover(
         try:
             for name, loaded in read(entry).items():
                 if (first := bringers.setdefault(name, entry)) is not entry:
-                    _note_duplicate(result, name, loaded, (first, entry))
+                    _drop_duplicate(result, name, loaded, (first, entry))
                 else:
                     result.usable[name] = loaded
         except (Exception, SystemExit) as error:
@@ -120,7 +120,7 @@ def _discover(
     return Discovered(what, ordered, result.unusable, brought)
 
 
-def _note_duplicate(
+def _drop_duplicate(
     found: Discovered[Any], name: str, one: Any, entries: tuple[DoorEntry, ...]
 ) -> None:
     """Discard two entries of one name, except accel-bench's own, unless both load one class.

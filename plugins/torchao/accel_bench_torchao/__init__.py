@@ -30,7 +30,7 @@ BITS = {"int8": 8, "float8": 8, "nf4": 4}
 FOUR_BITS, SMALLEST_NEAR = 4, 7
 """Least bits per weight with an update tolerance of 0.7, and with an update tolerance of 0.2."""
 
-SMALLEST_INTX_GROUP = 32
+DEFAULT_INTX_GROUP = 32
 """Default number of weights that share a scale in `intx`; the default of `nf4` is twice as many."""
 
 
@@ -100,7 +100,7 @@ class TorchAOOptions(Options):
     @property
     def group_of_base(self) -> int | None:
         """Number of weights that share a scale; None means all inputs of an output."""
-        usual = {"intx": SMALLEST_INTX_GROUP, "nf4": 2 * SMALLEST_INTX_GROUP}
+        usual = {"intx": DEFAULT_INTX_GROUP, "nf4": 2 * SMALLEST_INTX_GROUP}
         return self.group_size or usual.get(self.base or "")
 
 

@@ -27,7 +27,7 @@ def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
                     continue
                 known = {"lr": rates, "weight_decay": decays}.get(key)
                 known = others.setdefault(key, {}) if known is None else known
-                if key in ("lr", "weight_decay") or is_number(value):
+                if key in ("lr", "weight_decay") or is_float(value):
                     text = number_text(value)
                     known[text] = known.get(text, 0) + tensors
         for state in optimizer.state.values():
@@ -41,7 +41,7 @@ def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
     return facts
 
 
-def is_number(value: Any) -> bool:
+def is_float(value: Any) -> bool:
     """Return whether a value is a float, or a tuple or list of floats."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return all(isinstance(number, float) and not isinstance(number, bool) for number in values)
