@@ -100,7 +100,7 @@ class TorchAOOptions(Options):
     @property
     def group_of_base(self) -> int | None:
         """Number of weights that share a scale; None means all inputs of an output."""
-        usual = {"intx": DEFAULT_INTX_GROUP, "nf4": 2 * SMALLEST_INTX_GROUP}
+        usual = {"intx": DEFAULT_INTX_GROUP, "nf4": 2 * DEFAULT_INTX_GROUP}
         return self.group_size or usual.get(self.base or "")
 
 
